@@ -1,0 +1,288 @@
+use crate::batch::{Rows, expect_len};
+use crate::{Offset, Range, Span, SpanError, UNMAPPED};
+
+/// Teacher rows are numbered by `i32`, and `stop` is one past the last of them.
+const MAX_TEACHER_ROWS: usize = i32::MAX as usize;
+
+/// Maps each student span to the half-open range of teacher rows, from the first to the last non-empty
+/// teacher span that overlaps it; [`UNMAPPED`] if there is none or the student span is empty.
+///
+/// Both sides use one unit (bytes or characters). Empty teacher spans (special tokens, padding) may stand
+/// anywhere: they influence no range, though their rows may lie inside one. Student spans need no order.
+///
+/// Time `O(N log M)`, `O(N + M)` if the student spans are sorted too; extra memory only where empty
+/// teacher spans stand between others. Never panics.
+///
+/// Source: arXiv 2503.19123, Algorithm 1.
+///
+/// # Errors
+/// [`SpanError::Unsorted`]: a non-empty teacher span starts or ends before the one in front of it, so a
+/// search would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more.
+///
+/// # Example
+/// ```
+/// let (student, teacher) = ([[0, 5], [5, 9]], [[0, 2], [2, 7], [7, 9]]); // proof|read, pr|oofre|ad
+/// assert_eq!(vocagno::align(&student, &teacher)?, [[0, 2], [1, 3]]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<Range>, SpanError> {
+    let mut out = vec![[0; 2]; student.len()];
+    align_into(student, teacher, &mut out)?;
+    Ok(out)
+}
+
+/// [`align`] into a slice with one range per student span.
+///
+/// # Errors
+/// As [`align`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
+/// is unspecified.
+pub fn align_into<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range]) -> Result<(), SpanError> {
+    expect_len("out", student.len(), out.len())?;
+    expect_teacher_rows(teacher.len())?;
+    align_row(student, teacher, 0, 0, out)
+}
+
+/// [`align`] for every row of a ragged batch: row `b` holds the spans `cu_seqlens[b]..cu_seqlens[b + 1]`
+/// of its side. The ranges number teacher rows flat over the whole batch.
+///
+/// With the feature `rayon`, and called inside a rayon thread pool, rows run in parallel.
+///
+/// # Errors
+/// As [`align_into`], and for `cu_seqlens` that do not start at 0, that decrease, that do not end with the
+/// number of spans, or that hold another number of rows than the other side.
+pub fn align_batch<T: Offset>(
+    student: &[Span<T>],
+    student_cu_seqlens: &[i64],
+    teacher: &[Span<T>],
+    teacher_cu_seqlens: &[i64],
+    out: &mut [Range],
+) -> Result<(), SpanError> {
+    expect_len("out", student.len(), out.len())?;
+    expect_teacher_rows(teacher.len())?;
+    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
+    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
+    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let mut nothing = vec![(); student_rows.count()];
+    student_rows.for_each(out, &mut nothing, &|row, out, ()| {
+        let teacher_range = teacher_rows.range(row);
+        let base = teacher_range.start;
+        align_row(&student[student_rows.range(row)], &teacher[teacher_range], row, base, out)
+    })
+}
+
+fn expect_teacher_rows(got: usize) -> Result<(), SpanError> {
+    if got <= MAX_TEACHER_ROWS {
+        return Ok(());
+    }
+    Err(SpanError::TooMany { argument: "teacher_spans", items: "rows", limit: MAX_TEACHER_ROWS, got })
+}
+
+/// One row of a batch whose teacher spans begin at the flat row `base`.
+fn align_row<T: Offset>(
+    student: &[Span<T>],
+    teacher: &[Span<T>],
+    row: usize,
+    base: usize,
+    out: &mut [Range],
+) -> Result<(), SpanError> {
+    // BOS, EOS and padding stand at the ends as a rule; without them most rows need no table.
+    let lead = teacher.iter().take_while(|span| is_empty(span)).count();
+    let kept = &teacher[lead..];
+    let trail = kept.iter().rev().take_while(|span| is_empty(span)).count();
+    let kept = &kept[..kept.len() - trail];
+    if all_in_order(kept) {
+        search(student, kept, out, |index| to_row(base + lead + index));
+    } else {
+        let (spans, rows) = non_empty(teacher, row, base)?;
+        search(student, &spans, out, |index| rows[index]);
+    }
+    Ok(())
+}
+
+fn is_empty<T: Offset>([start, end]: &Span<T>) -> bool {
+    start >= end
+}
+
+/// Whether no span is empty and none stands before its predecessor. Without early exit, so it vectorises.
+#[expect(clippy::needless_bitwise_bool, reason = "lazy operators would branch at every span")]
+fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
+    let Some((_, next)) = spans.split_first() else {
+        return true;
+    };
+    let filled = spans.iter().fold(true, |ok, [start, end]| ok & (start < end));
+    let pairs = spans.iter().zip(next);
+    pairs.fold(filled, |ok, (a, b)| ok & (a[0] <= b[0]) & (a[1] <= b[1]))
+}
+
+/// The non-empty spans, each with its flat row, or the first that is out of order.
+fn non_empty<T: Offset>(teacher: &[Span<T>], row: usize, base: usize) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
+    let mut spans: Vec<Span<T>> = Vec::with_capacity(teacher.len());
+    let mut rows = Vec::with_capacity(teacher.len());
+    for (token, &span) in teacher.iter().enumerate() {
+        if is_empty(&span) {
+            continue;
+        }
+        if let Some(&previous) = spans.last()
+            && (span[0] < previous[0] || span[1] < previous[1])
+        {
+            return Err(SpanError::Unsorted {
+                argument: "teacher_spans",
+                row,
+                token,
+                previous: previous.map(T::into),
+                span: span.map(T::into),
+            });
+        }
+        spans.push(span);
+        rows.push(to_row(base + token));
+    }
+    Ok((spans, rows))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_TEACHER_ROWS")]
+fn to_row(index: usize) -> i32 {
+    index as i32
+}
+
+/// Finds each student span's range in `teacher`, whose spans are in order and not empty; `to_row` numbers them.
+fn search<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range], to_row: impl Fn(usize) -> i32) {
+    let (mut first, mut stop) = (0, 0);
+    let mut previous = [T::MIN; 2];
+    for (range, &span) in out.iter_mut().zip(student) {
+        *range = UNMAPPED;
+        if is_empty(&span) {
+            continue;
+        }
+        let [start, end] = span;
+        first = seek(teacher, first, start < previous[0], |candidate| candidate[1] <= start);
+        stop = seek(teacher, stop, end < previous[1], |candidate| candidate[0] < end);
+        previous = span;
+        if first < stop {
+            *range = [to_row(first), to_row(stop - 1) + 1];
+        }
+    }
+}
+
+/// Steps taken one by one before the search doubles them: neighbouring tokens look in neighbouring places.
+const LINEAR_STEPS: usize = 8;
+
+/// The number of leading spans for which `before` holds, searched by doubling steps from `from`: towards
+/// the front if `back` is set (then the answer is at most `from`), else towards the end.
+#[inline]
+fn seek<T: Offset>(spans: &[Span<T>], from: usize, back: bool, before: impl Fn(&Span<T>) -> bool) -> usize {
+    if back {
+        return seek_back(spans, from, before);
+    }
+    let mut low = from;
+    for _ in 0..LINEAR_STEPS {
+        match spans.get(low) {
+            Some(span) if before(span) => low += 1,
+            _ => return low,
+        }
+    }
+    let mut step = LINEAR_STEPS;
+    while spans.get(low + step).is_some_and(&before) {
+        low += step + 1;
+        step *= 2;
+    }
+    let high = spans.len().min(low + step);
+    low + spans[low..high].partition_point(before)
+}
+
+fn seek_back<T: Offset>(spans: &[Span<T>], from: usize, before: impl Fn(&Span<T>) -> bool) -> usize {
+    let (mut high, mut step) = (from, 1);
+    let mut low = high.saturating_sub(step);
+    while low > 0 && !before(&spans[low]) {
+        (high, step) = (low, step * 2);
+        low = high.saturating_sub(step);
+    }
+    low + spans[low..high].partition_point(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eos_or_padding_at_zero_stays_out_of_the_last_range() {
+        let student = [[0, 3], [3, 9], [0, 0]];
+        let teacher = [[0, 0], [0, 2], [2, 5], [5, 9], [0, 0], [0, 0], [0, 0]];
+        assert_eq!(align(&student, &teacher), Ok(vec![[1, 3], [2, 4], UNMAPPED]));
+    }
+
+    #[test]
+    fn empty_teacher_spans_inside_a_range_are_skipped_as_ends() {
+        let teacher = [[0, 2], [0, 0], [2, 4], [7, 7], [4, 6]];
+        assert_eq!(align(&[[0, 4], [2, 3], [5, 6]], &teacher), Ok(vec![[0, 3], [2, 3], [4, 5]]));
+    }
+
+    #[test]
+    fn nested_and_repeated_teacher_spans_all_count() {
+        assert_eq!(align(&[[6, 7], [7, 8], [6, 8]], &[[6, 8], [7, 8]]), Ok(vec![[0, 1], [0, 2], [0, 2]]));
+        // U+1F60A in byte fallback: a marker and four bytes, all at (0, 1).
+        let bytes = [[0, 1]; 5];
+        assert_eq!(align(&[[0, 1], [1, 2]], &bytes), Ok(vec![[0, 5], UNMAPPED]));
+        assert_eq!(align(&bytes, &[[0, 1]]), Ok(vec![[0, 1]; 5]));
+    }
+
+    #[test]
+    fn a_lone_dummy_prefix_over_a_character_overlaps_what_the_character_overlaps() {
+        assert_eq!(align(&[[0, 1]], &[[0, 1], [0, 1]]), Ok(vec![[0, 2]]));
+        assert_eq!(align(&[[0, 1]], &[[0, 0], [0, 3]]), Ok(vec![[1, 2]]));
+    }
+
+    #[test]
+    fn gaps_and_ends_are_unmapped() {
+        let teacher = [[0, 2], [5, 6]];
+        assert_eq!(align(&[[2, 5], [6, 9], [4, 6]], &teacher), Ok(vec![UNMAPPED, UNMAPPED, [1, 2]]));
+        assert_eq!(align::<i32>(&[], &teacher), Ok(vec![]));
+        assert_eq!(align(&[[0, 1]], &[]), Ok(vec![UNMAPPED]));
+        assert_eq!(align(&[[0, 1]], &[[3, 3], [0, 0]]), Ok(vec![UNMAPPED]));
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let all = [[i64::MIN, i64::MAX]];
+        assert_eq!(align(&all, &all), Ok(vec![[0, 1]]));
+        assert_eq!(align(&[[i64::MAX, i64::MIN]], &all), Ok(vec![UNMAPPED]));
+        let halves = [[i32::MIN, 0], [0, i32::MAX]];
+        assert_eq!(align(&[[i32::MIN, i32::MAX], [-1, 0], [0, 1]], &halves), Ok(vec![[0, 2], [0, 1], [1, 2]]));
+    }
+
+    #[test]
+    fn teacher_spans_out_of_order_are_refused_with_row_and_token() {
+        let teacher = [[0, 4], [0, 0], [2, 3]];
+        let error = align(&[[0, 1]], &teacher).map_err(|error| error.to_string());
+        let message = "teacher_spans: row 0, token 2: span (2, 3) comes after (0, 4), \
+                       but non-empty spans must not decrease in start or end";
+        assert_eq!(error, Err(message.to_owned()));
+        let flat = [[0, 9], [5, 6], [4, 9]];
+        let refused = align_batch(&[[0, 1], [0, 1]], &[0, 1, 2], &flat, &[0, 1, 3], &mut [UNMAPPED; 2]);
+        let expected =
+            SpanError::Unsorted { argument: "teacher_spans", row: 1, token: 1, previous: [5, 6], span: [4, 9] };
+        assert_eq!(refused, Err(expected));
+    }
+
+    #[test]
+    fn a_batch_numbers_flat_teacher_rows() {
+        let (student, teacher) = ([[0, 2], [0, 2], [2, 4]], [[0, 1], [1, 2], [0, 3], [3, 4]]);
+        let mut out = [[7; 2]; 3];
+        assert_eq!(align_batch(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 4], &mut out), Ok(()));
+        assert_eq!(out, [[0, 2], [2, 3], [2, 4]]);
+        let other = align_batch(&student, &[0, 3], &teacher, &[0, 2, 4], &mut out);
+        assert_eq!(other, Err(SpanError::Length { argument: "teacher_cu_seqlens", expected: 2, got: 3 }));
+    }
+
+    #[test]
+    fn far_jumps_in_both_directions() {
+        let teacher: Vec<Span<i32>> = (0..10_000).map(|i| [i, i + 1]).collect();
+        let student: Vec<Span<i32>> = (0..10_000).map(|i| i * 7_919 % 10_000).map(|i| [i, i + 1]).collect();
+        assert_eq!(align(&student, &teacher), Ok(student.clone()));
+    }
+
+    #[test]
+    fn more_teacher_rows_than_i32_can_number_are_refused() {
+        assert!(expect_teacher_rows(MAX_TEACHER_ROWS).is_ok());
+        assert!(expect_teacher_rows(MAX_TEACHER_ROWS + 1).is_err());
+    }
+}

@@ -1,0 +1,334 @@
+use crate::batch::{Rows, expect_len};
+use crate::spans::text_len;
+use crate::{Span, SpanError};
+
+/// What a token's surface is, as far as closing asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum TokenKind {
+    /// Any token that stands for text.
+    #[default]
+    Normal = 0,
+    /// Nothing but a blank marker, such as a lone `▁` or `Ġ`: white space, or a dummy prefix.
+    Blank = 1,
+    /// No surface (BOS, EOS, padding): its span stays as it is.
+    Special = 2,
+}
+
+impl TryFrom<u8> for TokenKind {
+    type Error = u8;
+
+    fn try_from(kind: u8) -> Result<Self, u8> {
+        match kind {
+            0 => Ok(Self::Normal),
+            1 => Ok(Self::Blank),
+            2 => Ok(Self::Special),
+            other => Err(other),
+        }
+    }
+}
+
+/// Closes the holes that a tokenizer's own offsets leave, so that the byte spans cover the whole text and no
+/// token is empty but special tokens and lone dummy prefixes. Order is kept, and spans only grow.
+///
+/// * A *floating* token, one with a zero-width span or a `Blank` that claims a character which is not its own
+///   (not white space, or held by the next token as well), gets the gap at which it stands: up to its
+///   position if that lies inside, else all of it. Without a gap a `Blank` is a lone dummy prefix and becomes
+///   empty; another token shares the span of the token before it, else of the one after it.
+/// * Any other gap: the white space at its end goes to the token after it, the rest (such as a combining mark
+///   that normalisation took) to the token before it. At the text's start all of it goes to the token after
+///   it, at the text's end to the token before it.
+/// * Of tokens that share a character (byte fallback, nested spans) the first gets what comes before it, but
+///   all of them what follows: the space belongs to the first piece, the mark to the whole character.
+///
+/// Time is linear in tokens and text.
+///
+/// # Errors
+/// [`SpanError::OutsideText`] for a span that leaves the text or starts behind its end, and
+/// [`SpanError::Unsorted`] for spans out of order; both leave `spans` unchanged. Floating and special tokens
+/// need no order. [`SpanError::Length`] unless `kinds` holds one item per span, [`SpanError::TextTooLong`].
+///
+/// # Example
+/// ```
+/// use vocagno::{TokenKind, close};
+///
+/// // "a   b" from a tokenizer that trims spaces: a|␣␣|␣b
+/// let mut spans = [[0, 1], [3, 3], [4, 5]];
+/// close(&mut spans, "a   b", &[TokenKind::Normal; 3])?;
+/// assert_eq!(spans, [[0, 1], [1, 3], [3, 5]]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn close(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<(), SpanError> {
+    expect_len("kinds", spans.len(), kinds.len())?;
+    close_row(spans, text, kinds, 0)
+}
+
+/// [`close`] for a batch of documents: document `b` has the spans `cu_seqlens[b]..cu_seqlens[b + 1]`.
+///
+/// # Errors
+/// As [`close`], for `cu_seqlens` that do not fit the spans, and [`SpanError::Length`] unless `texts` holds
+/// one text per document. Documents other than the failing one may be closed already.
+pub fn close_batch<S: AsRef<str> + Sync>(
+    spans: &mut [Span<i32>],
+    cu_seqlens: &[i64],
+    texts: &[S],
+    kinds: &[TokenKind],
+) -> Result<(), SpanError> {
+    expect_len("kinds", spans.len(), kinds.len())?;
+    let rows = Rows::checked("cu_seqlens", cu_seqlens, spans.len())?;
+    expect_len("texts", rows.count(), texts.len())?;
+    let mut nothing = vec![(); rows.count()];
+    rows.for_each(spans, &mut nothing, &|row, spans, ()| {
+        close_row(spans, texts[row].as_ref(), &kinds[rows.range(row)], row)
+    })
+}
+
+fn close_row(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind], row: usize) -> Result<(), SpanError> {
+    let len = text_len(text.as_bytes(), row)?;
+    check_inside(spans, kinds, len, row)?;
+    let roles = roles(spans, text, kinds);
+    check_order(spans, &roles, row)?;
+    Closing { spans, roles, text, len, covered: 0, last: None }.run();
+    Ok(())
+}
+
+fn check_inside(spans: &[Span<i32>], kinds: &[TokenKind], len: i32, row: usize) -> Result<(), SpanError> {
+    for (token, (&[start, end], &kind)) in spans.iter().zip(kinds).enumerate() {
+        if kind != TokenKind::Special && !(0 <= start && start <= end && end <= len) {
+            let (argument, span, unit) = ("spans", [start, end].map(i64::from), "bytes");
+            let len = usize::try_from(len).unwrap_or_default();
+            return Err(SpanError::OutsideText { argument, row, token, span, len, unit });
+        }
+    }
+    Ok(())
+}
+
+fn check_order(spans: &[Span<i32>], roles: &[Role], row: usize) -> Result<(), SpanError> {
+    let mut previous = [0; 2];
+    for (token, (&span, _)) in spans.iter().zip(roles).enumerate().filter(|(_, (_, role))| **role == Role::Fixed) {
+        if span[0] < previous[0] || span[1] < previous[1] {
+            let (previous, span) = (previous.map(i64::from), span.map(i64::from));
+            return Err(SpanError::Unsorted { argument: "spans", row, token, previous, span });
+        }
+        previous = span;
+    }
+    Ok(())
+}
+
+/// How a token takes part.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    /// Its span holds its text and can only grow.
+    Fixed,
+    /// Its span is a position at most; whether it may stay empty (a lone dummy prefix).
+    Floating { may_be_empty: bool },
+    /// Left out.
+    Special,
+}
+
+fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Vec<Role> {
+    let mut roles = vec![Role::Special; spans.len()];
+    let mut next_start = i32::MAX;
+    for ((role, &[start, end]), &kind) in roles.iter_mut().zip(spans).zip(kinds).rev() {
+        if kind == TokenKind::Special {
+            continue;
+        }
+        let may_be_empty = kind == TokenKind::Blank;
+        let foreign = may_be_empty && (next_start < end || !is_white_space(text, start, end));
+        *role = if start == end || foreign { Role::Floating { may_be_empty } } else { Role::Fixed };
+        next_start = start;
+    }
+    roles
+}
+
+fn is_white_space(text: &str, start: i32, end: i32) -> bool {
+    slice(text, start, end).is_some_and(|text| text.chars().all(char::is_whitespace))
+}
+
+/// `None` where an end lies inside a character.
+fn slice(text: &str, start: i32, end: i32) -> Option<&str> {
+    text.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+}
+
+struct Closing<'a> {
+    spans: &'a mut [Span<i32>],
+    roles: Vec<Role>,
+    text: &'a str,
+    len: i32,
+    /// End of the text covered so far.
+    covered: i32,
+    /// The last token that covers text.
+    last: Option<usize>,
+}
+
+impl Closing<'_> {
+    fn run(mut self) {
+        let mut next_fixed = 0;
+        for token in 0..self.spans.len() {
+            match self.roles[token] {
+                Role::Special => {}
+                Role::Fixed => self.fixed(token),
+                Role::Floating { may_be_empty } => {
+                    next_fixed = next_fixed.max(token);
+                    while self.roles.get(next_fixed).is_some_and(|role| *role != Role::Fixed) {
+                        next_fixed += 1;
+                    }
+                    let gap_end = self.spans.get(next_fixed).map_or(self.len, |span| span[0]);
+                    self.floating(token, gap_end, may_be_empty);
+                }
+            }
+        }
+        if self.covered < self.len {
+            self.extend_last(self.len);
+        }
+        self.share_leading();
+    }
+
+    fn floating(&mut self, token: usize, gap_end: i32, may_be_empty: bool) {
+        let position = self.spans[token][0];
+        if self.covered < gap_end {
+            let end = if position > self.covered { position.min(gap_end) } else { gap_end };
+            self.spans[token] = [self.covered, end];
+            (self.covered, self.last) = (end, Some(token));
+        } else if let (false, Some(last)) = (may_be_empty, self.last) {
+            self.spans[token] = self.spans[last];
+            self.last = Some(token);
+        } else {
+            self.spans[token] = [position; 2];
+        }
+    }
+
+    fn fixed(&mut self, token: usize) {
+        let [start, end] = self.spans[token];
+        if self.covered < start {
+            let split = match self.last {
+                Some(_) => self.white_space_before(start),
+                None => self.covered,
+            };
+            self.extend_last(split);
+            self.spans[token][0] = split; // the first of those that share it: the space is its own
+        }
+        self.covered = end; // ends do not decrease
+        self.last = Some(token);
+    }
+
+    /// Start of the white space that ends at `end`, within the gap.
+    fn white_space_before(&self, end: i32) -> i32 {
+        let kept = slice(self.text, self.covered, end).and_then(|gap| i32::try_from(gap.trim_end().len()).ok());
+        kept.map_or(end, |kept| self.covered + kept)
+    }
+
+    /// Moves the end of every token that ends where the covered text does.
+    fn extend_last(&mut self, end: i32) {
+        let Some(last) = self.last else {
+            return;
+        };
+        for (span, role) in self.spans[..=last].iter_mut().zip(&self.roles).rev() {
+            if *role == Role::Special || span[0] == span[1] {
+                continue;
+            }
+            if span[1] != self.covered {
+                break;
+            }
+            span[1] = end;
+        }
+    }
+
+    /// Gives tokens at the text's start that found neither a gap nor a token before them the span of the next.
+    fn share_leading(&mut self) {
+        let mut next = None;
+        for (span, role) in self.spans.iter_mut().zip(&self.roles).rev() {
+            match (role, next) {
+                (Role::Special, _) => {}
+                (Role::Floating { may_be_empty: false }, Some(next)) if span[0] == span[1] => *span = next,
+                _ if span[0] < span[1] => next = Some(*span),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TokenKind::{Blank, Normal, Special};
+    use super::*;
+
+    fn closed<const N: usize>(text: &str, tokens: [(Span<i32>, TokenKind); N]) -> [Span<i32>; N] {
+        let mut spans = tokens.map(|(span, _)| span);
+        assert_eq!(close(&mut spans, text, &tokens.map(|(_, kind)| kind)), Ok(()));
+        spans
+    }
+
+    #[test]
+    fn trimmed_spaces_come_back() {
+        let tokens = [([0, 1], Normal), ([3, 3], Normal), ([4, 5], Normal)];
+        assert_eq!(closed("a   b", tokens), [[0, 1], [1, 3], [3, 5]]);
+        let tokens = [([1, 2], Normal), ([3, 4], Normal), ([5, 5], Blank)];
+        assert_eq!(closed(" a b ", tokens), [[0, 2], [2, 4], [4, 5]]);
+    }
+
+    #[test]
+    fn a_lone_dummy_prefix_becomes_empty() {
+        assert_eq!(closed("∑", [([0, 3], Blank), ([0, 3], Normal)]), [[0, 0], [0, 3]]);
+        let tokens = [([0, 0], Special), ([0, 4], Blank), ([0, 4], Normal), ([0, 4], Normal)];
+        assert_eq!(closed("😊", tokens), [[0, 0], [0, 0], [0, 4], [0, 4]]);
+        // Prepended before a space, whose offsets both tokens then claim.
+        assert_eq!(closed(" a", [([0, 1], Blank), ([0, 2], Normal)]), [[0, 0], [0, 2]]);
+    }
+
+    #[test]
+    fn a_blank_keeps_its_space_or_gets_the_gap() {
+        assert_eq!(closed("a ∑", [([0, 1], Normal), ([1, 2], Blank), ([2, 5], Normal)]), [[0, 1], [1, 2], [2, 5]]);
+        assert_eq!(closed("a ∑", [([0, 1], Normal), ([2, 5], Blank), ([2, 5], Normal)]), [[0, 1], [1, 2], [2, 5]]);
+        assert_eq!(closed("▁a", [([0, 3], Blank), ([3, 4], Normal)]), [[0, 3], [3, 4]]);
+    }
+
+    #[test]
+    fn white_space_goes_forward_and_anything_else_back() {
+        assert_eq!(closed("a  b", [([0, 1], Normal), ([3, 4], Normal)]), [[0, 1], [1, 4]]);
+        // "e" + U+0301 eaten, then a space
+        assert_eq!(closed("e\u{301} n", [([0, 1], Normal), ([4, 5], Normal)]), [[0, 3], [3, 5]]);
+        assert_eq!(closed("a \u{301} b", [([0, 1], Normal), ([5, 6], Normal)]), [[0, 4], [4, 6]]);
+        assert_eq!(closed("\u{301}a\u{301} ", [([0, 0], Special), ([2, 3], Normal)]), [[0, 0], [0, 6]]);
+    }
+
+    #[test]
+    fn pieces_of_one_character() {
+        let pieces = [([2, 6], Normal), ([2, 6], Normal), ([7, 8], Normal)];
+        assert_eq!(closed("  😊 a", pieces), [[0, 6], [2, 6], [6, 8]]);
+        let nested = [([0, 5], Normal), ([1, 5], Normal), ([0, 0], Special), ([7, 8], Normal), ([7, 9], Normal)];
+        assert_eq!(closed(" 😊\u{301}ab", nested), [[0, 7], [1, 7], [0, 0], [7, 8], [7, 9]]);
+    }
+
+    #[test]
+    fn a_token_without_a_gap_shares_its_neighbours_span() {
+        assert_eq!(closed("ab", [([0, 1], Normal), ([1, 1], Normal), ([1, 2], Normal)]), [[0, 1], [0, 1], [1, 2]]);
+        assert_eq!(closed("a ", [([0, 0], Normal), ([0, 1], Normal)]), [[0, 2], [0, 2]]);
+    }
+
+    #[test]
+    fn nothing_to_do() {
+        assert_eq!(closed("", []), [[0; 2]; 0]);
+        assert_eq!(closed("abc", [([0, 0], Special)]), [[0, 0]]);
+        assert_eq!(closed("", [([0, 0], Normal), ([0, 0], Blank)]), [[0, 0], [0, 0]]);
+        assert_eq!(closed("   ", [([0, 0], Blank)]), [[0, 3]]);
+    }
+
+    #[test]
+    fn spans_out_of_order_or_outside_are_refused() {
+        let error = close(&mut [[1, 2], [0, 1]], "ab", &[Normal; 2]);
+        let expected = SpanError::Unsorted { argument: "spans", row: 0, token: 1, previous: [1, 2], span: [0, 1] };
+        assert_eq!(error, Err(expected));
+        for span in [[0, 3], [-1, 1], [2, 1]] {
+            let error = close(&mut [[0, 1], span], "ab", &[Normal; 2]);
+            let (span, unit) = (span.map(i64::from), "bytes");
+            assert_eq!(error, Err(SpanError::OutsideText { argument: "spans", row: 0, token: 1, span, len: 2, unit }));
+        }
+        assert!(close_batch(&mut [[0, 1]; 2], &[0, 1, 2], &["a", ""], &[Normal; 2]).is_err());
+    }
+
+    #[test]
+    fn ends_inside_a_character_are_kept() {
+        assert_eq!(closed("∑a", [([0, 1], Normal), ([2, 3], Normal), ([3, 4], Normal)]), [[0, 2], [2, 3], [3, 4]]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Aligns the tokens of one tokenizer (the *student*) with those of another (the *teacher*) by the text that
+//! they share, and carries per-token losses across.
+//!
+//! The way of the data: ids and text become spans ([`spans_from_ids`]; or a tokenizer's own offsets, through
+//! [`chars_to_bytes`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
+//! teacher's losses become one loss per student token ([`reduce`]), and [`unmapped_reasons`] says why a token
+//! has none.
+//!
+//! A *span* is half-open, `[start, end)`; it is empty if `start >= end`. A *batch* is ragged: flat arrays and
+//! `cu_seqlens`, the row boundaries, `B + 1` values from 0 to the number of tokens.
+//!
+//! ```
+//! use vocagno::{Reduction, align, reduce};
+//!
+//! // "proofread" as proof|read and as pr|oofre|ad, and the teacher's losses in nats
+//! let (student, teacher) = ([[0, 5], [5, 9]], [[0, 2], [2, 7], [7, 9]]);
+//! let losses = [1.5_f32, 0.25, 0.75];
+//!
+//! let mapping = align(&student, &teacher)?;
+//! assert_eq!(mapping, [[0, 2], [1, 3]]);
+//! assert_eq!(reduce(&losses, &mapping, Reduction::Max)?, [1.5, 0.75]);
+//! # Ok::<(), vocagno::SpanError>(())
+//! ```
+//!
+//! With the feature `rayon`, batches called inside a rayon thread pool run their rows in parallel; elsewhere
+//! everything runs on the calling thread. Nothing here panics, on any input.
+//!
+//! Source of the method: Shin et al., "VocAgnoLM", ICML 2025, arXiv 2503.19123.
+
+#![forbid(unsafe_code)]
+
+mod align;
+mod batch;
+mod closing;
+mod error;
+mod offsets;
+mod reasons;
+mod reduce;
+mod spans;
+
+pub use align::{align, align_batch, align_into};
+pub use closing::{TokenKind, close, close_batch};
+pub use error::SpanError;
+pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
+pub use reasons::{Reason, unmapped_reasons};
+pub use reduce::{Loss, Reduction, reduce, reduce_into};
+pub use spans::{DummyPrefix, PieceTable, spans_from_ids, spans_from_ids_batch};
+
+/// Half-open `[start, end)` of a token in its document; empty if `start >= end`.
+pub type Span<T> = [T; 2];
+
+/// Half-open range of teacher rows, or [`UNMAPPED`].
+pub type Range = [i32; 2];
+
+/// The range of a student token that no teacher token shares text with.
+pub const UNMAPPED: Range = [-1, -1];
+
+/// An offset in a text: `i32` or `i64`.
+pub trait Offset: Copy + Ord + Into<i64> + Send + Sync + sealed::Sealed {
+    /// The smallest value.
+    const MIN: Self;
+}
+
+impl Offset for i32 {
+    const MIN: Self = Self::MIN;
+}
+
+impl Offset for i64 {
+    const MIN: Self = Self::MIN;
+}
+
+mod sealed {
+    /// Keeps the traits of this crate to the types that its kernels are tested with.
+    pub trait Sealed {}
+    impl Sealed for i32 {}
+    impl Sealed for i64 {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}

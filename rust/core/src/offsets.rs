@@ -1,0 +1,112 @@
+use crate::batch::{Rows, expect_len};
+use crate::spans::text_len;
+use crate::{Offset, Span, SpanError};
+
+/// Turns character offsets into the UTF-8 byte offsets of the same places.
+///
+/// Time is linear in text and offsets, in ASCII texts in the offsets alone (besides the check).
+///
+/// # Errors
+/// [`SpanError::OutsideText`] for a negative offset, one past the end or a start behind its end,
+/// [`SpanError::TextTooLong`] for a text of 2^31 bytes or more.
+///
+/// # Example
+/// ```
+/// let bytes = vocagno::chars_to_bytes(&[[0, 1], [1, 3]], "∑ab")?;
+/// assert_eq!(bytes, [[0, 3], [3, 5]]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn chars_to_bytes<T: Offset>(offsets: &[Span<T>], text: &str) -> Result<Vec<Span<i32>>, SpanError> {
+    let mut out = vec![[0; 2]; offsets.len()];
+    convert(offsets, text, 0, &mut out)?;
+    Ok(out)
+}
+
+/// [`chars_to_bytes`] for a batch of documents: document `b` has the offsets `cu_seqlens[b]..cu_seqlens[b + 1]`.
+///
+/// # Errors
+/// As [`chars_to_bytes`], for `cu_seqlens` that do not fit the offsets, and [`SpanError::Length`] unless
+/// `texts` holds one text per document and `out` one span per offset pair.
+pub fn chars_to_bytes_batch<T: Offset, S: AsRef<str> + Sync>(
+    offsets: &[Span<T>],
+    cu_seqlens: &[i64],
+    texts: &[S],
+    out: &mut [Span<i32>],
+) -> Result<(), SpanError> {
+    expect_len("out", offsets.len(), out.len())?;
+    let rows = Rows::checked("cu_seqlens", cu_seqlens, offsets.len())?;
+    expect_len("texts", rows.count(), texts.len())?;
+    let mut nothing = vec![(); rows.count()];
+    rows.for_each(out, &mut nothing, &|row, out, ()| convert(&offsets[rows.range(row)], texts[row].as_ref(), row, out))
+}
+
+fn convert<T: Offset>(offsets: &[Span<T>], text: &str, row: usize, out: &mut [Span<i32>]) -> Result<(), SpanError> {
+    let end = text_len(text.as_bytes(), row)?;
+    if text.is_ascii() {
+        return each(offsets, row, out, text.len(), |offset| {
+            i32::try_from(offset).ok().filter(|offset| (0..=end).contains(offset))
+        });
+    }
+    // A character starts at every byte but the continuation bytes; one more entry stands for the text's end.
+    let starts = (0..end).zip(text.bytes()).filter(|&(_, byte)| byte & 0xC0 != 0x80).map(|(at, _)| at);
+    let starts: Vec<i32> = starts.chain([end]).collect();
+    each(offsets, row, out, starts.len() - 1, |offset| starts.get(usize::try_from(offset).ok()?).copied())
+}
+
+fn each<T: Offset>(
+    offsets: &[Span<T>],
+    row: usize,
+    out: &mut [Span<i32>],
+    len: usize,
+    to_byte: impl Fn(i64) -> Option<i32>,
+) -> Result<(), SpanError> {
+    for (token, (bytes, &offsets)) in out.iter_mut().zip(offsets).enumerate() {
+        let [start, end] = offsets.map(T::into);
+        *bytes = match (to_byte(start), to_byte(end)) {
+            (Some(first), Some(stop)) if first <= stop => [first, stop],
+            _ => {
+                let (argument, span, unit) = ("offsets", [start, end], "characters");
+                return Err(SpanError::OutsideText { argument, row, token, span, len, unit });
+            }
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_of_every_width() {
+        let text = "a\u{e9}\u{2211}\u{1f60a}b";
+        let offsets: Vec<Span<i64>> = (0..5).map(|at| [at, at + 1]).chain([[5, 5], [0, 5]]).collect();
+        let expected = vec![[0, 1], [1, 3], [3, 6], [6, 10], [10, 11], [11, 11], [0, 11]];
+        assert_eq!(chars_to_bytes(&offsets, text), Ok(expected));
+        assert_eq!(chars_to_bytes(&[[0, 0]], ""), Ok(vec![[0, 0]]));
+    }
+
+    #[test]
+    fn offsets_outside_the_text_are_refused() {
+        for text in ["abc", "ab∑"] {
+            for span in [[2, 4], [4, 4], [-1, 2], [2, 1], [0, i32::MAX], [i32::MIN, 0]] {
+                let error = chars_to_bytes(&[[0, 3], span], text);
+                let (argument, unit, span) = ("offsets", "characters", span.map(i64::from));
+                assert_eq!(error, Err(SpanError::OutsideText { argument, row: 0, token: 1, span, len: 3, unit }));
+            }
+            assert!(chars_to_bytes(&[[i64::MIN, i64::MAX], [0, 1 << 32]], text).is_err());
+        }
+    }
+
+    #[test]
+    fn a_batch_names_the_document() {
+        let mut out = [[0; 2]; 3];
+        let texts = ["∑", "ab"];
+        assert_eq!(chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 2]], &[0, 1, 3], &texts, &mut out), Ok(()));
+        assert_eq!(out, [[0, 3], [0, 1], [1, 2]]);
+        let error = chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 3]], &[0, 1, 3], &texts, &mut out);
+        let message =
+            "offsets: row 1, token 1: expected 0 <= start <= end <= 2, the text's length in characters, got (1, 3)";
+        assert_eq!(error.map_err(|error| error.to_string()), Err(message.to_owned()));
+    }
+}

@@ -1,0 +1,135 @@
+use crate::batch::{Rows, expect_len};
+use crate::reduce::{any_finite, resolve};
+use crate::{Loss, Offset, Range, Span, SpanError};
+
+/// Why a student token has no teacher loss; the numbers are those of the Python package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// The token is mapped (and, if losses were given, has a finite one).
+    Mapped = 0,
+    /// Its span is empty: BOS, EOS, padding, a lone dummy prefix.
+    Special = 1,
+    /// It starts at or after the last teacher end of its row, or the row has no non-empty teacher span.
+    Truncated = 2,
+    /// Any other token without an overlapping teacher span: the teacher's tokenizer dropped its text.
+    Hole = 3,
+    /// It is mapped, but only to tokens without a finite loss.
+    Unscored = 4,
+}
+
+impl From<Reason> for u8 {
+    fn from(reason: Reason) -> Self {
+        reason as Self
+    }
+}
+
+/// Says for each student token of a ragged batch whether it is mapped, and if not, why.
+///
+/// `mapping` is what [`align_batch`](crate::align_batch) returned for these spans, `losses` (nats) one per
+/// teacher row. One pair of texts is a batch of one row: `&[0, n]`. Teacher spans need no order. Time is
+/// linear in the spans plus, with losses, the lengths of the ranges.
+///
+/// # Errors
+/// [`SpanError::Length`] for a mapping or losses of another length, [`SpanError::Range`] as in
+/// [`reduce`](crate::reduce), and `cu_seqlens` as in [`align_batch`](crate::align_batch).
+///
+/// # Example
+/// ```
+/// use vocagno::{Reason, align, unmapped_reasons};
+///
+/// let (student, teacher) = ([[0, 0], [0, 4], [4, 9]], [[0, 4]]);
+/// let mapping = align(&student, &teacher)?;
+/// let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &[0, 3], &[0, 1])?;
+/// assert_eq!(reasons, [Reason::Special, Reason::Mapped, Reason::Truncated]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn unmapped_reasons<T: Offset, L: Loss>(
+    student: &[Span<T>],
+    teacher: &[Span<T>],
+    mapping: &[Range],
+    losses: Option<&[L]>,
+    student_cu_seqlens: &[i64],
+    teacher_cu_seqlens: &[i64],
+) -> Result<Vec<Reason>, SpanError> {
+    expect_len("mapping", student.len(), mapping.len())?;
+    if let Some(losses) = losses {
+        expect_len("losses", teacher.len(), losses.len())?;
+    }
+    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
+    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
+    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+
+    let mut reasons = Vec::with_capacity(student.len());
+    for row in 0..student_rows.count() {
+        let filled = teacher[teacher_rows.range(row)].iter().filter(|[start, end]| start < end);
+        let last_end = filled.map(|&[_, end]| end).max();
+        for token in student_rows.range(row) {
+            let reason = match resolve(token, mapping[token], teacher, "teacher tokens")? {
+                None => why(student[token], last_end),
+                Some(_) if is_scored(token, mapping, losses)? => Reason::Mapped,
+                Some(_) => Reason::Unscored,
+            };
+            reasons.push(reason);
+        }
+    }
+    Ok(reasons)
+}
+
+fn why<T: Offset>([start, end]: Span<T>, last_end: Option<T>) -> Reason {
+    if start >= end {
+        Reason::Special
+    } else if last_end.is_none_or(|last_end| start >= last_end) {
+        Reason::Truncated
+    } else {
+        Reason::Hole
+    }
+}
+
+fn is_scored<L: Loss>(token: usize, mapping: &[Range], losses: Option<&[L]>) -> Result<bool, SpanError> {
+    let Some(losses) = losses else {
+        return Ok(true);
+    };
+    Ok(resolve(token, mapping[token], losses, "losses")?.is_some_and(any_finite))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{UNMAPPED, align};
+
+    #[test]
+    fn every_reason_once() -> Result<(), SpanError> {
+        let student = [[0, 0], [0, 2], [2, 4], [4, 6], [6, 8], [9, 12]];
+        let teacher = [[0, 2], [4, 6], [6, 8], [0, 0]];
+        let mapping = align(&student, &teacher)?;
+        let losses = [1.0_f32, f32::INFINITY, 0.5, f32::NAN];
+        let reasons = unmapped_reasons(&student, &teacher, &mapping, Some(&losses), &[0, 6], &[0, 4])?;
+        let expected =
+            [Reason::Special, Reason::Mapped, Reason::Hole, Reason::Unscored, Reason::Mapped, Reason::Truncated];
+        assert_eq!(reasons, expected);
+        assert_eq!(reasons.into_iter().map(u8::from).collect::<Vec<_>>(), [1, 0, 3, 4, 0, 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_last_end_is_that_of_the_row() -> Result<(), SpanError> {
+        let (student, teacher) = ([[3, 4], [3, 4], [3, 4]], [[0, 3], [0, 2], [5, 9], [0, 0]]);
+        let mapping = [UNMAPPED; 3];
+        let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &[0, 1, 2, 3], &[0, 1, 3, 4])?;
+        assert_eq!(reasons, [Reason::Truncated, Reason::Hole, Reason::Truncated]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_mapping_of_other_spans_is_refused() {
+        let spans = [[0, 1]];
+        let with = |mapping: &[Range], losses: Option<&[f64]>| {
+            unmapped_reasons(&spans, &spans, mapping, losses, &[0, 1], &[0, 1])
+        };
+        assert_eq!(with(&[], None), Err(SpanError::Length { argument: "mapping", expected: 1, got: 0 }));
+        assert_eq!(with(&[[0, 1]], Some(&[])), Err(SpanError::Length { argument: "losses", expected: 1, got: 0 }));
+        let range = SpanError::Range { token: 0, range: [0, 2], items: "teacher tokens", len: 1 };
+        assert_eq!(with(&[[0, 2]], None), Err(range));
+    }
+}

@@ -1,0 +1,173 @@
+use crate::batch::expect_len;
+use crate::{Range, SpanError, UNMAPPED};
+
+/// A loss in nats: `f32` or `f64`. NaN and infinite values stand for "no loss".
+pub trait Loss: Copy + Send + Sync + crate::sealed::Sealed {
+    /// The value, without rounding.
+    fn to_f64(self) -> f64;
+}
+
+impl Loss for f32 {
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Loss for f64 {
+    fn to_f64(self) -> f64 {
+        self
+    }
+}
+
+/// How the losses of several teacher tokens become the loss of one student token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// The largest loss.
+    #[default]
+    Max,
+    /// The mean over the finite losses.
+    Mean,
+    /// The sum.
+    Sum,
+    /// The smallest loss.
+    Min,
+}
+
+/// The teacher loss of each student token: the losses of its range of teacher rows, reduced. Losses that
+/// are not finite are skipped; NaN where none is left, and for [`UNMAPPED`] tokens.
+///
+/// Sums and means accumulate in `f64`; a result beyond the range of `f32` becomes infinite. Time is linear
+/// in the tokens plus the lengths of their ranges.
+///
+/// Source: arXiv 2503.19123, Eq. 2.
+///
+/// # Errors
+/// [`SpanError::Range`]: a range that is neither [`UNMAPPED`] nor `0 <= first < stop <= losses.len()`.
+///
+/// # Example
+/// ```
+/// use vocagno::{Reduction, reduce};
+///
+/// let losses = [0.5_f32, 2.0, f32::NAN];
+/// let reduced = reduce(&losses, &[[0, 2], [1, 3]], Reduction::Mean)?;
+/// assert_eq!(reduced, [1.25, 2.0]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn reduce<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction) -> Result<Vec<f32>, SpanError> {
+    let mut out = vec![0.0; mapping.len()];
+    reduce_into(losses, mapping, how, &mut out)?;
+    Ok(out)
+}
+
+/// [`reduce`] into a slice with one value per range.
+///
+/// # Errors
+/// As [`reduce`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
+/// is unspecified.
+pub fn reduce_into<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction, out: &mut [f32]) -> Result<(), SpanError> {
+    expect_len("out", mapping.len(), out.len())?;
+    match how {
+        Reduction::Max => each(losses, mapping, out, |range| finite(range).reduce(f64::max)),
+        Reduction::Min => each(losses, mapping, out, |range| finite(range).reduce(f64::min)),
+        Reduction::Sum => each(losses, mapping, out, |range| finite(range).reduce(|sum, loss| sum + loss)),
+        Reduction::Mean => each(losses, mapping, out, mean),
+    }
+}
+
+fn each<L: Loss>(
+    losses: &[L],
+    mapping: &[Range],
+    out: &mut [f32],
+    fold: impl Fn(&[L]) -> Option<f64>,
+) -> Result<(), SpanError> {
+    for (token, (value, &range)) in out.iter_mut().zip(mapping).enumerate() {
+        let reduced = resolve(token, range, losses, "losses")?.and_then(&fold);
+        *value = reduced.map_or(f32::NAN, to_f32);
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the precision of the result")]
+fn to_f32(value: f64) -> f32 {
+    value as f32
+}
+
+fn finite<L: Loss>(losses: &[L]) -> impl Iterator<Item = f64> {
+    losses.iter().map(|loss| loss.to_f64()).filter(|loss| loss.is_finite())
+}
+
+fn mean<L: Loss>(losses: &[L]) -> Option<f64> {
+    let (sum, count) = finite(losses).fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Whether any loss of a range is finite.
+pub(crate) fn any_finite<L: Loss>(losses: &[L]) -> bool {
+    finite(losses).next().is_some()
+}
+
+/// The items of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or leaves them.
+#[inline]
+pub(crate) fn resolve<'a, T>(
+    token: usize,
+    range: Range,
+    items: &'a [T],
+    name: &'static str,
+) -> Result<Option<&'a [T]>, SpanError> {
+    if let (Ok(first), Ok(stop)) = (usize::try_from(range[0]), usize::try_from(range[1]))
+        && first < stop
+        && let Some(inside) = items.get(first..stop)
+    {
+        return Ok(Some(inside));
+    }
+    if range == UNMAPPED {
+        return Ok(None);
+    }
+    Err(SpanError::Range { token, range, items: name, len: items.len() })
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "these results are exact")]
+mod tests {
+    use super::*;
+
+    const ALL: [Reduction; 4] = [Reduction::Max, Reduction::Mean, Reduction::Sum, Reduction::Min];
+
+    fn reduced(losses: &[f64], range: Range) -> [f32; 4] {
+        ALL.map(|how| reduce(losses, &[range], how).map_or(f32::NEG_INFINITY, |values| values[0]))
+    }
+
+    #[test]
+    fn the_four_reductions() {
+        assert_eq!(reduced(&[9.0, 1.0, 4.0, -2.0], [1, 4]), [4.0, 1.0, 3.0, -2.0]);
+    }
+
+    #[test]
+    fn losses_that_are_not_finite_are_skipped() {
+        let losses = [f64::NAN, 2.0, f64::INFINITY, f64::NEG_INFINITY, 4.0];
+        assert_eq!(reduced(&losses, [0, 5]), [4.0, 3.0, 6.0, 2.0]);
+        assert!(reduced(&losses, [2, 4]).iter().all(|value| value.is_nan()));
+        assert!(reduced(&losses, UNMAPPED).iter().all(|value| value.is_nan()));
+        assert!(reduced(&[], UNMAPPED).iter().all(|value| value.is_nan()));
+    }
+
+    #[test]
+    fn sums_accumulate_in_double_precision() {
+        let losses = vec![0.1_f32; 1_000_000];
+        let exact = f64::from(0.1_f32);
+        assert_eq!(reduce(&losses, &[[0, 1_000_000]], Reduction::Mean), Ok(vec![to_f32(exact)]));
+        let sum = reduce(&losses, &[[0, 1_000_000]], Reduction::Sum).unwrap_or_default()[0];
+        assert!((f64::from(sum) - exact * 1e6).abs() < 0.01, "{sum}");
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        for range in [[-1, 0], [0, 0], [1, 0], [0, 4], [3, 4], [-1, 2], [i32::MIN, i32::MAX], [0, -1], [-2, -2]] {
+            let error = reduce(&[1.0_f32; 3], &[[0, 3], range], Reduction::Max);
+            assert_eq!(error, Err(SpanError::Range { token: 1, range, items: "losses", len: 3 }));
+        }
+        let error = SpanError::Range { token: 1, range: [0, 4], items: "losses", len: 3 }.to_string();
+        let message = "mapping: token 1: expected (-1, -1) or 0 <= first < stop <= 3, the number of losses, got (0, 4)";
+        assert_eq!(error, message);
+    }
+}

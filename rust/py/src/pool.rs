@@ -1,0 +1,75 @@
+//! One thread pool for all calls, built when a call first needs it.
+
+use std::num::NonZero;
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::{env, mem, process, thread};
+
+use pyo3::PyResult;
+use pyo3::exceptions::PyValueError;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Tokens in all below which the calling thread is done before others would have begun.
+const MIN_TOKENS: usize = 32_768;
+
+struct Kept {
+    /// The process that started the threads: after a fork they do not exist in the child.
+    process: u32,
+    threads: usize,
+    pool: Arc<ThreadPool>,
+}
+
+static POOL: Mutex<Option<Kept>> = Mutex::new(None);
+
+/// How many threads to use for a batch: one where more would not pay, else `num_threads`, else
+/// `RAYON_NUM_THREADS`, else the cores that this process may use.
+pub(crate) fn threads(num_threads: Option<i64>, rows: usize, tokens: usize) -> PyResult<usize> {
+    let wanted = match num_threads.map(usize::try_from) {
+        None => None,
+        Some(Ok(threads)) if threads > 0 => Some(threads),
+        Some(_) => {
+            let got = num_threads.unwrap_or_default();
+            return Err(PyValueError::new_err(format!("num_threads: expected None or at least 1, got {got}")));
+        }
+    };
+    if rows <= 1 || tokens < MIN_TOKENS {
+        return Ok(1);
+    }
+    Ok(wanted.unwrap_or_else(default_threads).min(rows))
+}
+
+fn default_threads() -> usize {
+    static DEFAULT: OnceLock<usize> = OnceLock::new();
+    *DEFAULT.get_or_init(|| {
+        let set = env::var("RAYON_NUM_THREADS").ok().and_then(|value| value.trim().parse().ok());
+        set.filter(|&threads| threads > 0).unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get))
+    })
+}
+
+/// Runs `work` in a pool of `threads` threads, on the calling thread if that is one or no pool can be had.
+pub(crate) fn run<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    match (threads > 1).then(|| pool(threads)).flatten() {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
+/// The kept pool if it is alive and of this size, else a new one; `None` while another thread is building
+/// one (or was, when this process was forked from it) and where the system refuses threads.
+fn pool(threads: usize) -> Option<Arc<ThreadPool>> {
+    let mut kept = match POOL.try_lock() {
+        Ok(kept) => kept,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    let process = process::id();
+    if let Some(alive) = kept.as_ref().filter(|kept| kept.process == process && kept.threads == threads) {
+        return Some(Arc::clone(&alive.pool));
+    }
+    let named = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("vocagno-{index}"));
+    let pool = Arc::new(named.build().ok()?);
+    let before = kept.replace(Kept { process, threads, pool: Arc::clone(&pool) });
+    if before.as_ref().is_some_and(|before| before.process != process) {
+        mem::forget(before); // its threads are the parent's; ending them from here could wait for ever
+    }
+    Some(pool)
+}
