@@ -1,0 +1,36 @@
+"""Vocabulary-agnostic teacher-guided language modelling.
+
+`import vocagno` loads NumPy and the compiled aligner, nothing else:
+
+    student, teacher = (vocagno.TokenSpans(path).encode([text]) for path in (small, large))
+    mapping = vocagno.align(student.spans, teacher.spans)  # rows of the teacher for each token
+    teacher_loss = vocagno.reduce(teacher_nll, mapping, how="max")
+
+The torch part is in `vocagno.training`, the commands in `vocagno.cli`.
+Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
+"""
+
+from vocagno._vocagno import SpanError
+from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.reduction import reduce
+from vocagno.token_spans import TokenizedTexts, TokenizerError, TokenSpans
+
+__version__: str
+__all__ = [
+    "Reason",
+    "SpanError",
+    "TokenSpans",
+    "TokenizedTexts",
+    "TokenizerError",
+    "align",
+    "reduce",
+    "unmapped_reasons",
+]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vocagno")
+    raise AttributeError(f"module 'vocagno' has no attribute {name!r}")

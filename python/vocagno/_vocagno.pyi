@@ -1,0 +1,110 @@
+"""The compiled functions. They borrow arrays as they are, or refuse them by name (TypeError for
+what is no array or has another dtype, ValueError for another shape or layout), and compute
+without the GIL: no other thread may write to their arrays meanwhile.
+
+Spans are half-open; batches are ragged, `cu` being the row boundaries (`cu_seqlens`, int64,
+(B + 1,)).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "PieceTable",
+    "SpanError",
+    "align",
+    "chars_to_bytes",
+    "close_spans",
+    "reduce",
+    "unmapped_reasons",
+]
+
+_Integers: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+_Losses: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
+
+class SpanError(ValueError):
+    """Spans, a mapping or row boundaries that do not fit; names argument, row, token and value."""
+
+def align(
+    student: _Integers,
+    teacher: _Integers,
+    student_cu: NDArray[np.int64] | None,
+    teacher_cu: NDArray[np.int64] | None,
+    out: NDArray[np.int32] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[np.int32]:
+    """Kernel of `vocagno.align`: (N, 2) int32 ranges of teacher rows, `out` itself if given.
+
+    Both span arrays have one dtype. `num_threads` None: RAYON_NUM_THREADS, else the cores; a single
+    row or a small batch always runs on the calling thread.
+    """
+
+def reduce(
+    losses: _Losses, mapping: NDArray[np.int32], how: Literal["max", "mean", "sum", "min"], /
+) -> NDArray[np.float32]:
+    """Kernel of `vocagno.reduce`: (N,) float32, NaN where no loss is finite."""
+
+def unmapped_reasons(
+    student: _Integers,
+    teacher: _Integers,
+    mapping: NDArray[np.int32],
+    losses: _Losses | None,
+    student_cu: NDArray[np.int64] | None,
+    teacher_cu: NDArray[np.int64] | None,
+    /,
+) -> NDArray[np.uint8]:
+    """Kernel of `vocagno.unmapped_reasons`: (N,) uint8 of `vocagno.Reason`."""
+
+@final
+class PieceTable:
+    """The bytes that each id of a lossless tokenizer stands for.
+
+    Args:
+        pieces: bytes of each id (spaces as spaces), None where they are unknown.
+        added: whether the id is an added token, found in the text by its literal content.
+        dummy_prefix: "none", "prepend" (a space before every segment), "metaspace" (unless it
+            begins with one) or "metaspace_first" (so, at the document's start alone).
+    """
+
+    def __new__(
+        cls,
+        pieces: Sequence[bytes | None],
+        added: Sequence[bool],
+        dummy_prefix: Literal["none", "prepend", "metaspace", "metaspace_first"],
+    ) -> PieceTable: ...
+    def __len__(self) -> int: ...
+    def spans(
+        self,
+        ids: NDArray[np.int32],
+        cu: NDArray[np.int64],
+        texts: list[str],
+        num_threads: int | None,
+        /,
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Byte spans (n, 2) of the ids of B texts, and whether each text is proved (B,): the ids'
+        bytes are its bytes. The spans of the other texts are zeros.
+
+        Raises: ValueError for a lone surrogate, naming the text.
+        """
+
+def chars_to_bytes(
+    offsets: _Integers, cu: NDArray[np.int64], texts: list[str], /
+) -> NDArray[np.int32]:
+    """Character offsets (n, 2) into B texts as UTF-8 byte offsets.
+
+    SpanError for an offset outside its text.
+    """
+
+def close_spans(
+    spans: NDArray[np.int32], kinds: NDArray[np.uint8], cu: NDArray[np.int64], texts: list[str], /
+) -> NDArray[np.int32]:
+    """A new array of byte spans without holes: gaps go to the token they belong to, so that the
+    spans cover each text and no token is empty but special tokens and lone dummy prefixes.
+
+    `kinds` (n,): 0 normal, 1 a lone blank marker such as `▁` or `Ġ`, 2 special (left as it is).
+    SpanError for spans outside their text or out of order.
+    """

@@ -1,0 +1,91 @@
+"""Student tokens to teacher tokens, by the text they share (Algorithm 1 of arXiv 2503.19123)."""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vocagno import _vocagno
+from vocagno.arrays import as_cu_seqlens, as_losses, as_mapping, as_span_pair
+
+
+class Reason(IntEnum):
+    """Why a student token has no teacher loss."""
+
+    MAPPED = 0
+    """It has one."""
+    SPECIAL = 1
+    """Its span is empty: BOS, EOS, padding, a lone dummy prefix."""
+    TRUNCATED = 2
+    """It starts at or after the end of the teacher's last token, or the teacher has no token."""
+    HOLE = 3
+    """The teacher's tokens on both sides leave its text uncovered."""
+    UNSCORED = 4
+    """It is mapped, but to no token with a finite loss."""
+
+
+def align(
+    student_spans: ArrayLike,
+    teacher_spans: ArrayLike,
+    *,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+    out: NDArray[np.int32] | None = None,
+    num_threads: int | None = None,
+) -> NDArray[np.int32]:
+    """Maps each student token to the teacher tokens that share text with it.
+
+    Args:
+        student_spans: (N, 2) integers, half-open `[start, end)`, any unit (bytes in our pipeline).
+            An empty span (`start >= end`: special tokens) covers nothing. Any order.
+        teacher_spans: (M, 2) integers in the same unit. Those that are not empty must be
+            non-decreasing in start and in end; empty ones may stand anywhere.
+        student_cu_seqlens, teacher_cu_seqlens: (B + 1,) integers each, the boundaries of B texts
+            in the flat spans, `[0, ..., N]` and `[0, ..., M]`; both or neither (one text).
+        out: C-contiguous int32 (N, 2) to write into, returned; else a new array.
+        num_threads: threads for a batch; default `RAYON_NUM_THREADS`, else the number of cores.
+    Returns: (N, 2) int32, half-open ranges of rows of `teacher_spans` *as given*, from the first to
+        the last non-empty span that overlaps the student's; (-1, -1) where there is none. Rows of
+        empty teacher spans may lie inside a range: give them a NaN loss.
+    Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
+        spans; TypeError for values that are no integers; ValueError for shapes and boundaries.
+
+    Cost: O(N + M) for sorted spans, O(N log M) for any. int32 and int64 arrays in C order are
+    borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, Algorithm 1.
+    """
+    student, teacher = as_span_pair(student_spans, teacher_spans)
+    return _vocagno.align(
+        student,
+        teacher,
+        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
+        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+        out,
+        num_threads,
+    )
+
+
+def unmapped_reasons(
+    student_spans: ArrayLike,
+    teacher_spans: ArrayLike,
+    mapping: ArrayLike,
+    *,
+    losses: ArrayLike | None = None,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+) -> NDArray[np.uint8]:
+    """Says of each student token whether it has a teacher loss and, if not, why.
+
+    Args: as for `align`, whose result `mapping` is; losses: (M,) teacher losses in nats, without
+        which no token is UNSCORED.
+    Returns: (N,) uint8, values of `Reason`.
+    Raises: ValueError for a mapping that is not one into these teacher spans; else as `align`.
+    """
+    student, teacher = as_span_pair(student_spans, teacher_spans)
+    return _vocagno.unmapped_reasons(
+        student,
+        teacher,
+        as_mapping(mapping),
+        None if losses is None else as_losses(losses),
+        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
+        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+    )

@@ -1,0 +1,80 @@
+"""Turns what callers have into what the compiled functions take; copies only what does not fit."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+IntArray = NDArray[Any]  # int32 or int64
+
+
+def as_spans(values: ArrayLike, name: str) -> IntArray:
+    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one.
+
+    Raises: TypeError if the values are not integers; ValueError for another shape or a value
+    beyond int64.
+    """
+    spans = _as_integers(values, name)
+    if spans.size == 0 and spans.ndim == 1:  # an empty list
+        spans = spans.reshape(0, 2)
+    if spans.ndim != 2 or spans.shape[1] != 2:
+        raise ValueError(f"{name}: expected shape (n, 2), [start, end) a row, got {spans.shape}")
+    return np.ascontiguousarray(spans)
+
+
+def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntArray]:
+    """Both span arrays in one integer type: int32 if both are, else int64."""
+    left, right = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
+    if left.dtype != right.dtype:
+        left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
+    return left, right
+
+
+def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | None:
+    """Row boundaries as contiguous int64; their values are checked by the compiled function."""
+    if values is None:
+        return None
+    boundaries = np.ascontiguousarray(_as_integers(values, name), dtype=np.int64)
+    if boundaries.ndim != 1:
+        raise ValueError(f"{name}: expected shape (B + 1,), got {boundaries.shape}")
+    return boundaries
+
+
+def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
+    """A mapping as C-contiguous int32, copied only if it is something else."""
+    mapping = as_spans(values, "mapping")
+    if mapping.dtype == np.int32:
+        return mapping
+    limits = np.iinfo(np.int32)
+    if mapping.size and (mapping.min() < limits.min or mapping.max() > limits.max):
+        raise ValueError("mapping: rows beyond the range of int32")
+    return mapping.astype(np.int32)
+
+
+def as_losses(values: ArrayLike) -> NDArray[Any]:
+    """Losses as contiguous float32 or float64; float16 and integers become float32."""
+    losses = np.asarray(values)
+    if losses.size == 0:
+        losses = losses.astype(np.float32)
+    if losses.dtype not in (np.float32, np.float64):
+        if losses.dtype.kind not in "fiu":
+            raise TypeError(f"losses: expected floating-point numbers, got {losses.dtype}")
+        losses = losses.astype(np.float32)
+    if losses.ndim != 1:
+        raise ValueError(
+            f"losses: expected shape (M,), one for each teacher row, got {losses.shape}"
+        )
+    return np.ascontiguousarray(losses)
+
+
+def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.size == 0 and array.dtype.kind == "f":  # np.asarray([]) is float64
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name}: {array.max()} is beyond the range of int64")
+    if array.dtype in (np.int32, np.int64) and array.dtype.isnative:
+        return array
+    return array.astype(np.int64)

@@ -1,0 +1,8 @@
+"""The base of the errors that are about what the user gave us."""
+
+
+class InputError(ValueError):
+    """Something given to vocagno is wrong; the message says what, where and how to mend it.
+
+    The commands print it as one line and exit with status 2.
+    """

@@ -1,0 +1,117 @@
+"""What each id of a tokenizer stands for in UTF-8 bytes, read from its `tokenizer.json`.
+
+The result is a hypothesis: `PieceTable.spans` proves it against every text, or says that it fails.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
+
+_METASPACE: dict[str, DummyPrefix] = {
+    "always": "metaspace",
+    "first": "metaspace_first",
+    "never": "none",
+}
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The surface of each id, and how the tokenizer treats the start of a text."""
+
+    pieces: list[bytes | None]
+    """UTF-8 bytes (or a part of a character) of each id; None where the id is not in use."""
+    added: list[bool]
+    """True for added tokens, which stand in the text literally and end a segment."""
+    dummy_prefix: DummyPrefix
+    """The space that is put before a segment: "none"; "prepend" (always); "metaspace" (unless the
+    segment starts with one); "metaspace_first" (the same, at the start of the text alone)."""
+
+
+def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:
+    """Reads the bytes of every id out of a parsed `tokenizer.json`."""
+    model = spec["model"]
+    vocab = model["vocab"]
+    ids = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
+    parts = list(_components(spec))
+    surface = _surface_reader(parts, byte_fallback=bool(model.get("byte_fallback")))
+    added = {token["id"]: token["content"] for token in spec.get("added_tokens", ())}
+    size = 1 + max((*ids.values(), *added), default=-1)
+    pieces: list[bytes | None] = [None] * size
+    for piece, index in ids.items():
+        pieces[index] = surface(piece)
+    for index, content in added.items():
+        pieces[index] = content.encode()
+    return Vocabulary(pieces, [index in added for index in range(size)], _dummy_prefix(parts))
+
+
+def _components(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Normalizers, pre-tokenizers and decoders in order, without nesting; each with its role."""
+    pending = [(role, spec.get(role)) for role in ("decoder", "pre_tokenizer", "normalizer")]
+    while pending:
+        role, part = pending.pop()
+        if not part:
+            continue
+        inner = part.get("normalizers") or part.get("pretokenizers") or part.get("decoders") or ()
+        pending.extend((role, child) for child in reversed(inner))
+        if part["type"] != "Sequence":
+            yield {**part, "role": role}
+
+
+def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
+    for part in parts:
+        if part["role"] == "normalizer" and part["type"] == "Prepend":
+            return "prepend"
+        if part["role"] == "pre_tokenizer" and part["type"] == "Metaspace":
+            scheme = part.get("prepend_scheme")
+            if scheme is None:  # files of before tokenizers 0.14
+                scheme = "always" if part.get("add_prefix_space", True) else "never"
+            return _METASPACE[scheme]
+        if part["role"] == "pre_tokenizer" and part["type"] == "ByteLevel":
+            return "metaspace" if part.get("add_prefix_space", True) else "none"
+    return "none"
+
+
+def _surface_reader(parts: list[dict[str, Any]], *, byte_fallback: bool) -> Any:
+    """The function from a piece of the vocabulary to the bytes that it stands for."""
+    if any(part["type"] == "ByteLevel" for part in parts):
+        return _from_byte_level
+    marker = next((m for part in parts if (m := _space_marker(part))), None)
+
+    def surface(piece: str) -> bytes:
+        if byte_fallback and (byte := _BYTE_TOKEN.fullmatch(piece)):
+            return bytes([int(byte[1], 16)])
+        return (piece.replace(marker, " ") if marker else piece).encode()
+
+    return surface
+
+
+def _space_marker(part: dict[str, Any]) -> str | None:
+    """The character (`▁`) that stands for a space in the pieces, if this component puts it in."""
+    if part["type"] == "Metaspace":
+        return str(part["replacement"])
+    if part["type"] == "Replace" and part["role"] == "normalizer":
+        return str(part["content"]) if part["pattern"] == {"String": " "} else None
+    return None
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 for itself, the other bytes from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
+
+
+_BYTE_OF = _byte_level_alphabet()
+
+
+def _from_byte_level(piece: str) -> bytes | None:
+    try:
+        return bytes([_BYTE_OF[character] for character in piece])
+    except KeyError:  # a piece outside the alphabet never comes out of a ByteLevel pre-tokenizer
+        return None

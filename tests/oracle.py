@@ -1,0 +1,85 @@
+"""The definitions, as directly as they can be written; slow and obvious."""
+
+import numpy as np
+
+
+def align(student, teacher):
+    """From the first to the last non-empty teacher span that shares text with the student's."""
+    ranges = []
+    for start, end in student:
+        hit = [
+            row
+            for row, (first, last) in enumerate(teacher)
+            if first < last and start < end and first < end and last > start
+        ]
+        ranges.append((hit[0], hit[-1] + 1) if hit else (-1, -1))
+    return np.array(ranges, np.int32).reshape(-1, 2)
+
+
+def align_by_bytes(student, teacher, num_bytes):
+    """The same, from a table of the first and the last teacher row at each byte; O(bytes)."""
+    first, last = np.full(num_bytes, len(teacher)), np.full(num_bytes, -1)
+    rows, places = _bytes_of(teacher)
+    last[places] = rows  # where a byte occurs twice, the later row is written last
+    first[places[::-1]] = rows[::-1]
+    ranges = np.full((len(student), 2), -1, np.int32)
+    tokens, places = _bytes_of(student)
+    if len(tokens):
+        heads = np.flatnonzero(np.diff(tokens, prepend=-1))
+        low = np.minimum.reduceat(first[places], heads)
+        high = np.maximum.reduceat(last[places], heads)
+        ranges[tokens[heads]] = np.where((high >= 0)[:, None], np.stack([low, high + 1], 1), -1)
+    return ranges
+
+
+def _bytes_of(spans):
+    """Each byte of each span in order: which span it is of, and which byte of the text it is."""
+    sizes = np.maximum(spans[:, 1] - spans[:, 0], 0)
+    rows = np.repeat(np.arange(len(spans)), sizes)
+    return rows, np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes - spans[:, 0], sizes)
+
+
+def reduce(losses, mapping, how):
+    """One number for each range; losses that are not finite do not exist."""
+    result = []
+    for first, stop in mapping:
+        found = [x for x in losses[first:stop] if np.isfinite(x)] if first >= 0 else []
+        result.append(getattr(np, how)(np.array(found, np.float64)) if found else np.nan)
+    return np.array(result, np.float64).astype(np.float32)
+
+
+def reasons(student, teacher, mapping, losses=None):
+    """0 mapped, 1 special, 2 truncated, 3 hole, 4 unscored."""
+    ends = [end for start, end in teacher if start < end]
+    result = []
+    for (start, end), (first, stop) in zip(student, mapping, strict=True):
+        if first >= 0:
+            bare = losses is not None and not np.isfinite(losses[first:stop]).any()
+            result.append(4 if bare else 0)
+        elif start >= end:
+            result.append(1)
+        else:
+            result.append(2 if not ends or start >= max(ends) else 3)
+    return np.array(result, np.uint8)
+
+
+def weights(student_nll, teacher_loss, valid, top_fraction, unmapped):
+    """Eq. 4 for one scope, a list of tokens."""
+    from fractions import Fraction
+    from math import ceil
+
+    n = len(valid)
+    scored = [valid[i] and np.isfinite(teacher_loss[i]) for i in range(n)]
+    teacher = list(teacher_loss)
+    competing = [i for i in range(n) if scored[i]]
+    if unmapped == "mean":
+        known = [teacher_loss[i] for i in competing]
+        mean = np.float32(sum(map(float, known)) / len(known)) if known else 0.0
+        teacher = [teacher[i] if scored[i] else mean for i in range(n)]
+        competing = [i for i in range(n) if valid[i]]
+    kept = ceil(Fraction(str(top_fraction)) * len(competing))
+    best = sorted(competing, key=lambda i: (-(student_nll[i] - teacher[i]), i))[:kept]
+    result = [1.0 if i in best else 0.0 for i in range(n)]
+    if unmapped == "include":
+        result = [1.0 if valid[i] and not scored[i] else w for i, w in enumerate(result)]
+    return result

@@ -1,0 +1,170 @@
+"""Spans from ids, spans from offsets, and that both tell the same."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+import vocagno
+from conftest import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS
+from vocagno import TokenizerError, TokenSpans
+
+ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
+
+
+def spans_of(tokens, index):
+    return tokens.spans[tokens.text(index)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spans_cover_the_text_in_order(tokenizers, family):
+    tokens = TokenSpans(tokenizers[family]).encode(ALL_TEXTS)
+    assert len(tokens) == len(ALL_TEXTS)
+    for index, text in enumerate(ALL_TEXTS):
+        spans = spans_of(tokens, index)
+        filled = spans[spans[:, 0] < spans[:, 1]]
+        if not len(filled):
+            continue
+        assert (np.diff(filled[:, 0]) >= 0).all()
+        assert (np.diff(filled[:, 1]) >= 0).all()
+        covered = np.zeros(len(text.encode()), bool)
+        for start, end in filled:
+            covered[start:end] = True
+        assert covered.all(), (family, text, spans.tolist())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_are_those_of_the_tokenizer(tokenizers, family):
+    tokens = TokenSpans(tokenizers[family]).encode(ALL_TEXTS)
+    expected = tokenizers[family].encode_batch(ALL_TEXTS, add_special_tokens=False)
+    for index, encoding in enumerate(expected):
+        assert tokens.ids[tokens.text(index)].tolist() == encoding.ids
+
+
+@pytest.mark.parametrize("family", LOSSLESS)
+def test_a_lossless_tokenizer_is_proved_on_plain_text(tokenizers, family):
+    assert TokenSpans(tokenizers[family]).encode(TEXTS).proved.all()
+
+
+@pytest.mark.parametrize("family", LOSSLESS)
+def test_both_ways_give_the_same_spans(tokenizers, family, monkeypatch):
+    """Characters that are split over tokens aside, where bytes are finer than offsets."""
+    texts = [text for text in ALL_TEXTS if text.isascii()]
+    if family == "byte-level-trimmed":
+        # tokenizers trims a run of spaces at the start to (0, 0), (2, 2): one token gets it all.
+        texts = [text for text in texts if not text.startswith("  ")]
+    proved = TokenSpans(tokenizers[family]).encode(texts)
+    by_offsets = TokenSpans(tokenizers[family])
+
+    class Unproving:
+        def __init__(self, table):
+            self.table = table
+
+        def spans(self, *arguments):
+            spans, proved = self.table.spans(*arguments)
+            return np.zeros_like(spans), np.zeros_like(proved)
+
+    monkeypatch.setattr(by_offsets, "_table", Unproving(by_offsets._table))
+    closed = by_offsets.encode(texts)
+    assert not closed.proved.any()
+    for index, text in enumerate(texts):
+        if proved.proved[index]:
+            left, right = spans_of(proved, index), spans_of(closed, index)
+            full = left[:, 0] < left[:, 1]
+            np.testing.assert_array_equal(full, right[:, 0] < right[:, 1], err_msg=repr(text))
+            np.testing.assert_array_equal(left[full], right[full], err_msg=repr(text))
+
+
+def test_spans_by_hand(tokenizers):
+    llama = TokenSpans(tokenizers["llama"])
+    tokens = llama.encode(["😊"])  # U+1F60A is in no vocabulary: four byte tokens
+    assert [tokenizers["llama"].id_to_token(i) for i in tokens.ids] == [
+        "▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>",
+    ]  # fmt: skip
+    assert tokens.proved.all()
+    assert tokens.spans.tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+
+
+def test_a_dummy_prefix_returns_after_an_added_token(tokenizers):
+    tokens = TokenSpans(tokenizers["llama"]).encode(["<s>x</s>"])
+    assert tokens.proved.all()
+    assert tokens.spans[0].tolist() == [0, 3]
+    assert tokens.spans[-1].tolist() == [4, 8]
+
+
+def test_a_mark_eaten_by_nfc_goes_to_the_token_before_it(tokenizers):
+    text = "cafe\u0301 x"
+    tokens = TokenSpans(tokenizers["byte-level-nfc"]).encode([text])
+    assert not tokens.proved.any()
+    joined = b"".join(text.encode()[a:b] for a, b in np.unique(tokens.spans, axis=0))
+    assert joined == text.encode()
+
+
+def test_sources(tokenizers, tmp_path):
+    tokenizer = tokenizers["byte-level"]
+    plain, packed = tmp_path / "tokenizer.json", tmp_path / "t.json.gz"
+    tokenizer.save(str(plain))
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    expected = TokenSpans(tokenizer)
+    for source in (plain, str(plain), packed, tmp_path):
+        spans = TokenSpans(source)
+        assert spans.fingerprint == expected.fingerprint
+        assert spans.encode(["ab c"]).ids.tolist() == expected.encode(["ab c"]).ids.tolist()
+
+
+def test_a_transformers_tokenizer_and_its_truncation(tokenizers):
+    transformers = pytest.importorskip("transformers")
+    copy = type(tokenizers["llama"]).from_str(tokenizers["llama"].to_str())
+    copy.enable_truncation(2)
+    copy.enable_padding(length=9)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=copy)
+    tokens = TokenSpans(wrapped).encode([TEXTS[0]])
+    assert tokens.spans[-1, 1] == len(TEXTS[0].encode())
+    assert len(copy.encode(TEXTS[0]).ids) == 9  # the caller's own is as it was
+
+
+def test_special_tokens_put_before_a_text(tokenizers):
+    assert TokenSpans(tokenizers["llama"]).prefix_ids == (1,)
+    assert TokenSpans(tokenizers["byte-level"]).prefix_ids == ()
+
+
+def test_a_tokenizer_without_offsets_is_refused(tmp_path):
+    class SlowTokenizer:
+        is_fast = False
+
+    with pytest.raises(TokenizerError, match=r"SlowTokenizer gives no offsets.*tokenizer\.json"):
+        TokenSpans(SlowTokenizer())
+    with pytest.raises(TokenizerError, match="no such file"):
+        TokenSpans(tmp_path / "missing.json")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    with pytest.raises(TokenizerError, match="not a `tokenizers` definition"):
+        TokenSpans(broken)
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b"{}" * 99)[:20])
+    with pytest.raises(TokenizerError, match=r"cut\.json\.gz"):
+        TokenSpans(tmp_path / "cut.json.gz")
+
+
+def test_texts_that_are_none(tokenizers):
+    spans = TokenSpans(tokenizers["llama"])
+    with pytest.raises(TypeError, match="list of strings"):
+        spans.encode("one string")
+    with pytest.raises(TypeError, match=r"texts\[1\]"):
+        spans.encode(["a", 1])
+    with pytest.raises(ValueError, match=r"texts\[1\].*surrogate"):
+        spans.encode(["a", "b\ud800"])
+    empty = spans.encode([])
+    assert empty.cu_seqlens.tolist() == [0]
+    assert empty.spans.shape == (0, 2)
+
+
+@pytest.mark.parametrize("student", FAMILIES)
+@pytest.mark.parametrize("teacher", LOSSLESS)
+def test_every_token_with_text_is_mapped(tokenizers, student, teacher):
+    left, right = (TokenSpans(tokenizers[name]).encode(ALL_TEXTS) for name in (student, teacher))
+    mapping = vocagno.align(
+        left.spans, right.spans,
+        student_cu_seqlens=left.cu_seqlens, teacher_cu_seqlens=right.cu_seqlens,
+    )  # fmt: skip
+    with_text = left.spans[:, 0] < left.spans[:, 1]
+    assert (mapping[with_text] >= 0).all()
