@@ -1,0 +1,231 @@
+"""What a run is: dataclasses, filled from YAML files and the command line by jsonargparse."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vocagno.errors import InputError
+from vocagno.reduction import Reduction
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class ConfigError(InputError):
+    """An option, or two together, that make no sense; names them."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentConfig:
+    """The model that is trained."""
+
+    model: str | None = None
+    """Folder or hub name of a causal language model to go on from."""
+    architecture: dict[str, Any] | None = None
+    """Instead of `model`: a new one, as the fields of its transformers config (with model_type)."""
+    tokenizer: str | None = None
+    """tokenizer.json, .json.gz or folder; default: that of `model`."""
+    eos: str | None = None
+    """Token put after every document; default: the tokenizer's own."""
+
+    def __post_init__(self) -> None:
+        _require(
+            (self.model is None) != (self.architecture is None),
+            "student: give either `student.model` (to go on from) or `student.architecture` (new)",
+        )
+        _require(
+            self.tokenizer is not None or self.model is not None,
+            "student.tokenizer: needed with `student.architecture`",
+        )
+        _require(
+            self.architecture is None or "model_type" in self.architecture,
+            "student.architecture: needs a `model_type`, for example llama",
+        )
+
+    @property
+    def tokenizer_source(self) -> str:
+        """Where the tokenizer comes from."""
+        return str(self.tokenizer or self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """The model that says which tokens are worth learning, or the scores that it left behind."""
+
+    model: str | None = None
+    """Folder or hub name of a causal language model."""
+    gguf_file: str | None = None
+    """Name of a GGUF file in `model`, if the weights are in one."""
+    tokenizer: str | None = None
+    """tokenizer.json, .json.gz or folder; default: that of `model`."""
+    bos: str | None = None
+    """Token put before every document if the tokenizer puts none itself."""
+    scores: Path | None = None
+    """A finished store of scores to use; default: one in the cache, made where missing."""
+    dtype: Dtype = "auto"
+    """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
+    context: int = 2048
+    """Longest run of tokens given to the teacher at once."""
+    min_context: int = 512
+    """In documents longer than that, tokens that every scored token has before it at least."""
+    batch_tokens: int = 8192
+    """Tokens of one forward pass, padding included."""
+
+    def __post_init__(self) -> None:
+        _require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
+        _require(
+            0 < self.min_context < self.context,
+            f"teacher.min_context must be in [1, {self.context}), got {self.min_context}",
+        )
+        _require(
+            self.batch_tokens >= 1,
+            f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The text."""
+
+    train: Path
+    """JSON Lines with a `text`, plain or .gz, or a folder of them."""
+    validation: Path | None = None
+    """The same, held out: its mean loss is logged."""
+    seq_len: int = 2048
+    """Predicted tokens of a row."""
+    isolate: bool = False
+    """Whether attention stops at document borders (default: it crosses them)."""
+    cache: Path = Path(".cache/vocagno")
+    """Where prepared rows and teacher scores are kept, by the hashes of what they are made from."""
+    num_workers: int = 0
+    """Processes that load and align beside each training process."""
+
+    def __post_init__(self) -> None:
+        _require(self.seq_len >= 1, f"data.seq_len must be positive, got {self.seq_len}")
+        _require(self.num_workers >= 0, f"data.num_workers is negative: {self.num_workers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidanceConfig:
+    """Which tokens the student trains on (arXiv 2503.19123, Eq. 2 to 4)."""
+
+    method: Literal["vocagno", "cpt"] = "vocagno"
+    """cpt: naive continual pretraining, on all tokens and without a teacher."""
+    top_fraction: float = 0.4
+    """Share of the competing tokens kept in each scope, in (0, 1] (Eq. 4)."""
+    aggregation: Reduction = "max"
+    """How the losses of several teacher tokens become one (Eq. 2)."""
+    unmapped: Literal["include", "exclude", "mean"] = "include"
+    """Tokens without a teacher loss: all kept, none, or competing with the mean teacher loss."""
+    scope: Literal["sequence", "micro_batch"] = "sequence"
+    """What the excess losses are ranked in: each row, or all rows of a micro-batch."""
+    normalize: Literal["tokens", "selected"] = "tokens"
+    """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
+    min_coverage: float = 0.99
+    """The run stops if less of the tokens with text is mapped, or has a teacher loss."""
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.top_fraction <= 1,
+            f"guidance.top_fraction must be in (0, 1], got {self.top_fraction}",
+        )
+        _require(
+            0 <= self.min_coverage <= 1,
+            f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW under a cosine schedule with linear warm-up."""
+
+    lr: float = 8e-5
+    min_lr: float = 8e-6
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    """Decoupled; of matrices only (norms and biases are left out)."""
+    max_grad_norm: float | None = 1.0
+    """Clipping of the norm of the gradient of a step; null: none."""
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
+        _require(
+            0 <= self.min_lr <= self.lr,
+            f"optimizer.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}",
+        )
+        _require(self.warmup_steps >= 0, f"optimizer.warmup_steps is negative: {self.warmup_steps}")
+        _require(
+            self.max_grad_norm is None or self.max_grad_norm > 0,
+            f"optimizer.max_grad_norm must be positive or null, got {self.max_grad_norm}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The loop."""
+
+    steps: int
+    """Optimizer steps of the whole run."""
+    global_batch: int = 8
+    """Rows of an optimizer step, over all processes."""
+    micro_batch: int = 8
+    """Rows of one forward pass of one process."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: mixed precision, with weights and losses in float32."""
+    seed: int = 0
+    """Of new weights and of the order of the rows."""
+    log_every: int = 10
+    eval_every: int = 100
+    """Steps between validations; one more at the end."""
+    checkpoint_every: int = 500
+    keep_checkpoints: int = 2
+    collective_timeout: float = 1800.0
+    """Seconds after which a process that waits for the others in a step gives up."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
+            _require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
+        _require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
+        _require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
+
+    def accumulation(self, num_processes: int) -> int:
+        """Forward passes of each process in one optimizer step."""
+        rows = self.micro_batch * num_processes
+        _require(
+            self.global_batch % rows == 0,
+            f"train.global_batch {self.global_batch} is not a multiple of train.micro_batch "
+            f"{self.micro_batch} x {num_processes} processes",
+        )
+        return self.global_batch // rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One training run."""
+
+    student: StudentConfig
+    data: DataConfig
+    train: TrainConfig
+    output: Path
+    """Folder of the run: resolved configuration, metrics, checkpoints, final model."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        teacher = self.teacher
+        _require(
+            self.guidance.method == "cpt" or bool(teacher.model or teacher.scores),
+            "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
+        )
+        _require(
+            self.optimizer.warmup_steps <= self.train.steps,
+            f"optimizer.warmup_steps {self.optimizer.warmup_steps} is more than train.steps "
+            f"{self.train.steps}",
+        )

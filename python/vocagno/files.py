@@ -1,0 +1,66 @@
+"""Files that appear whole or not at all, and hashes that name what they were made from."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of `path` when the block ends without an error.
+
+    It is written beside `path`, flushed to disk and renamed. If anything fails (a full disk, say),
+    what was written is removed and the old file is as before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes renames in a folder survive a loss of power, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one."""
+    with appearing(path) as file:
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def digest(*parts: bytes | str) -> str:
+    """32 hexadecimal digits naming the parts and where each of them ends."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """32 hexadecimal digits naming the bytes of a file."""
+    with path.open("rb") as file:
+        state = hashlib.blake2b(digest_size=16)
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()

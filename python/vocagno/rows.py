@@ -1,0 +1,177 @@
+"""Packed training rows: fixed length, each token with its bytes, each row with its pieces.
+
+The documents of a shard stand one after the other, each as BOS (if the student's tokenizer puts
+one), its tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last of them,
+so every token but the very first of a shard is predicted once. The last row of a shard is padded.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vocagno.shards import (
+    Shard,
+    ShardedStore,
+    StoreError,
+    checksum,
+    list_column,
+    write_shard,
+)
+from vocagno.span_codec import CodedSpans, Pieces, decode_spans, encode_spans
+from vocagno.token_spans import TokenizedTexts
+
+KIND = "rows"
+VERSION = 1
+UNIT = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row as the collator takes it; `n <= seq_len + 1` tokens, padding left out."""
+
+    ids: NDArray[np.int32]
+    """(n,) token ids."""
+    spans: NDArray[np.int32]
+    """(n, 2) bytes in the document of the token's piece; empty for BOS and EOS."""
+    documents: NDArray[np.int64]
+    """(P,) which document of the corpus each piece is from."""
+    num_tokens: NDArray[np.int32]
+    """(P,) tokens of each piece; they sum to n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The documents of a shard as one sequence of n tokens."""
+
+    ids: NDArray[np.int32]
+    spans: NDArray[np.int32]
+    documents: NDArray[np.int64]
+    """(n,) which document of the corpus each token is from."""
+
+
+def join_documents(
+    tokens: TokenizedTexts, first_document: int, prefix_ids: tuple[int, ...], eos_id: int
+) -> Stream:
+    """Puts documents one after the other, each between its BOS and EOS."""
+    empty = np.zeros((1, 2), np.int32)
+    prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
+    eos = np.array([eos_id], np.int32)
+    ids, spans, sizes = [], [], []
+    for index in range(len(tokens)):
+        place = tokens.text(index)
+        ids += [prefix, tokens.ids[place], eos]
+        spans += [prefix_spans, tokens.spans[place], empty]
+        sizes.append(len(prefix) + place.stop - place.start + 1)
+    documents = np.repeat(np.arange(len(tokens), dtype=np.int64) + first_document, sizes)
+    return Stream(np.concatenate(ids), np.concatenate(spans), documents)
+
+
+def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
+    """Cuts a stream into rows that overlap by one token; the last one may be shorter."""
+    starts = range(0, len(stream.ids) - 1, seq_len)
+    return [_row(stream, slice(start, start + seq_len + 1)) for start in starts]
+
+
+def _row(stream: Stream, place: slice) -> Row:
+    documents = stream.documents[place]
+    heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))
+    counts = np.diff(heads, append=len(documents)).astype(np.int32)
+    return Row(stream.ids[place], stream.spans[place], documents[heads], counts)
+
+
+def write_rows(
+    path: Path, rows: list[Row], seq_len: int, vocabulary_size: int, metadata: dict[str, Any]
+) -> None:
+    """Writes one shard of rows, whole or not at all."""
+    width = seq_len + 1
+    ids = np.zeros((len(rows), width), np.int32)
+    lengths = np.zeros((len(rows), width), np.uint8)
+    first_bytes, coded = [], []
+    for number, row in enumerate(rows):
+        firsts = _first_bytes(row)
+        spans = encode_spans(row.spans, Pieces(row.num_tokens, firsts))
+        ids[number, : len(row.ids)] = row.ids
+        lengths[number, : len(row.ids)] = spans.lengths
+        first_bytes.append(firsts)
+        coded.append(spans)
+    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
+    columns = {
+        "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()).cast(id_type), width),
+        "length": pa.FixedSizeListArray.from_arrays(pa.array(lengths.ravel()), width),
+        "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
+        "start": list_column([spans.starts for spans in coded], pa.int32()),
+        "document": list_column([row.documents for row in rows], pa.int64()),
+        "first_byte": list_column(first_bytes, pa.int32()),
+        "num_tokens": list_column([row.num_tokens for row in rows], pa.int32()),
+    }  # fmt: skip
+    columns["check"] = pa.array(
+        [
+            checksum(row.ids.astype(np.int32), spans.lengths, spans.long_lengths, spans.starts,
+                     row.documents, firsts, row.num_tokens)
+            for row, spans, firsts in zip(rows, coded, first_bytes, strict=True)
+        ],
+        pa.uint32(),
+    )  # fmt: skip
+    tokens = sum(len(row.ids) - 1 for row in rows)
+    counts = {"rows": len(rows), "tokens": tokens}
+    write_shard(path, columns, {"kind": KIND, "version": VERSION, **metadata, **counts})
+
+
+def _first_bytes(row: Row) -> NDArray[np.int32]:
+    """The byte at which the text of each piece begins: its first span that is not empty."""
+    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
+    next_filled = np.searchsorted(filled, heads)
+    stops = heads + row.num_tokens
+    firsts = np.zeros(len(heads), np.int32)
+    found = next_filled < len(filled)
+    found[found] &= filled[next_filled[found]] < stops[found]
+    firsts[found] = row.spans[filled[next_filled[found]], 0]
+    return firsts
+
+
+class RowStore(ShardedStore["_RowShard"]):
+    """All rows of a prepared corpus; a row costs O(seq_len), wherever it stands.
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, KIND, VERSION, UNIT, _RowShard)
+
+    def __getitem__(self, index: int) -> Row:
+        shard, row = self.locate(index)
+        return shard[row]
+
+
+class _RowShard(Shard):
+    """A shard with its columns looked up once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._ids = self.values("ids").reshape(len(self), -1)
+        self._lengths = self.values("length").reshape(len(self), -1)
+        self._checks = self.values("check")
+        lists = ("long_length", "start", "document", "first_byte", "num_tokens")
+        self._lists = {name: (self.offsets(name), self.values(name)) for name in lists}
+
+    def __getitem__(self, index: int) -> Row:
+        long_lengths, starts, documents, first_bytes, num_tokens = (
+            values[offsets[index] : offsets[index + 1]] for offsets, values in self._lists.values()
+        )
+        n = int(num_tokens.sum())
+        ids = self._ids[index, :n].astype(np.int32)
+        coded = CodedSpans(self._lengths[index, :n], long_lengths, starts)
+        found = checksum(
+            ids, coded.lengths, long_lengths, starts, documents, first_bytes, num_tokens
+        )
+        if found != self._checks[index]:
+            raise StoreError(
+                f"{self.path}: row {index} of this shard is damaged (its checksum differs); "
+                "delete the shard and run `vocagno prepare` again"
+            )
+        return Row(ids, decode_spans(coded, Pieces(num_tokens, first_bytes)), documents, num_tokens)

@@ -1,0 +1,59 @@
+"""Work shared among processes and machines that see one folder, without a coordinator.
+
+A process claims an item by locking a file; the lock goes with the process, so what a killed
+process had claimed is free again. Nobody waits inside a collective: who finds nothing to do looks
+again after a while.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+POLL_SECONDS = 0.2
+
+
+def share(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    done: Callable[[str], bool],
+    make: Callable[[str], None],
+    report: Callable[[list[str]], None] = lambda names: None,
+) -> None:
+    """Returns when every item is done, by this process or another.
+
+    Args:
+        names: the items; every process passes the same ones.
+        folder: a folder that all processes see; the locks lie in `.locks` in it.
+        done: whether an item is complete. `make` must complete it at one stroke (a rename).
+        make: does one item; what it raises is raised here, and the item stays free for others.
+        report: is told which items are done, now and then.
+    """
+    (folder / ".locks").mkdir(parents=True, exist_ok=True)
+    missing = [name for name in names if not done(name)]
+    while missing:
+        report([name for name in names if name not in missing])
+        worked = False
+        for name in missing:
+            worked |= _try(name, folder, done, make)
+            if worked:
+                break  # others may have finished items meanwhile
+        missing = [name for name in missing if not done(name)]
+        if missing and not worked:
+            time.sleep(POLL_SECONDS)
+    report(list(names))
+
+
+def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:
+    """Does one item unless it is done or another process has it."""
+    lock = FileLock(folder / ".locks" / name)
+    try:
+        with lock.acquire(timeout=0):
+            if not done(name):
+                make(name)
+                return True
+    except Timeout:
+        pass  # another process is at it
+    return False

@@ -1,0 +1,66 @@
+"""Spans as one byte a token: lengths, where the tokens tile their text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ESCAPE = 255  # a length of 255 bytes or more; the value stands in `long_lengths`
+
+
+@dataclass(frozen=True, slots=True)
+class CodedSpans:
+    """The spans of n tokens."""
+
+    lengths: NDArray[np.uint8]
+    """(n,) bytes that each token covers, 255 standing for "see long_lengths"."""
+    long_lengths: NDArray[np.int32]
+    """One for each escaped length, in order."""
+    starts: NDArray[np.int32]
+    """(n,) where the spans do not tile (two tokens share bytes), else (0,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Runs of tokens that follow one another in one document each."""
+
+    num_tokens: Sequence[int] | NDArray[np.int32]
+    first_bytes: Sequence[int] | NDArray[np.int32]
+    """Where the text of each piece begins in its document."""
+
+
+def encode_spans(spans: NDArray[np.int32], pieces: Pieces | None = None) -> CodedSpans:
+    """Codes (n, 2) spans of one whole document, or of pieces.
+
+    An empty span covers nothing, so its position is not kept.
+    """
+    sizes = np.maximum(spans[:, 1] - spans[:, 0], 0)
+    escaped = sizes >= _ESCAPE
+    tiled = _tiled_starts(sizes, pieces)
+    starts = np.where(sizes > 0, spans[:, 0], tiled)
+    return CodedSpans(
+        np.where(escaped, _ESCAPE, sizes).astype(np.uint8),
+        sizes[escaped].astype(np.int32),
+        np.empty(0, np.int32) if np.array_equal(starts, tiled) else starts.astype(np.int32),
+    )
+
+
+def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.int32]:
+    """The (n, 2) spans again, given the same pieces."""
+    sizes = coded.lengths.astype(np.int32)
+    if coded.long_lengths.size:
+        sizes[coded.lengths == _ESCAPE] = coded.long_lengths
+    starts = coded.starts if coded.starts.size else _tiled_starts(sizes, pieces)
+    return np.stack([starts, starts + sizes], axis=1).astype(np.int32, copy=False)
+
+
+def _tiled_starts(sizes: NDArray[np.int32], pieces: Pieces | None) -> NDArray[np.int32]:
+    """Where each token starts if it follows the one before it."""
+    before = np.cumsum(sizes, dtype=np.int64) - sizes
+    if pieces is not None and len(sizes):
+        counts = np.asarray(pieces.num_tokens)
+        heads = np.cumsum(counts) - counts  # the first token of each piece
+        shift = np.asarray(pieces.first_bytes) - before[heads]
+        before = before + np.repeat(shift, counts)
+    return before.astype(np.int32)

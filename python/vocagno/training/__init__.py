@@ -1,0 +1,1 @@
+"""Guidance in torch, scoring, and the training loop on Accelerate."""

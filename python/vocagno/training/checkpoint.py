@@ -1,0 +1,114 @@
+"""Checkpoints that are whole or not there, and metrics that end where the checkpoint does."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from vocagno.files import appearing, flush_folder, write_json
+from vocagno.shards import StoreError
+
+
+class Checkpoints:
+    """The folder `checkpoints` of a run; `step_N` holds the state after N optimizer steps."""
+
+    def __init__(self, folder: Path, accelerator: Accelerator, keep: int) -> None:
+        self.folder, self.accelerator, self.keep = folder, accelerator, keep
+
+    def latest(self) -> int:
+        """The step to go on from; 0 without a checkpoint."""
+        return max(self._steps(), default=0)
+
+    def save(self, step: int) -> None:
+        """Saves all processes' state; the folder gets its name once everything in it is on disk."""
+        accelerator, final = self.accelerator, self.folder / f"step_{step}"
+        temporary = self.folder / f"step_{step}.tmp"
+        if accelerator.is_main_process:
+            for folder in (temporary, final):  # left by a killed run, or by one that went on from
+                if folder.exists():  # an earlier step
+                    shutil.rmtree(folder)
+            temporary.mkdir(parents=True)
+        accelerator.wait_for_everyone()
+        accelerator.save_state(str(temporary))
+        write_json(temporary / f"process_{accelerator.process_index}.json", self._process_state())
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            publish_folder(temporary, final)
+            for old in sorted(self._steps())[: -self.keep]:
+                shutil.rmtree(self.folder / f"step_{old}")
+        accelerator.wait_for_everyone()
+
+    def load(self, step: int) -> None:
+        """Restores the state after `step` steps.
+
+        Raises: StoreError if the random state did not come back as it was saved.
+        """
+        folder = self.folder / f"step_{step}"
+        self.accelerator.load_state(str(folder))
+        path = folder / f"process_{self.accelerator.process_index}.json"
+        if not path.is_file():
+            return  # saved by fewer processes; the order of the rows needs no random state
+        # Accelerate logs a failure to restore random states and goes on.
+        saved, now = json.loads(path.read_bytes()), self._process_state()
+        if saved["num_processes"] == now["num_processes"] and saved != now:
+            raise StoreError(f"{folder}: the random state could not be restored from it")
+
+    def _process_state(self) -> dict[str, Any]:
+        state = torch.get_rng_state().numpy().tobytes()
+        return {
+            "num_processes": self.accelerator.num_processes,
+            "random_state": hashlib.blake2b(state, digest_size=16).hexdigest(),
+        }
+
+    def _steps(self) -> list[int]:
+        names = (path.name.removeprefix("step_") for path in self.folder.glob("step_*"))
+        return [int(name) for name in names if name.isdecimal()]
+
+
+def publish_folder(temporary: Path, final: Path) -> None:
+    """Gives a finished folder its name, after all its files have reached the disk."""
+    for path in temporary.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                _flush(file)
+        else:
+            flush_folder(path)
+    flush_folder(temporary)
+    temporary.rename(final)
+    flush_folder(final.parent)
+
+
+def _flush(file: Any) -> None:
+    import os
+
+    os.fsync(file.fileno())
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one JSON object a line, none after the step that the run went on from."""
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self.path = path
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        kept = [line for line in lines if _step_of(line) <= resumed_step]
+        if kept or lines:
+            with appearing(path) as file:
+                file.writelines(kept)
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Appends one line, flushed, so that a killed run keeps it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def _step_of(line: bytes) -> float:
+    """The step of a line; a line cut short by a kill belongs to no step."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return float("inf")

@@ -1,0 +1,263 @@
+"""Which rows a step trains on, and the collator that aligns them with the teacher's scores.
+
+B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.config import DataConfig, GuidanceConfig, TrainConfig
+from vocagno.reduction import reduce
+from vocagno.rows import Row, RowStore
+from vocagno.scores import DocumentScores, ScoreStore
+from vocagno.training.guidance import IGNORED, count_kept
+from vocagno.training.losses import causal_shift
+
+COUNTS = (
+    "predicted", "kept", "with_text", "mapped", "scorable", "scored",
+    "special", "truncated", "hole", "unscored",
+)  # fmt: skip
+"""What is counted of the predicted tokens of a batch, in this order."""
+
+
+class RowOrder:
+    """The rows of all samples of a run: each epoch a permutation of `(seed, epoch)`, end to end."""
+
+    def __init__(self, num_rows: int, seed: int) -> None:
+        self.num_rows, self.seed = num_rows, seed
+        self._epoch, self._permutation = -1, np.empty(0, np.int64)
+
+    def row(self, sample: int) -> int:
+        """The row of the `sample`-th sample since the start of the run."""
+        epoch, place = divmod(sample, self.num_rows)
+        if epoch != self._epoch:
+            generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+            self._epoch, self._permutation = epoch, generator.permutation(self.num_rows)
+        return int(self._permutation[place])
+
+
+class MicroBatches(Sampler[list[int]]):
+    """The rows of every micro-batch of one process, from a step on.
+
+    A pure function of (seed, step, process, number of processes, global batch): nothing but the
+    step has to be remembered to go on. The rows of a step do not depend on how it is cut up.
+    """
+
+    def __init__(
+        self, order: RowOrder, config: TrainConfig, first_step: int, rank: int, num_processes: int
+    ) -> None:
+        self.order, self.config, self.first_step = order, config, first_step
+        self.rank, self.num_processes = rank, num_processes
+        self.accumulation = config.accumulation(num_processes)
+
+    def __len__(self) -> int:
+        return (self.config.steps - self.first_step) * self.accumulation
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = self.config.micro_batch
+        for step in range(self.first_step, self.config.steps):
+            for turn in range(self.accumulation):
+                before = (turn * self.num_processes + self.rank) * rows
+                first = step * self.config.global_batch + before
+                yield [self.order.row(first + i) for i in range(rows)]
+
+
+class ValidationBatches(Sampler[list[int]]):
+    """Every row once, dealt out to the processes."""
+
+    def __init__(self, num_rows: int, rows: int, rank: int, num_processes: int) -> None:
+        self._mine = range(rank, num_rows, num_processes)
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return -(-len(self._mine) // self._rows)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, len(self._mine), self._rows):
+            yield list(self._mine[start : start + self._rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: what the model takes, and what the host knows of it."""
+
+    tensors: dict[str, Tensor]
+    """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
+    (B, T) uint8; and, if documents are isolated, position_ids and attention_mask."""
+    counts: Tensor
+    """(len(COUNTS),) int64, on the host."""
+
+    def to(self, device: torch.device) -> dict[str, Tensor]:
+        return {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
+
+
+class Collator:
+    """Rows to tensors: aligns every piece with its document's scores and aggregates the losses.
+
+    Without scores (naive training, validation) nothing is aligned.
+    """
+
+    def __init__(
+        self, scores: ScoreStore | None, guidance: GuidanceConfig, data: DataConfig
+    ) -> None:
+        self.scores, self.guidance = scores, guidance
+        self.seq_len, self.isolate = data.seq_len, data.isolate
+
+    def __call__(self, rows: list[Row]) -> Batch:
+        width = self.seq_len + 1
+        ids = np.zeros((len(rows), width), np.int64)
+        wanted = np.zeros((len(rows), width), bool)
+        piece = np.full((len(rows), width), -1, np.int64)  # padding is a piece of its own
+        for number, row in enumerate(rows):
+            n = len(row.ids)
+            ids[number, :n], wanted[number, :n] = row.ids, True
+            piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
+        inputs, labels = causal_shift(torch.from_numpy(ids))
+        reading, asked = causal_shift(piece)
+        _, wanted = causal_shift(wanted)
+        if self.isolate:  # the first token of a piece would be predicted from another document
+            wanted = wanted & (reading == asked)
+        tensors = {"input_ids": inputs, "labels": labels.where(torch.from_numpy(wanted), IGNORED)}
+        if self.isolate:
+            tensors |= isolation(torch.from_numpy(reading))
+        tokens = self._aligned(rows) if self.scores else _unaligned(rows)
+        return self._with_teacher(tensors, tokens, _places(rows, width), wanted)
+
+    def _aligned(self, rows: list[Row]) -> "_TeacherView":
+        """Losses and reasons of all tokens of all rows, one after the other."""
+        assert self.scores is not None
+        documents = [self.scores.document(int(i)) for row in rows for i in row.documents]
+        student = np.concatenate([row.spans for row in rows])
+        num_tokens = np.concatenate([row.num_tokens for row in rows])
+        student_cu = _boundaries(num_tokens)
+        teacher, nll, teacher_cu = _flat(documents)
+        mapping = align(
+            student, teacher, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu
+        )
+        reasons = unmapped_reasons(
+            student, teacher, mapping,
+            losses=nll, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
+        )  # fmt: skip
+        # Without a BOS a document's first teacher token has no loss: nobody's fault.
+        first_only = mapping[:, 1] == np.repeat(teacher_cu[:-1] + 1, num_tokens)
+        loss = reduce(nll, mapping, self.guidance.aggregation)
+        return _TeacherView(loss, reasons, student[:, 0] < student[:, 1], first_only)
+
+    def _with_teacher(
+        self,
+        tensors: dict[str, Tensor],
+        tokens: "_TeacherView",
+        places: NDArray[np.int64],
+        wanted: NDArray[np.bool_],
+    ) -> Batch:
+        """Puts each token's loss and reason where the token is predicted, and counts."""
+        loss, reasons, with_text, first_only = (
+            causal_shift(_spread(values, places, fill))[1]
+            for values, fill in (
+                (tokens.loss, np.nan), (tokens.reasons, Reason.SPECIAL),
+                (tokens.with_text, False), (tokens.first_only, False),
+            )
+        )  # fmt: skip
+        tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
+        tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
+        kept = count_kept(tensors["teacher_loss"], tensors["labels"], self.guidance)
+        with_text = with_text & wanted
+        scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
+        masks = {
+            "predicted": wanted,
+            "with_text": with_text,
+            "mapped": with_text & np.isin(reasons, (Reason.MAPPED, Reason.UNSCORED)),
+            "scorable": scorable,
+            "scored": scorable & (reasons == Reason.MAPPED),
+        } | {
+            reason.name.lower(): wanted & (reasons == reason)
+            for reason in Reason
+            if reason != Reason.MAPPED
+        }
+        counts = {name: int(mask.sum()) for name, mask in masks.items()} | {"kept": int(kept)}
+        return Batch(tensors, torch.tensor([counts[name] for name in COUNTS]))
+
+
+@dataclass(frozen=True, slots=True)
+class _TeacherView:
+    """What the teacher has to say of n tokens, in the order of the rows."""
+
+    loss: NDArray[np.float32]
+    reasons: NDArray[np.uint8]
+    with_text: NDArray[np.bool_]
+    first_only: NDArray[np.bool_]
+    """Mapped to nothing but the first teacher token of the document."""
+
+
+def _unaligned(rows: list[Row]) -> _TeacherView:
+    """Where there is no teacher, no token has a loss, and none is counted as mapped."""
+    n = sum(len(row.ids) for row in rows)
+    nothing = np.zeros(n, bool)
+    special = np.full(n, Reason.SPECIAL, np.uint8)
+    return _TeacherView(np.full(n, np.nan, np.float32), special, nothing, nothing)
+
+
+def _flat(
+    documents: list[DocumentScores],
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    spans = np.concatenate([document.spans for document in documents])
+    nll = np.concatenate([document.nll for document in documents]).astype(np.float32)
+    return spans, nll, _boundaries(np.array([len(document.nll) for document in documents]))
+
+
+def _boundaries(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
+    """(B, width): the number of each token in the order of the rows, -1 for padding."""
+    places = np.full((len(rows), width), -1, np.int64)
+    before = 0
+    for number, row in enumerate(rows):
+        places[number, : len(row.ids)] = np.arange(before, before + len(row.ids))
+        before += len(row.ids)
+    return places
+
+
+def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
+    """Values of tokens put at their places; `fill` at padding."""
+    return np.append(values, np.array(fill, values.dtype))[places]
+
+
+def isolation(piece_BT: Tensor) -> dict[str, Tensor]:
+    """Positions that start anew in every piece, and a mask that keeps attention inside it."""
+    length = piece_BT.shape[1]
+    place_T = torch.arange(length)
+    starts_BT = torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
+    start_BT = torch.where(starts_BT, place_T, 0).cummax(1).values
+    same_BTT = piece_BT[:, :, None] == piece_BT[:, None, :]
+    mask_BTT = same_BTT & (place_T[:, None] >= place_T[None, :])
+    return {"position_ids": place_T - start_BT, "attention_mask": mask_BTT[:, None]}
+
+
+def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -> DataLoader[Any]:
+    """Loads and collates in this process, or in others beside it."""
+    return DataLoader(
+        rows,  # type: ignore[arg-type]  # has __len__ and __getitem__, which is all that is needed
+        batch_sampler=batches,
+        collate_fn=collator,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_leave_signals_to_the_parent,
+    )
+
+
+def _leave_signals_to_the_parent(_: int) -> None:
+    """SIGTERM reaches workers too; they must live on until the checkpoint is written."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,106 @@
+"""Losses to weights: which tokens the student trains on (Eq. 4 of arXiv 2503.19123).
+
+B: rows, T: tokens of a row. A token takes part if its label is not -100. Of those, the ones with a
+finite teacher loss compete; the others are *unmapped* and go by the policy.
+"""
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from vocagno.config import GuidanceConfig
+
+IGNORED = -100
+"""The label of padding and of tokens that are not predicted."""
+
+
+def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
+    """How far the student is behind the teacher on each token, in nats; NaN without a teacher loss.
+
+    `student_nll_BT` is detached: what is ranked is not trained through. An infinite teacher loss
+    counts as none.
+    """
+    teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
+    return student_nll_BT.detach() - teacher_BT
+
+
+def token_weights(
+    student_nll_BT: Tensor, teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+) -> Tensor:
+    """1.0 for the tokens that train the student, 0.0 for the others (Eq. 4).
+
+    Args:
+        student_nll_BT: the student's loss on each token, float32 nats.
+        teacher_loss_BT: the aggregated teacher loss of each token (Eq. 2), NaN where unmapped.
+        labels_BT: target ids, -100 where nothing is predicted.
+        config: method, top_fraction, unmapped, scope.
+    Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
+
+    Of `n` competing tokens in a scope the `ceil(top_fraction * n)` with the largest excess loss are
+    kept; ties go to the earlier position. Which tokens compete follows from the alignment alone,
+    and with it how many are kept: `kept_count`.
+    """
+    competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
+    shape = (1, -1) if config.scope == "micro_batch" else labels_BT.shape
+    teacher = teacher_loss_BT.reshape(shape)
+    if config.unmapped == "mean":
+        teacher = _fill_with_mean(teacher, competing_BT.reshape(shape))
+    excess = excess_loss(student_nll_BT.reshape(shape), teacher)
+    kept = _top(excess, competing_BT.reshape(shape), config.top_fraction)
+    return (kept.reshape(labels_BT.shape) | included_BT).float()
+
+
+def roles(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+) -> tuple[Tensor, Tensor]:
+    """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+    valid_BT = labels_BT != IGNORED
+    if config.method == "cpt":
+        return torch.zeros_like(valid_BT), valid_BT
+    scored_BT = valid_BT & teacher_loss_BT.isfinite()
+    if config.unmapped == "mean":
+        return valid_BT, torch.zeros_like(valid_BT)
+    return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
+
+
+def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
+    """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
+
+    `top_fraction` is read as the decimal that was written: 0.1 of 30 tokens is 3, although the
+    nearest binary fraction to 0.1 is a little larger than 0.1.
+    """
+    share = Fraction(repr(float(top_fraction))).limit_denominator(1_000_000)
+    products = num_competing.long() * share.numerator
+    return (products + share.denominator - 1) // share.denominator
+
+
+def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig) -> Tensor:
+    """How many tokens `token_weights` will keep, known before any forward pass."""
+    shape = (1, -1) if config.scope == "micro_batch" else labels_BT.shape
+    competing, included = (
+        role_BT.reshape(shape).sum(1) for role_BT in roles(teacher_loss_BT, labels_BT, config)
+    )
+    return (kept_count(competing, config.top_fraction) + included).sum()
+
+
+def _fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:
+    """Puts the mean of a scope's scored teacher losses where there is none (section 6.2).
+
+    Where a scope has no scored token at all, any one value ranks its tokens alike: 0.
+    """
+    scored = competing & teacher.isfinite()
+    total = torch.where(scored, teacher, 0.0).sum(1, keepdim=True)
+    mean = total / scored.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(scored, teacher, mean)
+
+
+def _top(excess: Tensor, competing: Tensor, top_fraction: float) -> Tensor:
+    """The competing tokens with the largest excess in each row; earlier ones first among equals."""
+    # Any excess of a competing token is made finite (NaN ranks last), so that -inf is below it.
+    lowest = torch.finfo(excess.dtype).min
+    ranked = torch.where(competing, excess.nan_to_num(nan=lowest), -torch.inf)
+    order = ranked.sort(dim=1, descending=True, stable=True).indices
+    num_kept = kept_count(competing.sum(1, keepdim=True), top_fraction)
+    places = torch.arange(ranked.shape[1], device=ranked.device).expand_as(ranked)
+    return torch.zeros_like(competing).scatter(1, order, places < num_kept)

@@ -1,0 +1,180 @@
+"""Models and tokenizers from folders, GGUF files or a hub, and names for what they are."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from vocagno.config import ConfigError, Dtype, StudentConfig, TeacherConfig
+from vocagno.files import digest, file_digest, write_json
+from vocagno.token_spans import TokenSpans
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
+_USUAL_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>")
+
+
+@dataclass(frozen=True, slots=True)
+class StudentTokenizer:
+    """The student's tokenizer, and what stands round a document."""
+
+    spans: TokenSpans
+    source: str
+    eos: str
+    eos_id: int
+
+
+def token_spans(name: str, gguf_file: str | None = None) -> TokenSpans:
+    """Loads a tokenizer from a tokenizer.json(.gz), a folder, a GGUF file in it, or a hub."""
+    path = Path(name)
+    if path.is_file() or (path / "tokenizer.json").is_file():
+        return TokenSpans(path)
+    from transformers import AutoTokenizer
+
+    return TokenSpans(AutoTokenizer.from_pretrained(name, gguf_file=gguf_file))
+
+
+def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
+    """The student's tokenizer with its end-of-document token, the declared one by default.
+
+    Raises: ConfigError if the tokenizer does not say what ends a document.
+    """
+    spans = token_spans(source)
+    eos = eos or _declared_eos(source) or _usual_eos(spans, source)
+    index = spans.token_id(eos)
+    if index is None:
+        raise ConfigError(f"student.eos: {eos!r} is not a token of {source}")
+    return StudentTokenizer(spans, source, eos, index)
+
+
+def _declared_eos(source: str) -> str | None:
+    path = Path(source)
+    if path.is_file():
+        return None  # a bare tokenizer.json does not say
+    if path.is_dir():
+        declared = path / "tokenizer_config.json"
+        token = json.loads(declared.read_bytes()).get("eos_token") if declared.is_file() else None
+        return token["content"] if isinstance(token, dict) else token
+    from transformers import AutoTokenizer
+
+    return cast("str | None", AutoTokenizer.from_pretrained(source).eos_token)
+
+
+def _usual_eos(spans: TokenSpans, source: str) -> str:
+    found = [token for token in _USUAL_EOS if spans.token_id(token) is not None]
+    if len(found) != 1:
+        raise ConfigError(
+            f"student.eos: {source} does not say which token ends a document"
+            f"{' (' + ' or '.join(found) + '?)' if found else ''}; name it"
+        )
+    return found[0]
+
+
+def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
+    """What stands before a document for the teacher: its tokenizer's BOS, else `bos`, else none."""
+    if spans.prefix_ids or config.bos is None:
+        return spans.prefix_ids
+    index = spans.token_id(config.bos)
+    if index is None:
+        raise ConfigError(f"teacher.bos: {config.bos!r} is not a token of the teacher's tokenizer")
+    return (index,)
+
+
+def weights_identity(config: TeacherConfig, cache: Path) -> str:
+    """Names a teacher's weights: a hub commit, or a hash of its files (kept by size and time)."""
+    name = cast("str", config.model)
+    path = Path(name)
+    if not path.exists():
+        from transformers.utils import cached_file
+        from transformers.utils.hub import extract_commit_hash
+
+        return f"{name}@{extract_commit_hash(cached_file(name, 'config.json'), None)}"
+    wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
+    files = [path / file for file in wanted]
+    if missing := [file for file in files if not file.is_file()]:
+        raise ConfigError(f"teacher.model: {missing[0]} does not exist")
+    if not files:
+        raise ConfigError(f"teacher.model: no weights in {path}")
+    hashes = [_kept_digest(file.absolute(), cache) for file in files]
+    return digest(*wanted, *hashes)
+
+
+def _weight_files(folder: Path) -> list[str]:
+    return sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.suffix in _WEIGHTS and not file.name.startswith(("tokenizer", "special_tokens"))
+    )
+
+
+def _kept_digest(file: Path, cache: Path) -> str:
+    stat = file.stat()
+    key = digest(str(file), str(stat.st_size), str(stat.st_mtime_ns))
+    kept = cache / "weights" / f"{key}.json"
+    if not kept.is_file():
+        write_json(kept, file_digest(file))
+    return cast("str", json.loads(kept.read_bytes()))
+
+
+def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """The type of a teacher's weights on a device."""
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return cast("torch.dtype", getattr(torch, dtype))
+
+
+def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
+    """A frozen causal language model on a device."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        config.model, gguf_file=config.gguf_file, dtype=torch_dtype(config.dtype, device)
+    )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def load_student(config: StudentConfig, vocabulary_size: int, seed: int) -> Any:
+    """The model to train, with weights in float32: loaded, or new from `architecture`."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if config.model is not None:
+        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+        check_vocabulary(model, vocabulary_size, "student")
+        return model
+    architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
+    if architecture["vocab_size"] < vocabulary_size:
+        raise ConfigError(
+            f"student.architecture.vocab_size {architecture['vocab_size']} is less than the "
+            f"{vocabulary_size} ids of the tokenizer"
+        )
+    torch.manual_seed(seed)
+    fields = {key: value for key, value in architecture.items() if key != "model_type"}
+    settings = AutoConfig.for_model(architecture["model_type"], **fields)
+    if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
+        kind = type(settings).__name__
+        raise ConfigError(f"student.architecture.{unknown[0]}: no field of {kind}")
+    return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+
+
+def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
+    """Refuses a tokenizer whose ids the model has no embeddings for."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows < vocabulary_size:
+        raise ConfigError(
+            f"{role}.tokenizer: {vocabulary_size} ids, but {role}.model has {rows} embeddings: "
+            "they do not belong together"
+        )
+
+
+def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
+    """The student's tokenizer in the form that `save_pretrained` writes beside a model."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if not Path(tokenizer.source).is_file():
+        return AutoTokenizer.from_pretrained(tokenizer.source)
+    prefix = tokenizer.spans.prefix_ids
+    bos = tokenizer.spans.token(prefix[0]) if len(prefix) == 1 else None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.spans.tokenizer_copy(), bos_token=bos, eos_token=tokenizer.eos
+    )

@@ -1,0 +1,217 @@
+"""The training loop on Accelerate: one loop for every method.
+
+A step is: its micro-batches are loaded, their counts added up over all processes (on the host),
+then forward and backward through each, the loss scaled by one count for the whole step.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from vocagno.config import Config
+from vocagno.rows import RowStore
+from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder
+from vocagno.training.data import (
+    COUNTS,
+    Batch,
+    Collator,
+    MicroBatches,
+    RowOrder,
+    ValidationBatches,
+    loader,
+)
+from vocagno.training.loading import StudentTokenizer, load_student, transformers_tokenizer
+from vocagno.training.materials import Materials
+from vocagno.training.metrics import Window, check_window
+from vocagno.training.optimization import (
+    build_optimizer,
+    gradient_norm,
+    learning_rate,
+    loss_scale,
+    set_learning_rate,
+)
+from vocagno.training.processes import HostSum, StopRequest
+from vocagno.training.progress import Progress
+from vocagno.training.student import SUMS, GuidedStudent
+
+
+class Training:
+    """A run from its stores to its final model; `run` goes on from the latest checkpoint."""
+
+    def __init__(
+        self,
+        config: Config,
+        accelerator: Accelerator,
+        materials: Materials,
+        tokenizer: StudentTokenizer,
+    ) -> None:
+        self.config, self.accelerator = config, accelerator
+        self.materials, self.tokenizer = materials, tokenizer
+        model = load_student(config.student, tokenizer.spans.vocabulary_size, config.train.seed)
+        student = GuidedStudent(model, config.guidance)
+        # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
+        # those of this process.
+        self.student, self.optimizer = accelerator.prepare(
+            student, build_optimizer(student, config.optimizer)
+        )
+        self.host_sum = HostSum(accelerator, config.train.collective_timeout)
+        self.checkpoints = Checkpoints(
+            config.output / "checkpoints", accelerator, config.train.keep_checkpoints
+        )
+        self.stop = StopRequest()
+
+    def run(self) -> bool:
+        """Trains to the end, or until SIGTERM; True if the run is complete."""
+        config = self.config
+        first_step = self.checkpoints.latest()
+        if first_step:
+            self.checkpoints.load(first_step)
+        self.log = self._metrics_log(first_step)
+        batches = iter(self._loader(first_step))
+        window = Window(self.accelerator.device)
+        main = self.accelerator.is_main_process
+        total = config.train.steps
+        with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
+            for step in range(first_step, total):
+                stopped = self._step(step, batches, window)
+                done = step + 1
+                if done % config.train.log_every == 0 or done == total or stopped:
+                    window = self._report(done, window, progress)
+                if done % config.train.eval_every == 0 or done == total:
+                    self._validate(done)
+                if done % config.train.checkpoint_every == 0 or done == total or stopped:
+                    self.checkpoints.save(done)
+                if stopped and done < total:
+                    return False
+                progress.at(done)
+        self._publish()
+        return True
+
+    def _metrics_log(self, first_step: int) -> MetricsLog | None:
+        """The log, on the one process that writes it."""
+        if not self.accelerator.is_main_process:
+            return None
+        return MetricsLog(self.config.output / "metrics.jsonl", first_step)
+
+    def _loader(self, first_step: int) -> Any:
+        accelerator, train, rows = self.accelerator, self.config.train, self.materials.rows
+        order = RowOrder(len(rows), train.seed)
+        batches = MicroBatches(
+            order, train, first_step, accelerator.process_index, accelerator.num_processes
+        )
+        collator = Collator(self.materials.scores, self.config.guidance, self.config.data)
+        return loader(rows, batches, collator, self.config.data.num_workers)
+
+    def _step(self, step: int, batches: Iterator[Batch], window: "Window") -> bool:
+        """One optimizer step; True if any process was told to stop."""
+        accelerator, config = self.accelerator, self.config
+        accumulation = config.train.accumulation(accelerator.num_processes)
+        micro_batches = list(islice(batches, accumulation))
+        local = torch.stack([batch.counts for batch in micro_batches]).sum(0)
+        shared = self.host_sum(torch.cat([local, torch.tensor([int(self.stop.received)])]))
+        counts = dict(zip(COUNTS, shared.tolist(), strict=False))
+        count = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
+        scale = loss_scale(accelerator.num_processes, accumulation, count)
+        set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
+        for batch in micro_batches:
+            tensors = batch.to(accelerator.device)
+            tensors.pop("reasons")  # counted on the host
+            with accelerator.accumulate(self.student):
+                loss, sums = self.student(**tensors)
+                accelerator.backward(loss * scale)
+                window.add_sums(sums)
+        window.add_step(counts, self._update())
+        return bool(shared[-1] > 0)
+
+    def _update(self) -> Tensor:
+        """Clips, steps, clears; the norm of the gradient before clipping."""
+        limit = self.config.optimizer.max_grad_norm
+        parameters = list(self.student.parameters())
+        if limit is None:
+            norm = gradient_norm(parameters)
+        else:
+            norm = self.accelerator.clip_grad_norm_(parameters, limit)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+    def _report(self, done: int, window: "Window", progress: Progress) -> "Window":
+        """Writes the window's metrics and starts a new one."""
+        sums = self.host_sum(window.sums.cpu())
+        entry = window.entry(done, dict(zip(SUMS, sums.tolist(), strict=True)))
+        entry["lr"] = learning_rate(done - 1, self.config.train.steps, self.config.optimizer)
+        if self.log:
+            self.log.write(entry)
+        progress.at(done, f"loss {entry['loss']:.3f}, kept {entry['kept_fraction']:.0%}")
+        check_window(entry, self.config.guidance)
+        return Window(self.accelerator.device)
+
+    def _validate(self, done: int) -> None:
+        """Logs the mean loss over the held-out text."""
+        if self.materials.validation is None:
+            return
+        started = time.monotonic()
+        total, count = self._validation_sums(self.materials.validation)
+        entry = {
+            "step": done,
+            "validation_loss": total / max(1, count),
+            "validation_tokens": int(count),
+            "validation_seconds": round(time.monotonic() - started, 3),
+        }
+        if self.log:
+            self.log.write(entry)
+
+    @torch.no_grad()
+    def _validation_sums(self, rows: RowStore) -> tuple[float, float]:
+        accelerator = self.accelerator
+        batches = ValidationBatches(
+            len(rows), self.config.train.micro_batch, accelerator.process_index,
+            accelerator.num_processes,
+        )  # fmt: skip
+        collator = Collator(None, self.config.guidance, self.config.data)
+        total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+        count = 0
+        self.student.eval()
+        for batch in loader(rows, batches, collator, self.config.data.num_workers):
+            tensors = batch.to(accelerator.device)
+            tensors.pop("reasons")
+            total += self.student(**tensors)[1][SUMS.index("nll")]
+            count += int(batch.counts[COUNTS.index("predicted")])
+        self.student.train()
+        sums = self.host_sum(torch.stack([total.cpu(), torch.tensor(float(count)).double()]))
+        return float(sums[0]), float(sums[1])
+
+    def _publish(self) -> None:
+        """Writes the final model and tokenizer as `from_pretrained` reads them."""
+        accelerator, final = self.accelerator, final_folder(self.config)
+        state = accelerator.get_state_dict(self.student)
+        if accelerator.is_main_process:
+            temporary = final.with_suffix(".tmp")
+            model = accelerator.unwrap_model(self.student).model
+            prefix = "model."
+            weights = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+            model.save_pretrained(temporary, state_dict=weights)
+            transformers_tokenizer(self.tokenizer).save_pretrained(temporary)
+            publish_folder(temporary, final)
+        accelerator.wait_for_everyone()
+
+
+def final_folder(config: Config) -> Path:
+    """Where the trained model lies when the run is complete."""
+    return config.output / "final"
+
+
+def summary(output: Path) -> dict[str, Any]:
+    """The last training and validation entries of a run's metrics, in one."""
+    entries = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    result: dict[str, Any] = {}
+    for entry in entries:
+        result |= entry
+    return result

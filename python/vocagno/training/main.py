@@ -1,0 +1,120 @@
+"""`accelerate launch train.py`: from the command line to the exit status."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vocagno._vocagno import SpanError
+from vocagno.config import Config, ConfigError
+from vocagno.errors import InputError
+from vocagno.files import appearing
+from vocagno.training.processes import UNFINISHED, start
+
+# Options that may change when a run goes on: they decide how it is carried out, not what it is.
+_FREE = (
+    "data.cache", "data.num_workers", "output", "train.checkpoint_every",
+    "train.collective_timeout",
+    "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.micro_batch",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None, default_config: Path | None = None) -> int:
+    """Trains as configured; 0 if complete, 75 if stopped by SIGTERM (state saved), 2 for an error
+    of the user's.
+
+    Args:
+        arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.
+        default_config: used without `--config`: the quickstart, whose corpus, tokenizers and
+            teacher are made first where missing.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    quickstart = default_config is not None and not any(
+        argument.split("=")[0] == "--config" for argument in arguments
+    )
+    if quickstart:
+        arguments = ["--config", str(default_config), *arguments]
+    try:
+        config, resolved = parse(arguments)
+        if quickstart and "--help" not in arguments:
+            from vocagno.quickstart.assets import make_assets
+
+            make_assets(Path(str(default_config)).parent)
+        return UNFINISHED if not train(config, resolved) else 0
+    except (InputError, SpanError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def parse(arguments: Sequence[str]) -> tuple[Config, str]:
+    """The configuration, and the same resolved as YAML.
+
+    Raises: ConfigError for an unknown option or a value of the wrong kind.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(prog="train.py", description=Config.__doc__, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file; later options override it")
+    parser.add_class_arguments(Config, fail_untyped=True)
+    try:
+        namespace = parser.parse_args(list(arguments))
+        values = parser.instantiate(namespace)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from error
+    values.pop("config", None)
+    resolved = parser.dump(namespace.clone(), skip_unset=False)
+    return Config(**dict(values.items())), resolved
+
+
+def train(config: Config, resolved: str) -> bool:
+    """Runs or goes on with a run; True if it is complete."""
+    accelerator = start(config)
+    from vocagno.training.loading import student_tokenizer
+    from vocagno.training.loop import Training, final_folder
+    from vocagno.training.materials import gather_materials
+
+    main_process = accelerator.is_main_process
+    _same_run(config, resolved, write=main_process)
+    if final_folder(config).is_dir():
+        if main_process:
+            print(f"complete: {final_folder(config)}", file=sys.stderr)
+        return True
+    tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
+    materials = gather_materials(config, tokenizer, accelerator.device, show_progress=main_process)
+    torch.manual_seed(config.train.seed)
+    complete = Training(config, accelerator, materials, tokenizer).run()
+    if main_process:
+        state = f"complete: {final_folder(config)}" if complete else "saved; run again to go on"
+        print(state, file=sys.stderr)
+    accelerator.end_training()
+    return complete
+
+
+def _same_run(config: Config, resolved: str, *, write: bool) -> None:
+    """Keeps the resolved configuration in the output folder; refuses to go on with another one."""
+    kept = config.output / "config.yaml"
+    now = _flat(asdict(config))
+    if kept.is_file():
+        before, _ = parse(["--config", str(kept)])
+        for name, value in _flat(asdict(before)).items():
+            if name not in _FREE and value != now.get(name):
+                raise ConfigError(
+                    f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
+                    "choose another `output`, or delete that one"
+                )
+    elif write:
+        with appearing(kept) as file:
+            file.write(resolved.encode())
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and prefix + name != "student.architecture":
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

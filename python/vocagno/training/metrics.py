@@ -1,0 +1,85 @@
+"""What is logged of a run: sums over a window of steps, and the guard on coverage."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocagno.config import GuidanceConfig
+from vocagno.errors import InputError
+from vocagno.training.data import COUNTS
+from vocagno.training.student import SUMS
+
+_REASONS = ("special", "truncated", "hole", "unscored")
+
+
+class GuidanceError(InputError):
+    """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""
+
+
+class Window:
+    """Sums over the steps since the last entry; those of the device stay there until logged."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self._norm = torch.zeros((), device=device)
+        self._counts = dict.fromkeys(COUNTS, 0)
+        self._started = time.monotonic()
+
+    def add_sums(self, sums: Tensor) -> None:
+        self.sums += sums
+
+    def add_step(self, counts: dict[str, int], norm: Tensor) -> None:
+        """Adds the counts of a step, over all processes, and its gradient norm."""
+        self._counts = {name: self._counts[name] + counts[name] for name in COUNTS}
+        self._norm = norm
+
+    def entry(self, step: int, sums: dict[str, float]) -> dict[str, Any]:
+        """The line for `metrics.jsonl`, given the sums over all processes."""
+        counts = self._counts
+        predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
+        entry: dict[str, Any] = {
+            "step": step,
+            "loss": sums["nll"] / predicted,
+            "kept_loss": sums["kept_nll"] / max(1, counts["kept"]),
+            "kept_fraction": counts["kept"] / predicted,
+            "tokens": counts["predicted"],
+            "tokens_per_s": round(counts["predicted"] / (time.monotonic() - self._started), 1),
+            "grad_norm": float(self._norm),
+        }
+        if counts["with_text"]:  # aligned to a teacher
+            entry |= {
+                "coverage": counts["mapped"] / counts["with_text"],
+                "scored": counts["scored"] / max(1, counts["scorable"]),
+                "mean_excess_loss": sums["excess"] / scored,
+                "mean_teacher_loss": sums["teacher"] / scored,
+                "unmapped": {reason: counts[reason] for reason in _REASONS},
+            }
+        return entry
+
+
+def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
+    """Stops a run that has silently become something else.
+
+    Raises: GuidanceError below `guidance.min_coverage` (says which reason dominates), and for a
+        loss that is not finite.
+    """
+    if not entry["loss"] < float("inf"):
+        raise GuidanceError(
+            f"step {entry['step']}: the loss is {entry['loss']}; lower optimizer.lr, or look at "
+            "the rows of the last steps. The last checkpoint is as it was."
+        )
+    if guidance.method == "cpt":
+        return
+    for name in ("coverage", "scored"):
+        share = entry.get(name, 0.0)
+        if share < guidance.min_coverage:
+            reasons = {r: n for r, n in entry.get("unmapped", {}).items() if r != "special"}
+            worst = max(reasons, key=lambda reason: reasons[reason], default="no text")
+            raise GuidanceError(
+                f"step {entry['step']}: {name} is {share:.2%}, below guidance.min_coverage "
+                f"{guidance.min_coverage:.2%}; most of the others are {worst} "
+                f"({reasons.get(worst, 0)} tokens). Without a teacher loss these tokens train as "
+                "in naive pretraining: look at both tokenizers' spans, or lower the limit."
+            )

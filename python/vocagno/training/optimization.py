@@ -1,0 +1,52 @@
+"""AdamW, its schedule, and the scale that makes a step's gradient independent of its layout."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vocagno.config import OptimizerConfig
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices alone."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Linear warm-up from near zero to `lr`, then half a cosine down to `min_lr` at the last step.
+
+    A function of the step alone, so there is no schedule to save.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    last = max(1, steps - 1 - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / last)
+    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
+    """Factor on a micro-batch's summed loss, so that a step's gradient is that of sum / count.
+
+    `count` is the one denominator of the step, over all its micro-batches and processes. Wrappers
+    average gradients over processes and Accelerate's backward divides by the micro-batches of a
+    step; this is the one place that undoes both.
+    """
+    return num_processes * accumulation / max(1, count)  # nothing kept: a loss of 0, not NaN
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Norm of the gradient, where nothing is clipped."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)

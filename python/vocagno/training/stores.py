@@ -1,0 +1,85 @@
+"""Makes a store out of a corpus, shard by shard, by however many processes are at it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocagno.corpus import Corpus, CorpusShard
+from vocagno.files import digest
+from vocagno.shards import MANIFEST, Shard, StoreError, finish_store
+from vocagno.sharing import share
+from vocagno.training.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """One of the two kinds of stores."""
+
+    kind: str
+    version: int
+    unit: str
+    verb: str
+    """What the progress bar says is being done."""
+
+
+def store_key(corpus: Corpus, made_from: dict[str, Any]) -> str:
+    """Names a store in the cache by its text and by all else that it is made from."""
+    return digest(corpus.fingerprint, repr(sorted(made_from.items())))
+
+
+def make_store(
+    corpus: Corpus,
+    folder: Path,
+    kind: StoreKind,
+    made_from: dict[str, Any],
+    make: Callable[[CorpusShard, Path, dict[str, Any]], None],
+    *,
+    show_progress: bool,
+) -> None:
+    """Returns when the store is complete; shards that are there already stay as they are.
+
+    Args:
+        make: writes one shard to a path, with the description given, at one stroke.
+    Raises: StoreError if the folder holds shards of another text or other settings.
+    """
+    if (folder / MANIFEST).is_file() and all(_done(folder, s, made_from) for s in corpus.shards):
+        return
+    shards = {shard.name: shard for shard in corpus.shards}
+
+    def make_named(name: str) -> None:
+        shard = shards[name]
+        make(shard, _path(folder, shard), {**made_from, "text_hash": shard.text_hash})
+
+    total = sum(shard.text_bytes for shard in corpus.shards)
+    with Progress(kind.verb, total, unit="B", show=show_progress) as progress:
+        share(
+            list(shards),
+            folder,
+            done=lambda name: _done(folder, shards[name], made_from),
+            make=make_named,
+            report=lambda names: progress.at(sum(shards[name].text_bytes for name in names)),
+        )
+    finish_store(
+        folder, list(shards),
+        kind=kind.kind, version=kind.version, unit=kind.unit, made_from=made_from,
+    )  # fmt: skip
+
+
+def _path(folder: Path, shard: CorpusShard) -> Path:
+    return folder / f"{shard.name}.arrow"
+
+
+def _done(folder: Path, shard: CorpusShard, made_from: dict[str, Any]) -> bool:
+    """Whether a shard is there; refuses one that was made from something else."""
+    path = _path(folder, shard)
+    if not path.is_file():
+        return False
+    found = Shard(path).metadata
+    for key, value in {**made_from, "text_hash": shard.text_hash}.items():
+        if found.get(key) != value:
+            raise StoreError(
+                f"{path}: was made with another {key.replace('_', ' ')} ({found.get(key)}, now "
+                f"{value}); name another folder, or delete this one"
+            )
+    return True

@@ -1,0 +1,63 @@
+"""The commands `vocagno score` and `vocagno prepare`, as a user types them."""
+
+import json
+
+import pytest
+
+from conftest import TEXTS, write_corpus
+
+pytest.importorskip("torch")
+
+from vocagno.cli import main
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "c.jsonl", TEXTS)
+
+
+def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, capsys):
+    cache = ["--cache", str(tmp_path / "cache"), "--json"]
+    assert main(["score", str(corpus), "--teacher.model", str(teacher_model), *cache]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["documents"] == len(TEXTS)
+    student = str(tokenizer_files / "student.json")
+    prepare = ["prepare", str(corpus), "--tokenizer", student, "--eos", "</s>", "--seq_len", "32"]
+    assert main([*prepare, *cache]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["documents"] == len(TEXTS)
+    assert rows["rows"] == -(-rows["tokens"] // 32)
+    assert main(prepare + cache[:-1]) == 0  # the same for people
+    assert f"rows       {rows['rows']}" in capsys.readouterr().out
+
+
+def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
+    out = tmp_path / "store"
+    options = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert main(["score", str(corpus), "--out", str(out), *options]) == 0
+    assert (out / "manifest.json").is_file()
+    write_corpus(corpus, TEXTS[1:])
+    capsys.readouterr()
+    assert main(["score", str(corpus), "--out", str(out), *options]) == 2
+    assert "another text hash" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "missing.jsonl", "--teacher.model", "x"], "missing.jsonl: no such file"),
+        (["score", "{corpus}"], "teacher.model: needed"),
+        (["score", "{corpus}", "--teacher.contxt", "3"], "contxt"),
+        (["score", "{corpus}", "--teacher.context", "1"], "teacher.context must be at least 2"),
+        (["prepare", "{corpus}", "--tokenizer", "{corpus}"], "not a `tokenizers` definition"),
+        (["prepare", "{corpus}", "--tokenizer", "{student}", "--eos", "<x>"], "student.eos"),
+    ],
+)
+def test_errors_are_one_line(corpus, tokenizer_files, tmp_path, arguments, words, capsys):
+    names = {"corpus": corpus, "student": tokenizer_files / "student.json"}
+    filled = [argument.format(**names) for argument in arguments]
+    assert main([*filled, "--cache", str(tmp_path / "cache")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert "Traceback" not in error

@@ -1,0 +1,192 @@
+"""The collator by hand: which teacher loss stands at which label, and what is counted."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import tiny_llama  # noqa: E402 - after the check for torch
+from vocagno.config import DataConfig, GuidanceConfig, TrainConfig  # noqa: E402
+from vocagno.rows import cut_rows, join_documents  # noqa: E402
+from vocagno.scores import DocumentScores  # noqa: E402
+from vocagno.token_spans import TokenizedTexts  # noqa: E402
+from vocagno.training import data as data_module  # noqa: E402
+from vocagno.training.data import (  # noqa: E402
+    COUNTS,
+    Collator,
+    MicroBatches,
+    RowOrder,
+    ValidationBatches,
+)
+
+NAN = float("nan")
+
+
+class Scores:
+    """Two documents: 'proofread' as pr|oofre|ad without a BOS, and 'ab' as one token with one."""
+
+    documents = (
+        DocumentScores(
+            np.array([[0, 2], [2, 7], [7, 9]], np.int32), np.array([NAN, 0.25, 0.75], np.float16)
+        ),
+        DocumentScores(np.array([[0, 2]], np.int32), np.array([1.5], np.float16)),
+    )
+
+    def document(self, index):
+        return self.documents[index]
+
+
+def rows(seq_len):
+    """The student: BOS pro|of|read EOS, BOS a|b EOS."""
+    spans = np.array([[0, 3], [3, 5], [5, 9], [0, 1], [1, 2]], np.int32)
+    ids = np.array([10, 11, 12, 13, 14], np.int32)
+    tokens = TokenizedTexts(ids, spans, np.array([0, 3, 5]), np.ones(2, bool))
+    return cut_rows(join_documents(tokens, 0, (1,), 2), seq_len)
+
+
+def collate(seq_len, scores=Scores(), isolate=False, **guidance):  # noqa: B008 - never changed
+    data = DataConfig(train="unused", seq_len=seq_len, isolate=isolate)
+    return Collator(scores, GuidanceConfig(**guidance), data)(rows(seq_len))
+
+
+def counts_of(batch):
+    return dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+
+
+def check_one_row():
+    batch = collate(10)
+    tensors = batch.tensors
+    # BOS   pro  of  read  EOS  BOS  a  b  EOS  padding
+    assert tensors["input_ids"].tolist() == [[1, 10, 11, 12, 2, 1, 13, 14, 2, 0]]
+    assert tensors["labels"].tolist() == [[10, 11, 12, 2, 1, 13, 14, 2, -100, -100]]
+    # pro covers pr (no loss) and oofre; of lies in oofre; read covers oofre and ad; a, b lie in ab
+    expected = [0.25, 0.25, 0.75, NAN, NAN, 1.5, 1.5, NAN, NAN, NAN]
+    np.testing.assert_array_equal(tensors["teacher_loss"][0], np.array(expected, np.float32))
+    assert tensors["reasons"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 1, 1, 1]]
+    assert counts_of(batch) == {
+        "predicted": 8, "kept": 2 + 3, "with_text": 5, "mapped": 5, "scorable": 5, "scored": 5,
+        "special": 3, "truncated": 0, "hole": 0, "unscored": 0,
+    }  # fmt: skip
+
+
+def test_bos_eos_document_starts_and_padding_by_hand():
+    check_one_row()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda sequence: (sequence[..., :-1], sequence[..., :-1]),
+        lambda sequence: (sequence[..., 1:], sequence[..., 1:]),
+        lambda sequence: (sequence[..., 1:], sequence[..., :-1]),
+    ],
+)
+def test_a_planted_shift_by_one_is_seen(monkeypatch, planted):
+    monkeypatch.setattr(data_module, "causal_shift", planted)
+    with pytest.raises(AssertionError):
+        check_one_row()
+
+
+def test_rows_cut_inside_a_document_by_hand():
+    batch = collate(2)
+    labels = batch.tensors["labels"].tolist()
+    assert labels == [[10, 11], [12, 2], [1, 13], [14, 2]]
+    expected = [[0.25, 0.25], [0.75, NAN], [NAN, 1.5], [1.5, NAN]]
+    np.testing.assert_array_equal(batch.tensors["teacher_loss"], np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(("how", "read"), [("mean", 0.5), ("sum", 1.0), ("min", 0.25)])
+def test_aggregations_by_hand(how, read):
+    assert collate(10, aggregation=how).tensors["teacher_loss"][0, 2] == read
+
+
+def test_the_first_teacher_token_of_a_document_is_nobodys_fault():
+    class FirstOnly(Scores):
+        documents = (
+            DocumentScores(np.array([[0, 3], [3, 9]], np.int32), np.array([NAN, 1.0], np.float16)),
+            Scores.documents[1],
+        )
+
+    batch = collate(10, FirstOnly())
+    counts = counts_of(batch)
+    assert (counts["with_text"], counts["mapped"]) == (5, 5)
+    assert (counts["scorable"], counts["scored"], counts["unscored"]) == (4, 4, 1)
+
+
+def test_a_teacher_cut_short_is_counted_as_truncated():
+    class Short(Scores):
+        documents = (
+            DocumentScores(np.array([[0, 4]], np.int32), np.array([1.0], np.float16)),
+            DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16)),
+        )
+
+    counts = counts_of(collate(10, Short()))
+    assert (counts["truncated"], counts["mapped"], counts["with_text"]) == (3, 2, 5)
+
+
+def test_without_scores_nothing_is_aligned():
+    batch = collate(10, None, method="cpt")
+    assert batch.tensors["teacher_loss"].isnan().all()
+    counts = counts_of(batch)
+    assert (counts["predicted"], counts["kept"], counts["with_text"]) == (8, 8, 0)
+
+
+def test_isolated_documents_read_nothing_of_each_other():
+    batch = collate(10, isolate=True)
+    assert batch.tensors["labels"].tolist() == [[10, 11, 12, 2, -100, 13, 14, 2, -100, -100]]
+    assert batch.tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
+    model = tiny_llama(20, attn_implementation="sdpa")
+    tensors = batch.tensors
+    with torch.no_grad():
+        packed = model(
+            input_ids=tensors["input_ids"], attention_mask=tensors["attention_mask"],
+            position_ids=tensors["position_ids"],
+        ).logits[0]  # fmt: skip
+        for place in (slice(0, 5), slice(5, 9)):
+            alone = model(input_ids=tensors["input_ids"][:, place]).logits[0]
+            torch.testing.assert_close(packed[place], alone)
+
+
+def train_config(**options):
+    return TrainConfig(**({"steps": 5, "global_batch": 8, "micro_batch": 2} | options))
+
+
+def test_the_rows_of_a_step_do_not_depend_on_how_it_is_cut_up():
+    layouts = [(1, 8), (1, 1), (2, 4), (4, 2), (2, 1)]
+    steps = []
+    for processes, micro in layouts:
+        config = train_config(micro_batch=micro)
+        dealt = [
+            list(MicroBatches(RowOrder(13, 7), config, 0, rank, processes))
+            for rank in range(processes)
+        ]
+        turns = config.accumulation(processes)
+        steps.append(
+            [
+                sorted(row for batches in dealt for batch in batches[s * turns : (s + 1) * turns]
+                       for row in batch)
+                for s in range(config.steps)
+            ]
+        )  # fmt: skip
+    assert all(other == steps[0] for other in steps)
+
+
+def test_an_epoch_is_a_permutation_and_nothing_is_dropped():
+    order = RowOrder(13, 7)
+    samples = [order.row(i) for i in range(39)]
+    for epoch in range(3):
+        assert sorted(samples[13 * epoch : 13 * (epoch + 1)]) == list(range(13))
+    assert samples[:13] != samples[13:26]
+    assert [RowOrder(13, 7).row(20), RowOrder(13, 8).row(20)] != [order.row(21)] * 2
+    assert RowOrder(13, 7).row(20) == samples[20]
+
+
+def test_going_on_gives_the_batches_that_were_left():
+    config = train_config()
+    whole = list(MicroBatches(RowOrder(13, 7), config, 0, 1, 2))
+    assert list(MicroBatches(RowOrder(13, 7), config, 3, 1, 2)) == whole[3 * 2 :]
+
+
+def test_validation_reads_every_row_once():
+    dealt = [row for rank in range(3) for b in ValidationBatches(10, 2, rank, 3) for row in b]
+    assert sorted(dealt) == list(range(10))

@@ -1,0 +1,202 @@
+"""Rows and scores on disk: what comes back, what is refused, what survives a failure."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from vocagno.corpus import text_hash
+from vocagno.files import appearing, write_json
+from vocagno.rows import RowStore, cut_rows, join_documents, write_rows
+from vocagno.scores import DocumentScores, ScoreStore, write_scores
+from vocagno.shards import Shard, StoreError, finish_store
+from vocagno.token_spans import TokenizedTexts
+
+MADE_FROM = {"teacher": "t", "tokenizer": "tok", "prefix": [], "unit": "nats"}
+
+
+def documents(seed=0, sizes=(3, 0, 300, 1)):
+    rng = np.random.default_rng(seed)
+    result = []
+    for size in sizes:
+        lengths = rng.integers(0, 9, size)
+        if size > 5:
+            lengths[5] = 1000
+        ends = np.cumsum(lengths)
+        spans = np.stack([ends - lengths, ends], 1).astype(np.int32)
+        nll = rng.exponential(2, size).astype(np.float16)
+        nll[:1] = np.nan
+        result.append(DocumentScores(spans, nll))
+    return result
+
+
+def score_store(folder, names=("shard-00000", "shard-00001")):
+    docs = [documents(seed) for seed in range(len(names))]
+    for number, name in enumerate(names):
+        hashes = [text_hash(f"{number} {i}") for i in range(len(docs[number]))]
+        metadata = {**MADE_FROM, "text_hash": f"hash {number}"}
+        write_scores(folder / f"{name}.arrow", hashes, docs[number], metadata)
+    finish_store(folder, names, kind="scores", version=1, unit="documents", made_from=MADE_FROM)
+    return [document for shard in docs for document in shard]
+
+
+def test_scores_come_back_by_document(tmp_path):
+    expected = score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    assert len(store) == 8
+    assert store.num_tokens == sum(len(document.nll) for document in expected)
+    for index in (7, 0, 2, 6, 5, 1, 3, 4):
+        found = store.document(index)
+        np.testing.assert_array_equal(found.nll, expected[index].nll)
+        sizes = np.diff(expected[index].spans, axis=1)[:, 0]
+        np.testing.assert_array_equal(found.spans[sizes > 0], expected[index].spans[sizes > 0])
+    with pytest.raises(IndexError):
+        store.document(8)
+
+
+def test_spans_that_do_not_tile_come_back(tmp_path):
+    spans = np.array([[0, 4], [0, 4], [4, 700], [702, 703]], np.int32)
+    document = DocumentScores(spans, np.ones(4, np.float16))
+    write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], {"text_hash": "h"})
+    finish_store(tmp_path, ["s"], kind="scores", version=1, unit="documents", made_from={})
+    np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
+
+
+def test_a_token_costs_three_and_a_half_bytes(tmp_path):
+    docs = [documents(seed, sizes=(300,))[0] for seed in range(200)]
+    for document in docs:
+        document.spans[:, 1] -= 0
+    hashes = [text_hash(str(i)) for i in range(200)]
+    write_scores(tmp_path / "s.arrow", hashes, docs, {"text_hash": "h"})
+    assert (tmp_path / "s.arrow").stat().st_size / (200 * 300) <= 3.5
+
+
+def test_damage_is_seen_and_named(tmp_path):
+    score_store(tmp_path)
+    path = tmp_path / "shard-00000.arrow"
+    data = bytearray(path.read_bytes())
+    place = bytes(data).find(documents(0)[2].nll.tobytes())
+    data[place + 40] ^= 1
+    path.write_bytes(data)
+    store = ScoreStore(tmp_path)
+    store.document(0)
+    with pytest.raises(StoreError, match=r"shard-00000\.arrow: document 2 .* damaged"):
+        store.document(2)
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(StoreError, match="not a complete vocagno shard"):
+        ScoreStore(tmp_path).document(0)
+    path.unlink()
+    with pytest.raises(StoreError, match="the shard is missing"):
+        ScoreStore(tmp_path).document(0)
+
+
+def test_another_store_is_refused_by_name(tmp_path):
+    with pytest.raises(StoreError, match="does not exist"):
+        ScoreStore(tmp_path / "missing")
+    with pytest.raises(StoreError, match="was not finished"):
+        ScoreStore(tmp_path)
+    score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    store.check_text(["hash 0", "hash 1"], "corpus")
+    store.check_tokenizer("tok", "teacher")
+    with pytest.raises(StoreError, match=r"of another text than corpus .*shard 1 on"):
+        store.check_text(["hash 0", "other"], "corpus")
+    with pytest.raises(StoreError, match="shard 2 on"):
+        store.check_text(["hash 0", "hash 1", "hash 2"], "corpus")
+    with pytest.raises(StoreError, match="another tokenizer"):
+        store.check_tokenizer("other", "teacher")
+    with pytest.raises(StoreError, match="holds scores, expected rows"):
+        RowStore(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    write_json(tmp_path / "manifest.json", {**manifest, "version": 2})
+    with pytest.raises(StoreError, match="format version 2, but this vocagno reads 1"):
+        ScoreStore(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(StoreError, match="not a manifest"):
+        ScoreStore(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "shard.arrow"
+    path.write_bytes(b"old")
+
+    def fail():
+        with appearing(path) as file:
+            file.write(b"new, but")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["shard.arrow"]
+
+
+def tokens_of(sizes, length=2):
+    """Documents of tokens of `length` bytes each, ids counted up."""
+    n = sum(sizes)
+    spans = [(i * length, (i + 1) * length) for size in sizes for i in range(size)]
+    cu = np.cumsum([0, *sizes])
+    return TokenizedTexts(
+        np.arange(10, 10 + n, dtype=np.int32),
+        np.array(spans, np.int32).reshape(-1, 2), cu, np.ones(len(sizes), bool),
+    )  # fmt: skip
+
+
+def test_rows_by_hand():
+    """BOS 1, EOS 2; documents of 3, 0 and 2 tokens; rows of 4 predicted tokens."""
+    stream = join_documents(tokens_of([3, 0, 2]), 7, (1,), 2)
+    assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 2, 1, 13, 14, 2]
+    rows = cut_rows(stream, 4)
+    assert [row.ids.tolist() for row in rows] == [
+        [1, 10, 11, 12, 2], [2, 1, 2, 1, 13], [13, 14, 2],
+    ]  # fmt: skip
+    assert [row.documents.tolist() for row in rows] == [[7], [7, 8, 9], [9]]
+    assert [row.num_tokens.tolist() for row in rows] == [[5], [1, 2, 2], [3]]
+    assert rows[0].spans.tolist() == [[0, 0], [0, 2], [2, 4], [4, 6], [0, 0]]
+    assert rows[2].spans.tolist() == [[0, 2], [2, 4], [0, 0]]
+    predicted = [token for row in rows for token in row.ids[1:].tolist()]
+    assert predicted == stream.ids[1:].tolist()  # every token once, but the very first
+
+
+def test_a_row_cut_inside_a_document_keeps_its_bytes(tmp_path):
+    stream = join_documents(tokens_of([9]), 0, (), 2)
+    rows = cut_rows(stream, 4)
+    assert [row.spans[0].tolist() for row in rows] == [[0, 2], [8, 10], [16, 18]]
+    store = row_store(tmp_path, rows)
+    assert [store[i].spans[0].tolist() for i in range(3)] == [[0, 2], [8, 10], [16, 18]]
+
+
+def row_store(folder, rows, seq_len=4):
+    write_rows(folder / "s.arrow", rows, seq_len, 100, {"text_hash": "h"})
+    finish_store(folder, ["s"], kind="rows", version=1, unit="rows", made_from={})
+    return RowStore(folder)
+
+
+def test_rows_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    tokens = tokens_of([5, 0, 11, 1, 2])
+    spans = tokens.spans.copy()
+    spans[6:8] = [[0, 700], [0, 700]]  # a long token, and two that share their bytes
+    tokens = TokenizedTexts(tokens.ids, spans, tokens.cu_seqlens, tokens.proved)
+    rows = cut_rows(join_documents(tokens, 3, (1,), 2), 4)
+    store = row_store(tmp_path, rows)
+    assert len(store) == len(rows)
+    assert store.num_tokens == sum(len(row.ids) - 1 for row in rows)
+    for index in rng.permutation(len(rows)):
+        found, expected = store[int(index)], rows[index]
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.documents, expected.documents)
+        np.testing.assert_array_equal(found.num_tokens, expected.num_tokens)
+        full = expected.spans[:, 0] < expected.spans[:, 1]
+        np.testing.assert_array_equal(found.spans[full], expected.spans[full])
+        assert (found.spans[~full, 0] >= found.spans[~full, 1]).all()
+
+
+def test_small_vocabularies_take_two_bytes_an_id(tmp_path):
+    rows = cut_rows(join_documents(tokens_of([9]), 0, (), 2), 4)
+    for size, width in ((1 << 16, 2), ((1 << 16) + 1, 4)):
+        write_rows(tmp_path / "s.arrow", rows, 4, size, {})
+        assert Shard(tmp_path / "s.arrow").values("ids").itemsize == width

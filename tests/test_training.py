@@ -1,0 +1,295 @@
+"""Whole runs on one process: what they leave, how they go on after a kill, what they refuse."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import TEXTS, write_corpus  # noqa: E402 - after the check for torch
+from runs import (  # noqa: E402
+    TRAIN,
+    command,
+    environment,
+    final_weights,
+    metrics,
+    run,
+    write_config,
+)
+from vocagno.training.main import main  # noqa: E402
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "c.jsonl", TEXTS)
+
+
+@pytest.fixture
+def config(tmp_path, corpus, tokenizer_files, teacher_model):
+    def build(**sections):
+        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
+
+    return build
+
+
+def train(path, *arguments):
+    """In this process, which is quicker than starting one."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return main(["--config", str(path), *map(str, arguments)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus):
+    path = config(data={"validation": str(corpus)}, train={"eval_every": 3})
+    assert train(path) == 0
+    training, validation = metrics(tmp_path / "run")
+    assert [entry["step"] for entry in training] == [2, 4, 6]
+    assert [entry["step"] for entry in validation] == [3, 6]
+    for entry in training:
+        assert entry["coverage"] == 1.0
+        assert entry["scored"] == 1.0
+        assert 0.4 < entry["kept_fraction"] < 0.6  # 40 % of the scored ones, and BOS and EOS
+        assert set(entry["unmapped"]) == {"special", "truncated", "hole", "unscored"}
+        assert entry["tokens_per_s"] > 0
+    assert training[-1]["loss"] < training[0]["loss"]
+    assert validation[-1]["validation_loss"] < validation[0]["validation_loss"]
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    final = tmp_path / "run" / "final"
+    model, tokenizer = (
+        kind.from_pretrained(final) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    assert ids[0, 0] == tokenizer.bos_token_id
+    loss = model(ids, labels=ids).loss
+    assert loss < 6.3  # below that of a uniform guess
+
+
+def test_naive_and_guided_differ_by_their_weights_alone(tmp_path, config):
+    """A guided run that keeps every token is the naive run, to the last bit."""
+    assert train(config(guidance={"method": "cpt"}, output=str(tmp_path / "naive"))) == 0
+    everything = config(guidance={"top_fraction": 1.0}, output=str(tmp_path / "all"))
+    assert train(everything) == 0
+    assert train(config(output=str(tmp_path / "guided"))) == 0
+    naive, guided_all, guided = (
+        final_weights(tmp_path / name) for name in ("naive", "all", "guided")
+    )
+    assert all(torch.equal(naive[name], guided_all[name]) for name in naive)
+    assert not all(torch.equal(naive[name], guided[name]) for name in naive)
+
+
+@pytest.mark.parametrize("options", [
+    {"unmapped": "exclude"}, {"unmapped": "mean"}, {"scope": "micro_batch"},
+    {"normalize": "selected"}, {"aggregation": "mean"},
+])  # fmt: skip
+def test_every_policy_runs(tmp_path, config, options):
+    assert train(config(guidance=options, train={"steps": 2})) == 0
+    assert metrics(tmp_path / "run")[0][-1]["loss"] > 0
+
+
+def test_mixed_precision_isolation_and_workers(tmp_path, config):
+    path = config(train={"steps": 2, "precision": "bf16"}, data={"isolate": True, "num_workers": 2})
+    assert train(path) == 0
+    assert all(weight.dtype == torch.float32 for weight in final_weights(tmp_path / "run").values())
+
+
+def kill_when(process, condition, timeout=120):
+    """SIGKILL as soon as a condition holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+SLOW_SAVE = """
+import sys, time
+from vocagno.training import checkpoint
+from vocagno.training.main import main
+publish = checkpoint.publish_folder
+def slow(temporary, final):
+    (final.parent / "saving").touch()
+    time.sleep(2)
+    publish(temporary, final)
+checkpoint.publish_folder = slow
+sys.exit(main())
+"""
+
+SLOW_STEPS = """
+import sys, time
+from vocagno.training import loop
+from vocagno.training.main import main
+step = loop.Training._step
+def slow(self, number, *rest):
+    if number == 3:
+        (self.config.output / "step-3").touch()
+        time.sleep(2)
+    return step(self, number, *rest)
+loop.Training._step = slow
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "sign", "resumes_from"),
+    [(SLOW_STEPS, "step-3", 2), (SLOW_SAVE, "checkpoints/saving", 0)],
+    ids=["between two checkpoints", "while writing one"],
+)
+def test_a_killed_run_ends_in_the_same_bits(tmp_path, config, code, sign, resumes_from):
+    assert run(1, TRAIN, "--config", config(output=str(tmp_path / "whole"))).returncode == 0
+    killed = tmp_path / "killed"
+    path = config(output=str(killed))
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    process = subprocess.Popen(
+        command(1, script, "--config", path), env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kill_when(process, (killed / sign).exists)
+    found = {p.name for p in (killed / "checkpoints").iterdir()}
+    assert (f"step_{resumes_from}" in found) == (resumes_from > 0)
+    assert not (killed / "final").exists()
+    run(1, TRAIN, "--config", path)
+    whole, resumed = final_weights(tmp_path / "whole"), final_weights(killed)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    volatile = ("tokens_per_s", "validation_seconds")
+    logs = [
+        [{k: v for k, v in entry.items() if k not in volatile} for entry in metrics(folder)[0]]
+        for folder in (tmp_path / "whole", killed)
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_sigterm_saves_and_exits_with_75(tmp_path, config):
+    path = config(train={"steps": 4000, "checkpoint_every": 4000, "log_every": 1})
+    process = subprocess.Popen(
+        command(1, TRAIN, "--config", path), env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not log.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors[-3000:]
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    last = json.loads(log.read_text().splitlines()[-1])["step"]
+    assert saved.name == f"step_{last}"
+    assert "run again to go on" in errors
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, config, capsys):
+    path = config(train={"steps": 2})
+    assert train(path) == 0
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert train(path) == 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
+    assert "complete" in capsys.readouterr().err
+
+
+def test_old_checkpoints_are_removed_after_the_new_one_is_whole(tmp_path, config):
+    assert train(config()) == 0
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"step_4", "step_6"}
+
+
+def refused(path, capsys, *arguments):
+    """What a run says that ends with an error of the user's."""
+    assert train(path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error
+
+
+def test_going_on_with_another_configuration_is_refused(tmp_path, config, capsys):
+    assert train(config(train={"steps": 2})) == 0
+    error = refused(config(train={"steps": 2}), capsys, "--optimizer.lr", "2e-3")
+    assert "optimizer.lr is 0.002, but" in error
+    assert "holds a run with 0.001" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--optimizer.lrr", "1"], "lrr"),
+        (["--guidance.top_fraction", "0"], "guidance.top_fraction must be in (0, 1]"),
+        (["--guidance.top_fraction", "1.5"], "guidance.top_fraction must be in (0, 1]"),
+        (["--data.train", "missing.jsonl"], "missing.jsonl: no such file"),
+        (["--teacher.scores", "missing"], "missing: this store of scores does not exist"),
+        (["--teacher.model", "null"], "teacher.model: guidance needs a teacher"),
+        (["--train.micro_batch", "3"], "not a multiple of train.micro_batch 3 x 1"),
+        (["--student.eos", "<x>"], "student.eos: '<x>' is not a token"),
+        (["--student.architecture.hiden_size", "3"], "hiden_size"),
+    ],
+)
+def test_bad_options_are_named(config, capsys, arguments, words):
+    assert words in refused(config(), capsys, *arguments)
+
+
+def test_a_misspelt_key_in_the_file_is_named(config, capsys):
+    assert "stepz" in refused(config(train={"stepz": 3}), capsys)
+
+
+def test_a_bad_line_in_the_corpus_is_named(config, corpus, capsys):
+    with corpus.open("a") as file:
+        file.write("no json\n")
+    assert f"c.jsonl, line {len(TEXTS) + 1}: not JSON" in refused(config(), capsys)
+
+
+def test_scores_of_another_text_or_tokenizer_are_refused(
+    tmp_path, config, corpus, tokenizer_files, teacher_model, capsys
+):
+    from vocagno.cli import main as command_line
+
+    store, cache = tmp_path / "store", tmp_path / "cache"
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(cache)]
+    assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
+    use = ["--teacher.scores", str(store)]
+    assert train(config(train={"steps": 2}, output=str(tmp_path / "ok")), *use) == 0
+    other_tokenizer = ["--teacher.tokenizer", str(tokenizer_files / "student.json")]
+    error = refused(config(output=str(tmp_path / "t")), capsys, *use, *other_tokenizer)
+    assert "made with another tokenizer" in error
+    write_corpus(corpus, TEXTS[1:])
+    assert "are of another text" in refused(config(output=str(tmp_path / "x")), capsys, *use)
+
+
+def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
+    """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
+    from vocagno.training import scoring
+
+    original = scoring._scored
+
+    def collapsed(spans, nll):
+        spans = spans.copy()
+        spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
+        return original(spans, nll)
+
+    monkeypatch.setattr(scoring, "_scored", collapsed)
+    error = refused(config(), capsys)
+    assert "coverage is" in error
+    assert "truncated" in error
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Accelerate finds its processes on a GPU")
+def test_a_world_size_that_nobody_sees_is_refused(tmp_path, config):
+    """torchrun alone, on a machine without a GPU: two processes that ignore each other."""
+    path = config(train={"micro_batch": 4})
+    result = run(2, TRAIN, "--config", path, check=False, ACCELERATE_USE_CPU="false")
+    assert result.returncode != 0
+    assert "WORLD_SIZE is 2, but Accelerate sees 1 process(es)" in result.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,13 @@
+"""Trains a student under a teacher: `accelerate launch train.py [--config FILE] [--OPTION VALUE]`.
+
+Without `--config` this runs the quickstart's guided configuration, and makes what it needs first.
+"""
+
+import sys
+from pathlib import Path
+
+from vocagno.training.main import main
+
+if __name__ == "__main__":
+    quickstart = Path(__file__).parent / "configs" / "quickstart-guided.yaml"
+    sys.exit(main(default_config=quickstart))
