@@ -1,0 +1,49 @@
+# `make quickstart` and `make test` need git, make, Python >= 3.10 with venv, and a Rust toolchain.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUST := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+
+.PHONY: help quickstart test test-rust test-python lint format bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+$(VENV)/.packages: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vocagno needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[train,dev]'
+	touch $@
+
+$(VENV)/.built: $(VENV)/.packages $(RUST)
+	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --extras train,dev
+	touch $@
+
+quickstart: $(VENV)/.built ## a student guided by a teacher with another vocabulary, in minutes
+	$(BIN)/python -m vocagno.quickstart
+
+test: test-rust test-python ## all tests
+
+test-rust:
+	cargo test --quiet --workspace --all-features
+
+test-python: $(VENV)/.built
+	$(BIN)/pytest -q
+
+lint: $(VENV)/.built ## ruff, mypy, rustfmt, clippy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+
+format: $(VENV)/.built ## rewrites the sources as the formatters want them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	cargo fmt --all
+
+bench: $(VENV)/.built ## times alignment and reduction beside NumPy
+	$(BIN)/pytest -q benches --benchmark-sort=name
+
+clean: ## removes the environment, what was built, and the quickstart's runs
+	rm -rf $(VENV) target runs .cache
