@@ -1,10 +1,13 @@
 """The commands `vocagno score` and `vocagno prepare`, as a user types them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from conftest import TEXTS, write_corpus
+from runs import environment
 
 pytest.importorskip("torch")
 
@@ -40,6 +43,29 @@ def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
     capsys.readouterr()
     assert main(["score", str(corpus), "--out", str(out), *options]) == 2
     assert "another text hash" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
+def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_model):
+    """A limit on the size of files stands for a full disk: the write itself fails, for real."""
+    import resource
+
+    out = tmp_path / "store"
+    command = [
+        sys.executable, "-m", "vocagno", "score", str(corpus), "--out", str(out),
+        "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    # The shard takes some 8 kB; the corpus index before it takes less than the limit.
+    failed = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)),
+    )  # fmt: skip
+    assert failed.returncode == 2
+    assert failed.stderr.splitlines()[-1].startswith("error: [Errno 27] File too large")
+    left = [path.name for path in out.rglob("*") if path.is_file() and path.parent == out]
+    assert left == []
+    assert main(command[3:]) == 0
+    assert (out / "manifest.json").is_file()
 
 
 @pytest.mark.parametrize(

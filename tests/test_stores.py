@@ -2,6 +2,7 @@
 
 import errno
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -55,6 +56,15 @@ def test_scores_come_back_by_document(tmp_path):
         np.testing.assert_array_equal(found.spans[sizes > 0], expected[index].spans[sizes > 0])
     with pytest.raises(IndexError):
         store.document(8)
+
+
+def test_a_store_goes_to_a_worker_by_name(tmp_path):
+    expected = score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    store.document(2)
+    sent = pickle.dumps(store)
+    assert len(sent) < 500
+    np.testing.assert_array_equal(pickle.loads(sent).document(2).nll, expected[2].nll)
 
 
 def test_spans_that_do_not_tile_come_back(tmp_path):

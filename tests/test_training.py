@@ -1,5 +1,6 @@
 """Whole runs on one process: what they leave, how they go on after a kill, what they refuse."""
 
+import errno
 import json
 import signal
 import subprocess
@@ -170,6 +171,25 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path, config, code, sign, resume
         for folder in (tmp_path / "whole", killed)
     ]
     assert logs[0] == logs[1]
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(
+    tmp_path, config, monkeypatch, capsys
+):
+    from accelerate import Accelerator
+
+    save = Accelerator.save_state
+
+    def fills_up(self, folder):
+        save(self, folder)
+        if folder.endswith("step_4.tmp"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Accelerator, "save_state", fills_up)
+        assert "No space left on device" in refused(config(), capsys)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_2"]
+    assert train(config()) == 0
 
 
 def test_sigterm_saves_and_exits_with_75(tmp_path, config):

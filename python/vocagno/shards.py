@@ -169,6 +169,10 @@ class ShardedStore(Generic[AnyShard]):
         self._ends = list(accumulate(shard[unit] for shard in self.manifest.shards))
         self._opened = lru_cache(maxsize=None)(self._open)
 
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        """Worker processes open the files themselves; a mapped shard would be sent as a copy."""
+        return type(self), (self.folder,)
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 

@@ -10,9 +10,9 @@ from vocagno.training.main import main
 score = scoring.Teacher.score
 
 
-def slow(self, texts):
+def slow(self, *arguments):
     time.sleep(float(os.environ["SECONDS"]))
-    return score(self, texts)
+    return score(self, *arguments)
 
 
 scoring.Teacher.score = slow

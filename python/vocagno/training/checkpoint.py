@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,13 @@ class Checkpoints:
                     shutil.rmtree(folder)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
-        accelerator.save_state(str(temporary))
-        write_json(temporary / f"process_{accelerator.process_index}.json", self._process_state())
+        try:
+            accelerator.save_state(str(temporary))
+            state = temporary / f"process_{accelerator.process_index}.json"
+            write_json(state, self._process_state())
+        except BaseException:  # a full disk, say: the checkpoints before this one stay
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             publish_folder(temporary, final)
@@ -74,18 +80,12 @@ def publish_folder(temporary: Path, final: Path) -> None:
     for path in temporary.rglob("*"):
         if path.is_file():
             with path.open("rb+") as file:
-                _flush(file)
+                os.fsync(file.fileno())
         else:
             flush_folder(path)
     flush_folder(temporary)
     temporary.rename(final)
     flush_folder(final.parent)
-
-
-def _flush(file: Any) -> None:
-    import os
-
-    os.fsync(file.fileno())
 
 
 class MetricsLog:

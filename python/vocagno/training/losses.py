@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Sequence = TypeVar("Sequence", Tensor, NDArray[Any])
+AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
 
 
-def causal_shift(sequence: Sequence) -> tuple[Sequence, Sequence]:
+def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
     """What a causal model reads and what it is asked for: token i is predicted from token i - 1.
 
     The last axis is the position. The first token is only read, the last only asked for. This is

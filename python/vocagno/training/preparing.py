@@ -1,5 +1,6 @@
 """The student's side of a corpus: tokenized once, packed into fixed rows."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ def prepare_corpus(
     """Packs a corpus into a store of rows; processes share the shards."""
     prefix_ids, eos_id = tokenizer.spans.prefix_ids, tokenizer.eos_id
 
-    def make(shard: CorpusShard, path: Path, metadata: dict[str, Any]) -> None:
+    def make(
+        shard: CorpusShard,
+        path: Path,
+        metadata: dict[str, Any],
+        advance: Callable[[float], None],
+    ) -> None:
         tokens = tokenizer.spans.encode(corpus.texts(shard))
         stream = join_documents(tokens, shard.first_document, prefix_ids, eos_id)
         rows = cut_rows(stream, seq_len)

@@ -3,7 +3,7 @@
 M: teacher tokens of a document, B: windows of a batch, T: tokens read of a window.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,20 @@ class Teacher:
         check_vocabulary(self.model, spans.vocabulary_size, "teacher")
         self.head = language_head(self.model)
 
-    def score(self, texts: list[str]) -> list[DocumentScores]:
-        """Losses and spans of each text, read on its own."""
+    def score(
+        self, texts: list[str], advance: Callable[[float], None] = lambda fraction: None
+    ) -> list[DocumentScores]:
+        """Losses and spans of each text, read on its own; `advance` is told how far it is."""
         tokens = self.spans.encode(texts)
         ids = [tokens.ids[tokens.text(i)].astype(np.int64) for i in range(len(tokens))]
         nll = [np.full(len(document), np.nan, np.float32) for document in ids]
+        scored = 0
         for batch in self._batches(ids):
             for window, losses in zip(batch, self._read(batch, ids), strict=True):
                 # A first token without a prefix is never asked for and keeps its NaN.
                 nll[window.document][window.stop - len(losses) : window.stop] = losses
+                scored += len(losses)
+            advance(scored / len(tokens.ids))
         return [_scored(tokens.spans[tokens.text(i)], losses) for i, losses in enumerate(nll)]
 
     def _batches(self, ids: list[NDArray[np.int64]]) -> Iterator[list[Window]]:
@@ -164,11 +169,16 @@ def score_corpus(
     """
     teacher: list[Teacher] = []
 
-    def make(shard: CorpusShard, path: Path, metadata: dict[str, Any]) -> None:
+    def make(
+        shard: CorpusShard,
+        path: Path,
+        metadata: dict[str, Any],
+        advance: Callable[[float], None],
+    ) -> None:
         if not teacher:
             teacher.append(Teacher(config, spans, device))
         texts = corpus.texts(shard)
         hashes = [text_hash(text) for text in texts]
-        write_scores(path, hashes, teacher[0].score(texts), metadata)
+        write_scores(path, hashes, teacher[0].score(texts, advance), metadata)
 
     make_store(corpus, folder, SCORES, made_from, make, show_progress=show_progress)

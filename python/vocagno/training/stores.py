@@ -33,32 +33,44 @@ def make_store(
     folder: Path,
     kind: StoreKind,
     made_from: dict[str, Any],
-    make: Callable[[CorpusShard, Path, dict[str, Any]], None],
+    make: Callable[[CorpusShard, Path, dict[str, Any], Callable[[float], None]], None],
     *,
     show_progress: bool,
 ) -> None:
     """Returns when the store is complete; shards that are there already stay as they are.
 
     Args:
-        make: writes one shard to a path, with the description given, at one stroke.
+        make: writes one shard to a path, with the description given, at one stroke; tells its last
+            argument now and then which fraction of the shard is done.
     Raises: StoreError if the folder holds shards of another text or other settings.
     """
     if (folder / MANIFEST).is_file() and all(_done(folder, s, made_from) for s in corpus.shards):
         return
     shards = {shard.name: shard for shard in corpus.shards}
-
-    def make_named(name: str) -> None:
-        shard = shards[name]
-        make(shard, _path(folder, shard), {**made_from, "text_hash": shard.text_hash})
-
     total = sum(shard.text_bytes for shard in corpus.shards)
+    finished = 0
     with Progress(kind.verb, total, unit="B", show=show_progress) as progress:
+
+        def make_named(name: str) -> None:
+            shard = shards[name]
+            description = {**made_from, "text_hash": shard.text_hash}
+
+            def advance(fraction: float) -> None:
+                progress.at(finished + int(fraction * shard.text_bytes))
+
+            make(shard, _path(folder, shard), description, advance)
+
+        def report(names: list[str]) -> None:
+            nonlocal finished
+            finished = sum(shards[name].text_bytes for name in names)
+            progress.at(finished)
+
         share(
             list(shards),
             folder,
             done=lambda name: _done(folder, shards[name], made_from),
             make=make_named,
-            report=lambda names: progress.at(sum(shards[name].text_bytes for name in names)),
+            report=report,
         )
     finish_store(
         folder, list(shards),
