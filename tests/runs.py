@@ -12,18 +12,21 @@ import yaml
 TRAIN = Path(__file__).parents[1] / "train.py"
 
 
-def write_config(folder, corpus, tokenizer_files, teacher, **sections):
+ARCHITECTURE = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+}  # fmt: skip
+
+
+def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
     """A small guided run in `folder`; sections override single options."""
     config = {
         "student": {
             "tokenizer": str(tokenizer_files / "student.json"),
             "eos": "</s>",
-            "architecture": {
-                "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
-                "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-            },
+            "architecture": ARCHITECTURE,
         },
-        "teacher": {"model": str(teacher)},
+        "teacher": {"model": str(teacher_model)},
         "data": {"train": str(corpus), "seq_len": 32, "cache": str(folder / "cache")},
         "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
         "train": {

@@ -42,7 +42,7 @@ def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
     write_corpus(corpus, TEXTS[1:])
     capsys.readouterr()
     assert main(["score", str(corpus), "--out", str(out), *options]) == 2
-    assert "another text hash" in capsys.readouterr().err
+    assert "another text" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
@@ -77,6 +77,7 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
         (["score", "{corpus}", "--teacher.context", "1"], "teacher.context must be at least 2"),
         (["prepare", "{corpus}", "--tokenizer", "{corpus}"], "not a `tokenizers` definition"),
         (["prepare", "{corpus}", "--tokenizer", "{student}", "--eos", "<x>"], "student.eos"),
+        (["prepare", "{corpus}", "--tokenizer", "{student}", "--seq_len", "0"], "--seq_len must"),
     ],
 )
 def test_errors_are_one_line(corpus, tokenizer_files, tmp_path, arguments, words, capsys):

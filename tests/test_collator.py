@@ -5,18 +5,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import tiny_llama  # noqa: E402 - after the check for torch
-from vocagno.config import DataConfig, GuidanceConfig, TrainConfig  # noqa: E402
-from vocagno.rows import cut_rows, join_documents  # noqa: E402
-from vocagno.scores import DocumentScores  # noqa: E402
-from vocagno.token_spans import TokenizedTexts  # noqa: E402
-from vocagno.training import data as data_module  # noqa: E402
-from vocagno.training.data import (  # noqa: E402
+from conftest import tiny_llama
+from vocagno.config import ConfigError, DataConfig, GuidanceConfig, TrainConfig
+from vocagno.rows import cut_rows, join_documents
+from vocagno.scores import DocumentScores
+from vocagno.token_spans import TokenizedTexts
+from vocagno.training import data as data_module
+from vocagno.training.data import (
     COUNTS,
     Collator,
     MicroBatches,
     RowOrder,
     ValidationBatches,
+    check_isolation,
 )
 
 NAN = float("nan")
@@ -145,6 +146,12 @@ def test_isolated_documents_read_nothing_of_each_other():
         for place in (slice(0, 5), slice(5, 9)):
             alone = model(input_ids=tensors["input_ids"][:, place]).logits[0]
             torch.testing.assert_close(packed[place], alone)
+
+
+def test_a_model_that_ignores_the_mask_is_refused():
+    check_isolation(tiny_llama(20, attn_implementation="sdpa"))
+    with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
+        check_isolation(tiny_llama(20, attn_implementation="eager"))
 
 
 def train_config(**options):

@@ -65,6 +65,7 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
         ("[1]", "`text`"),
         ('{"text": 3}', "must be a string, got int"),
         ('{"text": "\\ud800"}', "lone surrogate"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_a_line_that_is_no_document_is_named(tmp_path, line, words):

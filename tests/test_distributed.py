@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import TEXTS, write_corpus  # noqa: E402 - after the check for torch
-from runs import TRAIN, final_weights, metrics, run, write_config  # noqa: E402
+from conftest import TEXTS, write_corpus
+from runs import TRAIN, final_weights, metrics, run, write_config
 
 SCRIPTS = Path(__file__).parent / "distributed"
 LAYOUTS = {"1 x 8": (1, 8), "8 single rows": (1, 1), "2 processes x 4": (2, 4)}
@@ -82,14 +82,21 @@ def test_waiting_for_a_slow_teacher_outlasts_the_process_group(tmp_path, config)
 
 def test_two_processes_log_what_one_does(tmp_path, config):
     """A run of two processes from nothing to a model, with validation and checkpoints."""
-    path = config("two", train={"micro_batch": 4, "eval_every": 3, "steps": 4})
+    held_out = write_corpus(tmp_path / "v.jsonl", TEXTS[:7])
+    options = {"eval_every": 3, "steps": 4}
+    data = {"validation": str(held_out)}
+    path = config("two", train={"micro_batch": 4, **options}, data=data)
     result = run(2, TRAIN, "--config", path)
     assert result.stderr.count("complete: ") == 1
-    training, _ = metrics(tmp_path / "two")
+    training, validation = metrics(tmp_path / "two")
     assert [entry["step"] for entry in training] == [2, 4]
-    one = config("one", train={"micro_batch": 8, "eval_every": 3, "steps": 4})
-    run(1, TRAIN, "--config", one)
-    for mine, theirs in zip(training, metrics(tmp_path / "one")[0], strict=True):
+    run(1, TRAIN, "--config", config("one", train={"micro_batch": 8, **options}, data=data))
+    alone, alone_validation = metrics(tmp_path / "one")
+    assert [entry["step"] for entry in validation] == [3, 4]
+    for mine, theirs in zip(validation, alone_validation, strict=True):
+        assert mine["validation_tokens"] == theirs["validation_tokens"] > 100
+        assert mine["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-4)
+    for mine, theirs in zip(training, alone, strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert mine["kept_fraction"] == theirs["kept_fraction"]
     assert final_weights(tmp_path / "two").keys() == final_weights(tmp_path / "one").keys()

@@ -9,14 +9,14 @@ import oracle
 
 torch = pytest.importorskip("torch")
 
-from vocagno.config import ConfigError, GuidanceConfig  # noqa: E402 - after the check for torch
-from vocagno.training.guidance import (  # noqa: E402
+from vocagno.config import ConfigError, GuidanceConfig
+from vocagno.training.guidance import (
     count_kept,
     excess_loss,
     kept_count,
     token_weights,
 )
-from vocagno.training.losses import causal_shift, teacher_guided_loss, token_nll  # noqa: E402
+from vocagno.training.losses import causal_shift, teacher_guided_loss, token_nll
 
 NAN = float("nan")
 POLICIES = ["include", "exclude", "mean"]
@@ -95,6 +95,10 @@ def test_the_count_is_that_of_the_written_decimal():
             assert torch.equal(kept, (counts + denominator - 1) // denominator)
     assert kept_count(torch.tensor(30), 0.1) == 3  # 0.1 * 30 is a little more than 3 in binary
     assert kept_count(torch.tensor(10), 0.7) == 7
+    assert kept_count(torch.tensor(1000), 1e-7) == 1
+    assert kept_count(torch.tensor(3), 0.33333334) == 2
+    assert kept_count(torch.tensor(3 * 10**9), 1 / 3) == 10**9
+    assert kept_count(torch.tensor(5), 1e-12) == 1
 
 
 def test_a_student_that_is_not_a_number_still_keeps_the_count():

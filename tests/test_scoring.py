@@ -7,19 +7,19 @@ from conftest import TEXTS, tiny_llama, write_corpus
 
 torch = pytest.importorskip("torch")
 
-from vocagno import TokenSpans  # noqa: E402 - after the check for torch
-from vocagno.config import ConfigError, TeacherConfig  # noqa: E402
-from vocagno.corpus import scan  # noqa: E402
-from vocagno.scores import ScoreStore  # noqa: E402
-from vocagno.shards import StoreError  # noqa: E402
-from vocagno.training import head, scoring  # noqa: E402
-from vocagno.training.head import (  # noqa: E402
+from vocagno import TokenSpans
+from vocagno.config import ConfigError, TeacherConfig
+from vocagno.corpus import scan
+from vocagno.scores import ScoreStore
+from vocagno.shards import StoreError
+from vocagno.training import head, scoring
+from vocagno.training.head import (
     UnsupportedModelError,
     chunked_nll,
     hidden_states,
     language_head,
 )
-from vocagno.training.scoring import (  # noqa: E402
+from vocagno.training.scoring import (
     Teacher,
     score_corpus,
     scores_made_from,
@@ -173,11 +173,22 @@ def test_a_folder_with_scores_of_something_else_is_refused(teacher_model, tmp_pa
     corpus = scan(write_corpus(tmp_path / "a.jsonl", TEXTS))
     other = scan(write_corpus(tmp_path / "b.jsonl", TEXTS[1:]))
     scored_store(tmp_path / "store", corpus, config, spans)
-    with pytest.raises(StoreError, match="another text hash"):
+    with pytest.raises(StoreError, match="another text"):
         scored_store(tmp_path / "store", other, config, spans)
     shorter = TeacherConfig(model=str(teacher_model), context=600)
     with pytest.raises(StoreError, match="another context"):
         scored_store(tmp_path / "store", corpus, shorter, spans)
+
+
+def test_a_corpus_that_became_shorter_is_another_text(teacher_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("vocagno.corpus.SHARD_BYTES", 200)
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    scored_store(tmp_path / "store", corpus, config, spans)
+    shorter = scan(write_corpus(tmp_path / "c.jsonl", TEXTS[: corpus.shards[0].documents]))
+    assert shorter.shards[0].text_hash == corpus.shards[0].text_hash
+    with pytest.raises(StoreError, match="another text"):
+        scored_store(tmp_path / "store", shorter, config, spans)
 
 
 def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
@@ -192,17 +203,19 @@ def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
 
     def counted(path, *arguments):
         if len(made) == 2:
+            made.append(None)
             raise KeyboardInterrupt
         made.append(path.name)
         original(path, *arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(scoring, "write_scores", counted)
-        with pytest.raises(KeyboardInterrupt):
-            scored_store(tmp_path / "killed", corpus, config, spans)
+    monkeypatch.setattr(scoring, "write_scores", counted)
+    with pytest.raises(KeyboardInterrupt):
+        scored_store(tmp_path / "killed", corpus, config, spans)
     with pytest.raises(StoreError, match="was not finished"):
         ScoreStore(tmp_path / "killed")
     store = scored_store(tmp_path / "killed", corpus, config, spans)
+    made.remove(None)
+    assert sorted(made) == sorted(f"{shard.name}.arrow" for shard in corpus.shards)
     for index in range(len(whole)):
         np.testing.assert_array_equal(store.document(index).nll, whole.document(index).nll)
 

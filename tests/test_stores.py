@@ -75,13 +75,12 @@ def test_spans_that_do_not_tile_come_back(tmp_path):
     np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
 
 
-def test_a_token_costs_three_and_a_half_bytes(tmp_path):
-    docs = [documents(seed, sizes=(300,))[0] for seed in range(200)]
-    for document in docs:
-        document.spans[:, 1] -= 0
+@pytest.mark.parametrize(("length", "limit"), [(300, 3.5), (40, 5.0)])
+def test_what_a_token_costs(tmp_path, length, limit):
+    docs = [documents(seed, sizes=(length,))[0] for seed in range(200)]
     hashes = [text_hash(str(i)) for i in range(200)]
     write_scores(tmp_path / "s.arrow", hashes, docs, {"text_hash": "h"})
-    assert (tmp_path / "s.arrow").stat().st_size / (200 * 300) <= 3.5
+    assert (tmp_path / "s.arrow").stat().st_size / (200 * length) <= limit
 
 
 def test_damage_is_seen_and_named(tmp_path):

@@ -100,6 +100,8 @@ def _prepare(options: Any) -> dict[str, Any]:
     from vocagno.training.loading import student_tokenizer
     from vocagno.training.materials import prepared_rows
 
+    if options.seq_len < 1:
+        raise InputError(f"--seq_len must be positive, got {options.seq_len}")
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     corpus = scan(options.corpus, options.cache)
     rows = prepared_rows(corpus, tokenizer, options.seq_len, options.cache, show_progress=True)

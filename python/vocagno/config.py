@@ -154,6 +154,12 @@ class OptimizerConfig:
     """Clipping of the norm of the gradient of a step; null: none."""
 
     def __post_init__(self) -> None:
+        _require(
+            all(0 <= beta < 1 for beta in self.betas),
+            f"optimizer.betas must be in [0, 1), got {self.betas}",
+        )
+        _require(self.eps >= 0, f"optimizer.eps is negative: {self.eps}")
+        _require(self.weight_decay >= 0, f"optimizer.weight_decay is negative: {self.weight_decay}")
         _require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
         _require(
             0 <= self.min_lr <= self.lr,
@@ -191,6 +197,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
             _require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
+        _require(self.seed >= 0, f"train.seed is negative: {self.seed}")
         _require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
         _require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
 

@@ -6,9 +6,10 @@ Every line is `{"text": ...}`; other fields are ignored. Blank lines hold no doc
 import gzip
 import hashlib
 import json
+import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,6 +53,15 @@ class Corpus:
 
     path: Path
     shards: list[CorpusShard]
+    _open: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def _at(self, path: Path, offset: int) -> Any:
+        """A file at a place. It stays open, so that a packed one is unpacked once if its shards are
+        read in order, and not from the start for each."""
+        if self._open.get("path") != path:
+            self._open.update(path=path, file=_opened(path))
+        self._open["file"].seek(offset)
+        return self._open["file"]
 
     @property
     def fingerprint(self) -> str:
@@ -67,12 +77,12 @@ class Corpus:
 
         Raises: CorpusError if they are not what they were when the corpus was scanned.
         """
+        path = Path(shard.file)
         texts: list[str] = []
-        with _opened(Path(shard.file)) as file:
-            file.seek(shard.offset)
-            for number in range(shard.line + 1, shard.line + shard.num_lines + 1):
-                text = _document(file.readline(), Path(shard.file), number)
-                texts.extend(() if text is None else (text,))
+        lines = _lines(self._at(path, shard.offset), path)
+        for number in range(shard.line + 1, shard.line + shard.num_lines + 1):
+            text = _document(next(lines, b""), path, number)
+            texts.extend(() if text is None else (text,))
         if texts_hash(text_hash(text) for text in texts) != shard.text_hash:
             raise CorpusError(f"{shard.file}: the file has changed since it was scanned; run again")
         return texts
@@ -122,6 +132,10 @@ def corpus_files(path: Path) -> list[Path]:
         files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
         if not files:
             raise CorpusError(f"{path}: a folder without {' or '.join(_SUFFIXES)} files")
+        others = sorted(entry.name for entry in path.iterdir() if entry not in files)
+        if others:
+            print(f"{path}: not read, being no {' or '.join(_SUFFIXES)}: {', '.join(others)}",
+                  file=sys.stderr)  # fmt: skip
         return files
     if not path.is_file():
         raise CorpusError(f"{path}: no such file or folder; expected JSON Lines, plain or .gz")
@@ -170,7 +184,8 @@ def _opened(path: Path) -> Any:
 def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Lines ended by LF alone (texts may hold U+2028); a damaged .gz is an error of the corpus."""
     try:
-        yield from file
+        for line in file:  # noqa: UP028 - `yield from` would close the file with this generator
+            yield line
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path}: the file is damaged or cut short: {error}") from error
 
@@ -181,7 +196,7 @@ def _document(line: bytes, path: Path, number: int) -> str | None:
         return None
     try:
         entry = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise CorpusError(f"{where}: not JSON in UTF-8 ({error})") from error
     if not isinstance(entry, dict) or "text" not in entry:
         raise CorpusError(f"{where}: expected an object with a `text`, got {line[:60]!r}")

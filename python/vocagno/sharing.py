@@ -6,6 +6,7 @@ again after a while.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,28 +33,33 @@ def share(
         report: is told which items are done, now and then.
     """
     (folder / ".locks").mkdir(parents=True, exist_ok=True)
-    missing = [name for name in names if not done(name)]
-    while missing:
-        report([name for name in names if name not in missing])
-        worked = False
-        for name in missing:
-            worked |= _try(name, folder, done, make)
-            if worked:
-                break  # others may have finished items meanwhile
-        missing = [name for name in missing if not done(name)]
-        if missing and not worked:
+    finished = [name for name in names if done(name)]
+    waiting = deque(name for name in names if name not in set(finished))
+    report(finished)
+    busy = 0  # items in a row that another process is at
+    while waiting:
+        name = waiting.popleft()
+        if _try(name, folder, done, make) or done(name):
+            finished.append(name)
+            report(finished)
+            busy = 0
+        else:
+            waiting.append(name)
+            busy += 1
+        if busy and busy >= len(waiting):
             time.sleep(POLL_SECONDS)
-    report(list(names))
+            busy = 0
 
 
 def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:
-    """Does one item unless it is done or another process has it."""
+    """Does one item unless it is done or another process has it; True if it is done now."""
     lock = FileLock(folder / ".locks" / name)
     try:
         with lock.acquire(timeout=0):
             if not done(name):
+                for left in folder.glob(f".{name}.*.tmp"):
+                    left.unlink(missing_ok=True)  # by a process that was killed
                 make(name)
-                return True
+            return True
     except Timeout:
-        pass  # another process is at it
-    return False
+        return False  # another process is at it

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,10 @@ class Checkpoints:
                     shutil.rmtree(folder)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
-        try:
+        with written_whole(temporary):
             accelerator.save_state(str(temporary))
             state = temporary / f"process_{accelerator.process_index}.json"
             write_json(state, self._process_state())
-        except BaseException:  # a full disk, say: the checkpoints before this one stay
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             publish_folder(temporary, final)
@@ -55,6 +54,8 @@ class Checkpoints:
         """
         folder = self.folder / f"step_{step}"
         self.accelerator.load_state(str(folder))
+        # It brings back Accelerate's count of micro-batches, of which a step may have others now.
+        self.accelerator.step = 0
         path = folder / f"process_{self.accelerator.process_index}.json"
         if not path.is_file():
             return  # saved by fewer processes; the order of the rows needs no random state
@@ -73,6 +74,27 @@ class Checkpoints:
     def _steps(self) -> list[int]:
         names = (path.name.removeprefix("step_") for path in self.folder.glob("step_*"))
         return [int(name) for name in names if name.isdecimal()]
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[None]:
+    """Removes a folder that could not be written to its end.
+
+    Raises: StoreError for what a full disk makes of torch's and safetensors' writers.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StoreError(
+            f"{folder.with_suffix('')} could not be written ({error}); what was saved before is "
+            "as it was; make room and run again"
+        ) from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def publish_folder(temporary: Path, final: Path) -> None:
@@ -110,5 +132,5 @@ def _step_of(line: bytes) -> float:
     """The step of a line; a line cut short by a kill belongs to no step."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return float("inf")

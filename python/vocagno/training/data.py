@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from vocagno.alignment import Reason, align, unmapped_reasons
-from vocagno.config import DataConfig, GuidanceConfig, TrainConfig
+from vocagno.config import ConfigError, DataConfig, GuidanceConfig, TrainConfig
 from vocagno.reduction import reduce
 from vocagno.rows import Row, RowStore
 from vocagno.scores import DocumentScores, ScoreStore
@@ -243,6 +243,33 @@ def isolation(piece_BT: Tensor) -> dict[str, Tensor]:
     return {"position_ids": place_T - start_BT, "attention_mask": mask_BTT[:, None]}
 
 
+def check_isolation(model: Any) -> None:
+    """Proves on two pieces of four tokens that the second is read as if it stood alone.
+
+    Raises: ConfigError for a model (or an attention implementation) that ignores the mask.
+    """
+    ids = torch.arange(8, device=model.device)[None]
+    piece = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]])
+    extra = {name: value.to(model.device) for name, value in isolation(piece).items()}
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            packed = model(input_ids=ids, use_cache=False, **extra).logits[:, 4:]
+            alone = model(input_ids=ids[:, 4:], use_cache=False).logits
+        same = torch.allclose(packed, alone, rtol=1e-3, atol=1e-3)
+    except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not understood
+        same = False
+    finally:
+        model.train(training)
+    if not same:
+        attention = getattr(model.config, "_attn_implementation", None)
+        raise ConfigError(
+            f"data.isolate: {type(model).__name__} with {attention} attention does not keep packed "
+            "documents apart; use a model with sdpa attention, or isolate: false"
+        )
+
+
 def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -> DataLoader[Any]:
     """Loads and collates in this process, or in others beside it."""
     return DataLoader(
@@ -252,6 +279,7 @@ def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=_leave_signals_to_the_parent,
+        generator=torch.Generator(),  # of its own: loading must not move the model's random state
     )
 
 

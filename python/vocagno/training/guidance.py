@@ -14,6 +14,8 @@ from vocagno.config import GuidanceConfig
 IGNORED = -100
 """The label of padding and of tokens that are not predicted."""
 
+_MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
+
 
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
     """How far the student is behind the teacher on each token, in nats; NaN without a teacher loss.
@@ -67,10 +69,11 @@ def roles(
 def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
     """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
 
-    `top_fraction` is read as the decimal that was written: 0.1 of 30 tokens is 3, although the
-    nearest binary fraction to 0.1 is a little larger than 0.1.
+    `top_fraction` is read as what was written: 0.1 of 30 tokens is 3, although the nearest binary
+    fraction to 0.1 is a little larger than 0.1.
     """
-    share = Fraction(repr(float(top_fraction))).limit_denominator(1_000_000)
+    written = Fraction(repr(float(top_fraction)))
+    share = max(written.limit_denominator(_MOST_PARTS), Fraction(1, _MOST_PARTS))
     products = num_competing.long() * share.numerator
     return (products + share.denominator - 1) // share.denominator
 

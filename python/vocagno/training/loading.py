@@ -1,6 +1,8 @@
 """Models and tokenizers from folders, GGUF files or a hub, and names for what they are."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -8,6 +10,7 @@ from typing import Any, cast
 import torch
 
 from vocagno.config import ConfigError, Dtype, StudentConfig, TeacherConfig
+from vocagno.errors import InputError
 from vocagno.files import digest, file_digest, write_json
 from vocagno.token_spans import TokenSpans
 
@@ -25,6 +28,20 @@ class StudentTokenizer:
     eos_id: int
 
 
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Says which option made a library fail, whatever it raises.
+
+    transformers raises errors of many kinds for a wrong name, a damaged file or a wrong field.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{option}: {type(error).__name__}: {error}") from error
+
+
 def token_spans(name: str, gguf_file: str | None = None) -> TokenSpans:
     """Loads a tokenizer from a tokenizer.json(.gz), a folder, a GGUF file in it, or a hub."""
     path = Path(name)
@@ -32,7 +49,8 @@ def token_spans(name: str, gguf_file: str | None = None) -> TokenSpans:
         return TokenSpans(path)
     from transformers import AutoTokenizer
 
-    return TokenSpans(AutoTokenizer.from_pretrained(name, gguf_file=gguf_file))
+    with naming(f"tokenizer {name}"):
+        return TokenSpans(AutoTokenizer.from_pretrained(name, gguf_file=gguf_file))
 
 
 def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
@@ -128,9 +146,10 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        config.model, gguf_file=config.gguf_file, dtype=torch_dtype(config.dtype, device)
-    )
+    with naming("teacher.model"):
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model, gguf_file=config.gguf_file, dtype=torch_dtype(config.dtype, device)
+        )
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -139,7 +158,8 @@ def load_student(config: StudentConfig, vocabulary_size: int, seed: int) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if config.model is not None:
-        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+        with naming("student.model"):
+            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
         check_vocabulary(model, vocabulary_size, "student")
         return model
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
@@ -150,11 +170,13 @@ def load_student(config: StudentConfig, vocabulary_size: int, seed: int) -> Any:
         )
     torch.manual_seed(seed)
     fields = {key: value for key, value in architecture.items() if key != "model_type"}
-    settings = AutoConfig.for_model(architecture["model_type"], **fields)
+    with naming("student.architecture"):
+        settings = AutoConfig.for_model(architecture["model_type"], **fields)
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
         raise ConfigError(f"student.architecture.{unknown[0]}: no field of {kind}")
-    return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+    with naming("student.architecture"):
+        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
 
 
 def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
@@ -167,14 +189,25 @@ def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
         )
 
 
+def check_positions(model: Any, length: int, option: str, role: str) -> None:
+    """Refuses sequences longer than those the model was made for."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise ConfigError(f"{option}: {length} tokens, but the {role} reads at most {limit}")
+
+
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
     """The student's tokenizer in the form that `save_pretrained` writes beside a model."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if not Path(tokenizer.source).is_file():
-        return AutoTokenizer.from_pretrained(tokenizer.source)
     prefix = tokenizer.spans.prefix_ids
     bos = tokenizer.spans.token(prefix[0]) if len(prefix) == 1 else None
+    if not Path(tokenizer.source).is_file():
+        with naming("student.tokenizer"):
+            loaded = AutoTokenizer.from_pretrained(tokenizer.source)
+        loaded.eos_token = tokenizer.eos
+        loaded.bos_token = loaded.bos_token or bos
+        return loaded
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.spans.tokenizer_copy(), bos_token=bos, eos_token=tokenizer.eos
     )

@@ -4,7 +4,6 @@ A step is: its micro-batches are loaded, their counts added up over all processe
 then forward and backward through each, the loss scaled by one count for the whole step.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from vocagno.config import Config
 from vocagno.rows import RowStore
-from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder
+from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
 from vocagno.training.data import (
     COUNTS,
     Batch,
@@ -25,9 +24,15 @@ from vocagno.training.data import (
     MicroBatches,
     RowOrder,
     ValidationBatches,
+    check_isolation,
     loader,
 )
-from vocagno.training.loading import StudentTokenizer, load_student, transformers_tokenizer
+from vocagno.training.loading import (
+    StudentTokenizer,
+    check_positions,
+    load_student,
+    transformers_tokenizer,
+)
 from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window
 from vocagno.training.optimization import (
@@ -37,7 +42,7 @@ from vocagno.training.optimization import (
     loss_scale,
     set_learning_rate,
 )
-from vocagno.training.processes import HostSum, StopRequest
+from vocagno.training.processes import HostSum, StopRequest, agreed
 from vocagno.training.progress import Progress
 from vocagno.training.student import SUMS, GuidedStudent
 
@@ -53,8 +58,12 @@ class Training:
         tokenizer: StudentTokenizer,
     ) -> None:
         self.config, self.accelerator = config, accelerator
-        self.materials, self.tokenizer = materials, tokenizer
+        self.materials = materials
+        self.final_tokenizer = transformers_tokenizer(tokenizer)
         model = load_student(config.student, tokenizer.spans.vocabulary_size, config.train.seed)
+        check_positions(model, config.data.seq_len, "data.seq_len", "student")
+        if config.data.isolate:
+            check_isolation(model)
         student = GuidedStudent(model, config.guidance)
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
@@ -65,28 +74,34 @@ class Training:
         self.checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
         )
-        self.stop = StopRequest()
 
     def run(self) -> bool:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
+        with StopRequest() as self.stop:
+            return self._run()
+
+    def _run(self) -> bool:
         config = self.config
-        first_step = self.checkpoints.latest()
+        first_step = agreed(self.checkpoints.latest())
         if first_step:
             self.checkpoints.load(first_step)
         self.log = self._metrics_log(first_step)
         batches = iter(self._loader(first_step))
-        window = Window(self.accelerator.device)
+        window = None
         main = self.accelerator.is_main_process
         total = config.train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
             for step in range(first_step, total):
+                window = window or Window(self.accelerator.device)
                 stopped = self._step(step, batches, window)
                 done = step + 1
-                if done % config.train.log_every == 0 or done == total or stopped:
-                    window = self._report(done, window, progress)
+                saving = done % config.train.checkpoint_every == 0 or done == total or stopped
+                if done % config.train.log_every == 0 or saving:  # checked before it is saved
+                    self._report(done, window, progress)
+                    window = None
                 if done % config.train.eval_every == 0 or done == total:
                     self._validate(done)
-                if done % config.train.checkpoint_every == 0 or done == total or stopped:
+                if saving:
                     self.checkpoints.save(done)
                 if stopped and done < total:
                     return False
@@ -142,8 +157,8 @@ class Training:
         self.optimizer.zero_grad()
         return norm
 
-    def _report(self, done: int, window: "Window", progress: Progress) -> "Window":
-        """Writes the window's metrics and starts a new one."""
+    def _report(self, done: int, window: "Window", progress: Progress) -> None:
+        """Writes the window's metrics, and stops the run if they are not those of one."""
         sums = self.host_sum(window.sums.cpu())
         entry = window.entry(done, dict(zip(SUMS, sums.tolist(), strict=True)))
         entry["lr"] = learning_rate(done - 1, self.config.train.steps, self.config.optimizer)
@@ -151,7 +166,6 @@ class Training:
             self.log.write(entry)
         progress.at(done, f"loss {entry['loss']:.3f}, kept {entry['kept_fraction']:.0%}")
         check_window(entry, self.config.guidance)
-        return Window(self.accelerator.device)
 
     def _validate(self, done: int) -> None:
         """Logs the mean loss over the held-out text."""
@@ -197,21 +211,13 @@ class Training:
             model = accelerator.unwrap_model(self.student).model
             prefix = "model."
             weights = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-            model.save_pretrained(temporary, state_dict=weights)
-            transformers_tokenizer(self.tokenizer).save_pretrained(temporary)
-            publish_folder(temporary, final)
+            with written_whole(temporary):
+                model.save_pretrained(temporary, state_dict=weights)
+                self.final_tokenizer.save_pretrained(temporary)
+                publish_folder(temporary, final)
         accelerator.wait_for_everyone()
 
 
 def final_folder(config: Config) -> Path:
     """Where the trained model lies when the run is complete."""
     return config.output / "final"
-
-
-def summary(output: Path) -> dict[str, Any]:
-    """The last training and validation entries of a run's metrics, in one."""
-    entries = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    result: dict[str, Any] = {}
-    for entry in entries:
-        result |= entry
-    return result

@@ -1,24 +1,28 @@
 """`accelerate launch train.py`: from the command line to the exit status."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vocagno._vocagno import SpanError
 from vocagno.config import Config, ConfigError
 from vocagno.errors import InputError
-from vocagno.files import appearing
-from vocagno.training.processes import UNFINISHED, start
+from vocagno.files import appearing, write_json
+from vocagno.training.processes import UNFINISHED, agreed, start
+
+if TYPE_CHECKING:
+    from vocagno.training.materials import Materials
 
 # Options that may change when a run goes on: they decide how it is carried out, not what it is.
 _FREE = (
     "data.cache", "data.num_workers", "output", "train.checkpoint_every",
     "train.collective_timeout",
-    "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.micro_batch",
+    "train.keep_checkpoints", "train.log_every", "train.eval_every",
 )  # fmt: skip
 
 
@@ -78,12 +82,13 @@ def train(config: Config, resolved: str) -> bool:
 
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)
-    if final_folder(config).is_dir():
+    if agreed(final_folder(config).is_dir()):
         if main_process:
             print(f"complete: {final_folder(config)}", file=sys.stderr)
         return True
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
     materials = gather_materials(config, tokenizer, accelerator.device, show_progress=main_process)
+    _same_materials(config, materials, write=main_process)
     torch.manual_seed(config.train.seed)
     complete = Training(config, accelerator, materials, tokenizer).run()
     if main_process:
@@ -100,7 +105,7 @@ def _same_run(config: Config, resolved: str, *, write: bool) -> None:
     if kept.is_file():
         before, _ = parse(["--config", str(kept)])
         for name, value in _flat(asdict(before)).items():
-            if name not in _FREE and value != now.get(name):
+            if name not in _free(config) and value != now.get(name):
                 raise ConfigError(
                     f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
                     "choose another `output`, or delete that one"
@@ -108,6 +113,36 @@ def _same_run(config: Config, resolved: str, *, write: bool) -> None:
     elif write:
         with appearing(kept) as file:
             file.write(resolved.encode())
+
+
+def _free(config: Config) -> tuple[str, ...]:
+    """What may change: the cut of a step too, unless tokens are ranked in its pieces."""
+    return _FREE if config.guidance.scope == "micro_batch" else (*_FREE, "train.micro_batch")
+
+
+def _same_materials(config: Config, materials: "Materials", *, write: bool) -> None:
+    """Refuses to go on with another text, tokenizer or teacher under the same names."""
+    path = config.output / "materials.json"
+    now = {
+        name: {"text": store.text_hashes, **store.manifest.made_from}
+        for name, store in (("rows", materials.rows), ("scores", materials.scores))
+        if store is not None
+    }
+    if path.is_file():
+        before = json.loads(path.read_bytes())
+        changed = [
+            f"{key.replace('_', ' ')} of the {name}"
+            for name, values in now.items()
+            for key, value in values.items()
+            if before.get(name, {}).get(key) != value
+        ]
+        if changed:
+            raise ConfigError(
+                f"output: the run in {config.output} was made with another {changed[0]}; choose "
+                "another `output`, or delete that one"
+            )
+    elif write:
+        write_json(path, now)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -44,6 +44,8 @@ def gather_materials(
         validation = prepared_rows(
             held_out, tokenizer, data.seq_len, data.cache, show_progress=show_progress
         )
+        if not len(validation):
+            raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
     scores = None
     if config.guidance.method != "cpt":
         scores = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
@@ -72,8 +74,9 @@ def cached_scores(
     """The teacher's scores of a corpus, in `folder` or the cache; made first where missing."""
     if config.model is None:
         raise ConfigError("teacher.model: needed to score a corpus")
+    weights = weights_identity(config, cache)
     spans = teacher_spans(config)
-    made_from = scores_made_from(config, spans, weights_identity(config, cache), device)
+    made_from = scores_made_from(config, spans, weights, device)
     folder = folder or cache / "scores" / store_key(corpus, made_from)
     score_corpus(corpus, folder, config, spans, made_from, device, show_progress=show_progress)
     return ScoreStore(folder)

@@ -51,11 +51,12 @@ class Window:
         if counts["with_text"]:  # aligned to a teacher
             entry |= {
                 "coverage": counts["mapped"] / counts["with_text"],
-                "scored": counts["scored"] / max(1, counts["scorable"]),
                 "mean_excess_loss": sums["excess"] / scored,
                 "mean_teacher_loss": sums["teacher"] / scored,
                 "unmapped": {reason: counts[reason] for reason in _REASONS},
             }
+        if counts["scorable"]:
+            entry["scored"] = counts["scored"] / counts["scorable"]
         return entry
 
 
@@ -65,21 +66,22 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
     Raises: GuidanceError below `guidance.min_coverage` (says which reason dominates), and for a
         loss that is not finite.
     """
-    if not entry["loss"] < float("inf"):
-        raise GuidanceError(
-            f"step {entry['step']}: the loss is {entry['loss']}; lower optimizer.lr, or look at "
-            "the rows of the last steps. The last checkpoint is as it was."
-        )
+    for name in ("loss", "grad_norm"):
+        if not abs(entry[name]) < float("inf"):
+            raise GuidanceError(
+                f"step {entry['step']}: {name} is {entry[name]}; lower optimizer.lr, or look at "
+                "the rows of the last steps. The last checkpoint is as it was."
+            )
     if guidance.method == "cpt":
         return
-    for name in ("coverage", "scored"):
-        share = entry.get(name, 0.0)
+    for name, possible in (("coverage", ("truncated", "hole")), ("scored", _REASONS[1:])):
+        share = entry.get(name, 1.0)  # absent: no token that could be mapped, or scored
         if share < guidance.min_coverage:
-            reasons = {r: n for r, n in entry.get("unmapped", {}).items() if r != "special"}
-            worst = max(reasons, key=lambda reason: reasons[reason], default="no text")
+            reasons = {reason: entry["unmapped"][reason] for reason in possible}
+            worst = max(reasons, key=lambda reason: reasons[reason])
             raise GuidanceError(
                 f"step {entry['step']}: {name} is {share:.2%}, below guidance.min_coverage "
                 f"{guidance.min_coverage:.2%}; most of the others are {worst} "
-                f"({reasons.get(worst, 0)} tokens). Without a teacher loss these tokens train as "
+                f"({reasons[worst]} tokens). Without a teacher loss these tokens train as "
                 "in naive pretraining: look at both tokenizers' spans, or lower the limit."
             )

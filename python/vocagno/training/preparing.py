@@ -15,6 +15,7 @@ ROWS = StoreKind(KIND, VERSION, UNIT, "preparing")
 def rows_made_from(tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
     """What decides the rows of a text, apart from the text."""
     return {
+        "format": f"{KIND} {VERSION}",
         "tokenizer": tokenizer.spans.fingerprint,
         "prefix": list(tokenizer.spans.prefix_ids),
         "eos": tokenizer.eos_id,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor
 
 from vocagno.config import Config, ConfigError
@@ -60,12 +60,25 @@ class HostSum:
         return total
 
 
+def agreed(value: Any) -> Any:
+    """The first process's value on every process: what they see of a shared folder may differ."""
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
+
+
 class StopRequest:
-    """Turns SIGTERM into a flag that the loop reads between steps."""
+    """Turns SIGTERM into a flag that the loop reads between steps, while the block lasts."""
 
     def __init__(self) -> None:
         self.received = False
-        signal.signal(signal.SIGTERM, self._receive)
+
+    def __enter__(self) -> "StopRequest":
+        self._before = signal.signal(signal.SIGTERM, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
 
     def _receive(self, number: int, frame: Any) -> None:
         self.received = True

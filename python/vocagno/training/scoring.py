@@ -18,7 +18,13 @@ from vocagno.corpus import Corpus, CorpusShard, text_hash
 from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, write_scores
 from vocagno.token_spans import TokenSpans
 from vocagno.training.head import chunked_nll, hidden_states, language_head
-from vocagno.training.loading import check_vocabulary, load_teacher, teacher_prefix, torch_dtype
+from vocagno.training.loading import (
+    check_positions,
+    check_vocabulary,
+    load_teacher,
+    teacher_prefix,
+    torch_dtype,
+)
 from vocagno.training.losses import causal_shift
 from vocagno.training.stores import StoreKind, make_store
 
@@ -63,6 +69,7 @@ class Teacher:
         self.prefix = np.array(teacher_prefix(config, spans), np.int64)
         self.model = load_teacher(config, device)
         check_vocabulary(self.model, spans.vocabulary_size, "teacher")
+        check_positions(self.model, config.context, "teacher.context", "teacher")
         self.head = language_head(self.model)
 
     def score(
@@ -143,6 +150,7 @@ def scores_made_from(
 ) -> dict[str, Any]:
     """What decides the scores of a text, apart from the text."""
     return {
+        "format": f"{KIND} {VERSION}",
         "teacher": weights,
         "tokenizer": spans.fingerprint,
         "prefix": list(teacher_prefix(config, spans)),

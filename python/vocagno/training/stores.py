@@ -7,7 +7,7 @@ from typing import Any
 
 from vocagno.corpus import Corpus, CorpusShard
 from vocagno.files import digest
-from vocagno.shards import MANIFEST, Shard, StoreError, finish_store
+from vocagno.shards import MANIFEST, Manifest, Shard, StoreError, finish_store
 from vocagno.sharing import share
 from vocagno.training.progress import Progress
 
@@ -44,7 +44,16 @@ def make_store(
             argument now and then which fraction of the shard is done.
     Raises: StoreError if the folder holds shards of another text or other settings.
     """
-    if (folder / MANIFEST).is_file() and all(_done(folder, s, made_from) for s in corpus.shards):
+    if (folder / MANIFEST).is_file():
+        store = Manifest.load(folder, kind.kind, kind.version)
+        ours = [(shard.name, shard.text_hash) for shard in corpus.shards]
+        theirs = [(shard["name"], shard["text_hash"]) for shard in store.shards]
+        if ours != theirs or store.made_from != made_from:
+            what = "text" if ours != theirs else _first_difference(store.made_from, made_from)
+            raise StoreError(
+                f"{folder}: holds finished {kind.kind} of another {what}; name another folder, or "
+                "delete this one"
+            )
         return
     shards = {shard.name: shard for shard in corpus.shards}
     total = sum(shard.text_bytes for shard in corpus.shards)
@@ -78,6 +87,11 @@ def make_store(
     )  # fmt: skip
 
 
+def _first_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
+    return f"{key.replace('_', ' ')} ({found.get(key)}, now {expected.get(key)})"
+
+
 def _path(folder: Path, shard: CorpusShard) -> Path:
     return folder / f"{shard.name}.arrow"
 
@@ -87,11 +101,12 @@ def _done(folder: Path, shard: CorpusShard, made_from: dict[str, Any]) -> bool:
     path = _path(folder, shard)
     if not path.is_file():
         return False
-    found = Shard(path).metadata
-    for key, value in {**made_from, "text_hash": shard.text_hash}.items():
-        if found.get(key) != value:
-            raise StoreError(
-                f"{path}: was made with another {key.replace('_', ' ')} ({found.get(key)}, now "
-                f"{value}); name another folder, or delete this one"
-            )
+    metadata = Shard(path).metadata
+    expected = {**made_from, "text_hash": shard.text_hash}
+    found = {key: metadata.get(key) for key in expected}
+    if found != expected:
+        raise StoreError(
+            f"{path}: was made with another {_first_difference(found, expected)}; name another "
+            "folder, or delete this one"
+        )
     return True

@@ -1,0 +1,1 @@
+"""`make quickstart`: corpus, tokenizers, teacher, and a student trained with and without it."""

@@ -1,0 +1,130 @@
+"""`make quickstart`: trains the same student twice, prints one table, draws one page."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocagno.errors import InputError
+from vocagno.quickstart.assets import FOLDER, make_assets
+
+CONFIGS = Path("configs")
+COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A held-out problem."""
+
+    question: str
+    answer: str
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Runs the whole quickstart; the exit status."""
+    parser = argparse.ArgumentParser(prog="vocagno.quickstart", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1, help="starts and orders of the rows to try")
+    seeds = range(parser.parse_args(arguments).seeds)
+    started = time.monotonic()
+    if not (CONFIGS / "quickstart-guided.yaml").is_file():
+        print("error: run this in the folder of the project, which holds configs/", file=sys.stderr)
+        return 2
+    try:
+        make_assets(CONFIGS)
+        students = [_train(name, seed) for seed in seeds for name in ("naive", "guided")]
+    except InputError as error:
+        print(f"error: {error}\n`make clean` removes what earlier runs left.", file=sys.stderr)
+        return 2
+    rows = [_row("teacher", FOLDER / "teacher")]
+    rows += [_row(run.name.replace("-", " "), run) for run in students]
+    page = FOLDER / "quickstart.html"
+    _draw(page, rows)
+    print(_table(rows))
+    print(f"\nheld-out loss: nats a token of clean text; the two students share one tokenizer and\n"
+          f"one start, the teacher has its own. {time.monotonic() - started:.0f} s in all.\n"
+          f"what the teacher chose: {page}")  # fmt: skip
+    return 0
+
+
+def _train(name: str, seed: int) -> Path:
+    """Trains one student in this process; the folder of the run."""
+    from vocagno.training.main import main as train
+
+    run = FOLDER / (f"{name}-seed-{seed}" if seed else name)
+    print(f"training the {name} student", file=sys.stderr)
+    options = ["--train.seed", str(seed), "--output", str(run)]
+    status = train(["--config", str(CONFIGS / f"quickstart-{name}.yaml"), *options])
+    if status != 0:
+        raise InputError(f"training the {name} student ended with status {status}")
+    return run
+
+
+def _row(name: str, run: Path) -> dict[str, str]:
+    """A line of the table, from what the run logged and from the problems asked afterwards."""
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [entry for entry in entries if "loss" in entry]
+    held_out = [entry for entry in entries if "validation_loss" in entry][-1]["validation_loss"]
+    tokens = sum(entry["tokens"] for entry in steps)
+    seconds = sum(entry["tokens"] / entry["tokens_per_s"] for entry in steps)
+    kept = sum(entry["kept_fraction"] * entry["tokens"] for entry in steps) / tokens
+    values = (
+        name,
+        f"{held_out:.4f}",
+        f"{_accuracy(run):.1%}",
+        f"{tokens / seconds:,.0f}",
+        f"{kept:.1%}",
+    )
+    return dict(zip(COLUMNS, values, strict=True))  # fmt: skip
+
+
+def _accuracy(run: Path) -> float:
+    """Share of the held-out problems that the final model of a run solves."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from vocagno.quickstart.accuracy import exact_answer_accuracy
+
+    lines = (FOLDER / "corpus" / "problems.jsonl").read_text(encoding="utf-8").splitlines()
+    problems = [Asked(**json.loads(line)) for line in lines]
+    model, tokenizer = _loaded(AutoModelForCausalLM, run), _loaded(AutoTokenizer, run)
+    return exact_answer_accuracy(model, tokenizer, problems)
+
+
+def _loaded(kind: Any, run: Path) -> Any:
+    return kind.from_pretrained(run / "final")
+
+
+def _draw(page: Path, rows: list[dict[str, str]]) -> None:
+    from vocagno.picture import render_page
+    from vocagno.quickstart.passages import passages
+    from vocagno.training.main import parse
+
+    config, _ = parse(["--config", str(CONFIGS / "quickstart-guided.yaml")])
+    introduction = (
+        "The same student, trained twice from one start on the same text: on every token, and on "
+        "the tokens where it is furthest behind a teacher whose tokenizer is another one."
+    )
+    html = render_page(
+        title="A student, a teacher, two vocabularies", introduction=introduction,
+        summary_rows=rows, passages=passages(config),
+    )  # fmt: skip
+    page.write_text(html, encoding="utf-8")
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    lines = [COLUMNS, *(tuple(row.values()) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""Exact-answer accuracy: greedy answers to held-out questions, compared with the gold ones."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from transformers import GenerationConfig
+
+from vocagno.quickstart.problems import ANSWER_PREFIX
+
+
+class Question(Protocol):
+    """What is asked and the answer that counts as right; `problems.Problem` is one."""
+
+    @property
+    def question(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+
+
+def exact_answer_accuracy(
+    model: Any,
+    tokenizer: Any,
+    problems: Sequence[Question],
+    *,
+    max_new_tokens: int = 64,
+    batch_size: int = 100,
+) -> float:
+    """Share of `problems` whose greedy continuation gives exactly the gold answer, in [0, 1].
+
+    Args:
+        model: a causal LM of transformers; its training mode is as before afterwards.
+        tokenizer: its fast tokenizer; its BOS, if it has one, starts every prompt.
+        max_new_tokens: most tokens to add to a question; no answer by then is a wrong one.
+        batch_size: questions answered together.
+    """
+    if not problems:
+        raise ValueError("problems is empty: there is nothing to measure the accuracy on")
+    prompts = [f"{problem.question}\n" for problem in problems]
+    texts = greedy_texts(
+        model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size
+    )
+    right = sum(
+        final_answer(text) == problem.answer for text, problem in zip(texts, problems, strict=True)
+    )
+    return right / len(problems)
+
+
+def final_answer(text: str) -> str | None:
+    """What follows `Answer: ` on the first line that starts so; None if there is no such line."""
+    match = re.search(rf"^{re.escape(ANSWER_PREFIX)}(.*)$", text, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def greedy_texts(
+    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int, batch_size: int
+) -> list[str]:
+    """Continues each prompt greedily; returns the new text alone.
+
+    Prompts of similar length share a batch, so that little of it is padding.
+    """
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    ids = [bos + row for row in tokenizer(list(prompts), add_special_tokens=False)["input_ids"]]
+    by_length = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    texts = [""] * len(ids)
+    was_training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(ids), batch_size):
+            rows = by_length[start : start + batch_size]
+            new_texts = _continue(model, tokenizer, [ids[row] for row in rows], max_new_tokens)
+            for row, text in zip(rows, new_texts, strict=True):
+                texts[row] = text
+    finally:
+        model.train(was_training)
+    return texts
+
+
+@torch.inference_mode()
+def _continue(
+    model: Any, tokenizer: Any, prompts: list[list[int]], max_new_tokens: int
+) -> list[str]:
+    """One batch of `greedy_texts`, with padding on the left."""
+    width = max(map(len, prompts))
+    pads = [width - len(prompt) for prompt in prompts]
+    rows = [[0] * pad + prompt for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * (width - pad) for pad in pads]
+    output = model.generate(
+        input_ids=torch.tensor(rows, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=GenerationConfig(
+            max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0,
+            eos_token_id=tokenizer.eos_token_id,
+        ),
+    )  # fmt: skip
+    new = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
+    return [str(text) for text in new]

@@ -1,0 +1,67 @@
+"""What the quickstart's student needs, made on this machine: texts, tokenizers, a teacher."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from vocagno.errors import InputError
+from vocagno.sharing import share
+
+FOLDER = Path("runs/quickstart")
+"""Everything the quickstart makes lies here; the files in `configs/` name it too."""
+
+TRAIN_DOCUMENTS = 2200
+TEACHER_DOCUMENTS = 5000
+VALID_DOCUMENTS = 150
+QUESTIONS = 200
+NOISE_FRACTION = 0.2
+"""Share of the lines of the student's corpus that nobody can predict."""
+
+_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def make_assets(configs: Path, folder: Path = FOLDER) -> None:
+    """Makes what is missing; several processes may call this at once.
+
+    Args:
+        configs: the folder with `quickstart-teacher.yaml`.
+    """
+    tokenizers, teacher = folder / "tokenizers", folder / "teacher" / "final"
+    share(["texts"], folder, done=lambda _: tokenizers.is_dir(), make=lambda _: _make_texts(folder))
+    share(
+        ["teacher"], folder, done=lambda _: teacher.is_dir(), make=lambda _: _train_teacher(configs)
+    )
+
+
+def _make_texts(folder: Path) -> None:
+    """Writes the corpora and trains both tokenizers on them."""
+    from vocagno.quickstart.problems import write_corpus
+    from vocagno.quickstart.tokenizers import train_tokenizers
+
+    print("writing the corpus, training two tokenizers", file=sys.stderr)
+    paths = write_corpus(
+        folder / "corpus", train_documents=TRAIN_DOCUMENTS, valid_documents=VALID_DOCUMENTS,
+        questions=QUESTIONS, noise_fraction=NOISE_FRACTION, teacher_documents=TEACHER_DOCUMENTS,
+    )  # fmt: skip
+    with paths["train"].open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line in lines]
+    unfinished = folder / "tokenizers.tmp"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    train_tokenizers(texts, unfinished)
+    unfinished.rename(folder / "tokenizers")
+
+
+def _train_teacher(configs: Path) -> None:
+    """Trains the teacher by the naive method, in one process, whoever calls."""
+    print("training the teacher", file=sys.stderr)
+    environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
+    command = [sys.executable, "-m", "vocagno.training"]
+    status = subprocess.run(
+        [*command, "--config", str(configs / "quickstart-teacher.yaml")],
+        env=environment, check=False,
+    ).returncode  # fmt: skip
+    if status != 0:
+        raise InputError(f"training the quickstart's teacher failed with status {status}")

@@ -1,0 +1,87 @@
+"""On a CUDA device: the same answers as on the CPU, without the host waiting."""
+
+import numpy as np
+import pytest
+
+import vocagno
+
+torch = pytest.importorskip("torch")
+
+from conftest import tiny_llama
+from vocagno.config import GuidanceConfig
+from vocagno.training.guidance import token_weights
+from vocagno.training.head import chunked_nll, hidden_states, language_head
+from vocagno.training.segments import segment_reduce
+from vocagno.training.student import GuidedStudent
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.fixture
+def no_waiting():
+    """Any operation that makes the host wait for the device is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def batch(rows=4, length=64):
+    generator = torch.Generator().manual_seed(0)
+    student = torch.randint(0, 5, (rows, length), generator=generator).float()
+    teacher = torch.randint(0, 3, (rows, length), generator=generator).float()
+    teacher[:, ::7] = torch.nan
+    labels = torch.randint(0, 50, (rows, length), generator=generator)
+    labels[:, -3:] = -100
+    return student, teacher, labels
+
+
+@pytest.mark.parametrize("scope", ["sequence", "micro_batch"])
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
+    config = GuidanceConfig(scope=scope, unmapped=unmapped)
+    tensors = batch()
+    on_device = [tensor.cuda(non_blocking=True) for tensor in tensors]
+    weights = token_weights(*on_device, config)
+    torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(weights.cpu(), token_weights(*tensors, config))
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
+def test_reduction_is_that_of_rust(no_waiting, how):
+    rng = np.random.default_rng(0)
+    losses = rng.exponential(2, 5_000).astype(np.float32)
+    losses[::11] = np.nan
+    first = rng.integers(0, 4_000, 3_000)
+    mapping = np.stack([first, first + rng.integers(1, 1_000, 3_000)], 1).astype(np.int32)
+    mapping[::13] = -1
+    on_device = [torch.from_numpy(array).cuda(non_blocking=True) for array in (losses, mapping)]
+    result = segment_reduce(*on_device, how)
+    torch.cuda.set_sync_debug_mode("default")
+    np.testing.assert_allclose(result.cpu(), vocagno.reduce(losses, mapping, how), rtol=1e-5)
+
+
+def test_a_step_does_not_make_the_host_wait():
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig()).cuda()
+    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    ids = labels.clamp_min(0)
+    student(ids, labels, teacher)[0].backward()  # what is set up once may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        student(ids, labels, teacher)[0].backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_bfloat16_operands_give_float32_losses():
+    model = tiny_llama(50).bfloat16().cuda()
+    head = language_head(model)
+    ids = torch.randint(0, 50, (1, 33), device="cuda")
+    with torch.inference_mode():
+        hidden = hidden_states(model, ids[:, :-1])[0]
+        exact = (hidden.double() @ head.weight_VH.double().T).log_softmax(-1)
+    nll = chunked_nll(hidden, head, ids[0, 1:])
+    expected = -exact.gather(1, ids[0, 1:, None]).squeeze(1)
+    torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,64 @@
+"""The whole quickstart with few documents and steps: everything but the figures."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from vocagno.quickstart import __main__ as quickstart
+from vocagno.quickstart import assets
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The project's own configurations, cut down, in an empty folder."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
+    monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
+    monkeypatch.setattr(assets, "QUESTIONS", 5)
+    (tmp_path / "configs").mkdir()
+    for name in ("teacher", "naive", "guided"):
+        config = yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
+        config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
+        config["optimizer"]["warmup_steps"] = 1
+        (tmp_path / "configs" / f"quickstart-{name}.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_it_ends_in_a_table_and_a_page(small, capsys):
+    assert quickstart.main() == 0
+    output = capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
+    assert lines["naive"][-1] == "100.0%"
+    assert 40 < float(lines["guided"][-1].rstrip("%")) < 50
+    page = (small / "runs" / "quickstart" / "quickstart.html").read_text(encoding="utf-8")
+    assert "<html" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    for row in ("teacher", "naive", "guided"):
+        assert row in page
+
+
+def test_naive_and_guided_differ_in_guidance_alone():
+    """Same start, same tokens: nothing else in the two files may differ."""
+    naive, guided = (
+        yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
+        for name in ("naive", "guided")
+    )
+    for config in (naive, guided):
+        for key in ("guidance", "teacher", "output"):
+            config.pop(key, None)
+    assert naive == guided
+
+
+def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert quickstart.main() == 2
+    assert "folder of the project" in capsys.readouterr().err

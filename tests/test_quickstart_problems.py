@@ -1,0 +1,271 @@
+"""The quickstart's corpus, its two tokenizers and its accuracy: same seed, same files, no leaks."""
+
+import itertools
+import json
+import random
+import re
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from vocagno.quickstart import accuracy, problems, tokenizers
+
+SIZES = {"train_documents": 400, "valid_documents": 50, "questions": 100, "noise_fraction": 0.4}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    paths = problems.write_corpus(
+        tmp_path_factory.mktemp("corpus"), seed=3, teacher_documents=100, **SIZES
+    )
+    return {
+        name: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for name, path in paths.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def texts(corpus):
+    return [row["text"] for row in corpus["train"]]
+
+
+@pytest.fixture(scope="module")
+def folders(texts, tmp_path_factory):
+    return tokenizers.train_tokenizers(texts, tmp_path_factory.mktemp("tokenizers"))
+
+
+@pytest.fixture(params=["student", "teacher"])
+def tokenizer(request, folders):
+    return transformers.AutoTokenizer.from_pretrained(folders[request.param == "teacher"])
+
+
+# ---- problems
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path):
+    first = problems.write_corpus(tmp_path / "a", seed=1, **SIZES)
+    again = problems.write_corpus(tmp_path / "b", seed=1, **SIZES)
+    other = problems.write_corpus(tmp_path / "c", seed=2, **SIZES)
+    for name in ("train", "valid-clean", "problems"):
+        assert first[name].read_bytes() == again[name].read_bytes()
+        assert first[name].read_bytes() != other[name].read_bytes()
+
+
+def test_no_held_out_question_is_trained_on(corpus):
+    held_out = {row["question"] for row in corpus["problems"]}
+    assert len(held_out) == SIZES["questions"]
+    for name in ("train", "teacher-train"):
+        lines = {line for row in corpus[name] for line in row["text"].splitlines()}
+        assert not held_out & lines
+    valid = {line for row in corpus["valid-clean"] for line in row["text"].splitlines()}
+    train = {line for row in corpus["train"] for line in row["text"].splitlines()}
+    assert not {line for line in valid & train if line.endswith(("?", "$x$."))}
+
+
+@pytest.mark.parametrize("template", problems.TEMPLATES, ids=lambda t: t.__name__)
+def test_the_question_decides_the_side(template):
+    """Equal questions have equal operands, and each template has problems on both sides."""
+    rng, sides, answers = random.Random(0), {}, {}
+    for _ in range(3_000):
+        drawn = template(rng)
+        assert sides.setdefault(drawn.question, drawn.held_out) == drawn.held_out
+        assert answers.setdefault(drawn.question, drawn.answer) == drawn.answer
+    assert 0.04 < sum(sides.values()) / len(sides) < 0.25
+
+
+def value(term):
+    """The number that a term of a working stands for, with x and π left out."""
+    term = re.sub(r"\\frac\{(\d+)\}\{(\d+)\}", r"\1÷\2", term).replace("$", "")
+    if term.strip() == "x":
+        return None
+    numbers = [Fraction(n) for n in re.findall(r"\d+", term)]
+    signs = re.findall(r"[+−×÷-]", re.sub(r"×\s*π|[πx]", "", term))
+    result = numbers[0]
+    for sign, number in zip(signs, numbers[1:], strict=True):
+        result = {
+            "+": result + number,
+            "−": result - number,
+            "-": result - number,
+            "×": result * number,
+            "÷": result / number,
+        }[sign]
+    return result
+
+
+@pytest.mark.parametrize("template", problems.TEMPLATES, ids=lambda t: t.__name__)
+def test_every_line_of_the_working_is_true(template):
+    rng = random.Random(1)
+    for _ in range(300):
+        drawn = template(rng)
+        for line in drawn.working:
+            terms = line.split(": ")[-1].split(" = ")
+            values = [value(term) for term in terms if not re.fullmatch(r"\$?\d*x", term)]
+            assert len(set(values)) == 1, line
+        last = re.findall(r"\d+", drawn.working[-1])[-1]
+        assert re.findall(r"\d+", drawn.answer) == [last]
+
+
+def test_noise_has_its_share_of_lines_and_stands_between_problems():
+    rows = list(problems.documents(5, 500, 0.4))
+    clean = list(problems.documents(5, 500, 0.0))
+    blocks = [block for row in rows for block in row["text"].strip().split("\n\n")]
+    mathematics = [block for block in blocks if problems.ANSWER_PREFIX in block]
+    lines = sum(block.count("\n") + 1 for block in blocks)
+    assert sum(b.count("\n") + 1 for b in mathematics) / lines == pytest.approx(0.6, abs=0.03)
+    for block in mathematics:
+        assert len(re.findall("^Answer: ", block, re.MULTILINE)) == 1
+        assert block.splitlines()[-1].startswith(problems.ANSWER_PREFIX)
+    assert all(
+        problems.ANSWER_PREFIX in b for row in clean for b in row["text"].strip().split("\n\n")
+    )
+    assert len({problems.noise_line(random.Random(seed)) for seed in range(500)}) > 490
+
+
+def test_a_noise_fraction_of_one_is_refused():
+    with pytest.raises(ValueError, match="noise_fraction"):
+        next(problems.documents(0, 1, 1.0))
+
+
+# ---- tokenizers
+
+STRINGS = [
+    "Zoë buys ½ of 12 × 3 − 4 ÷ 2 = 2π €",
+    "🙂 👩‍🔬 𝒜 数学 e\u0301 \ufeff\x00",
+    "  two  spaces \t tab\r\n\n\nlines\n",
+    "",
+    " ",
+    "<0x41> <unk",
+    "$x = \\frac{12}{4} = 3$",
+]
+
+
+@pytest.mark.parametrize("text", STRINGS)
+def test_both_tokenizers_are_lossless(tokenizer, text):
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
+
+
+def test_the_families_differ(folders):
+    student, teacher = map(transformers.AutoTokenizer.from_pretrained, folders)
+    assert (len(student), len(teacher)) == (
+        tokenizers.STUDENT_VOCABULARY,
+        tokenizers.TEACHER_VOCABULARY,
+    )
+    assert (student.bos_token, student.eos_token) == ("<s>", "</s>")
+    assert (teacher.bos_token, teacher.eos_token) == (None, "<|endoftext|>")
+    assert student.tokenize("9\n1234 🙂") == [
+        *("▁", "9", "<0x0A>", "1", "2", "3", "4", "▁"),
+        *("<0xF0>", "<0x9F>", "<0x99>", "<0x82>"),
+    ]
+    assert student("x")["input_ids"][0] == student.bos_token_id
+    assert all(
+        len(re.findall(r"\d", token)) <= 1 for token in student.get_vocab() if token[0] != "<"
+    )
+    longest = max(re.findall(r"\d+", token) or [""] for token in teacher.get_vocab())
+    assert all(len(digits) <= 3 for digits in longest)
+    assert len(teacher.tokenize("x = 42")) < len(student.tokenize("x = 42"))
+
+
+def test_training_a_tokenizer_is_deterministic(texts, folders, tmp_path):
+    again = tokenizers.train_tokenizers(texts, tmp_path)
+    for first, second in zip(folders, again, strict=True):
+        name = "tokenizer.json"
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_a_model_beside_the_tokenizer_does_not_change_it(folders, tmp_path):
+    """transformers picks a tokenizer class by the model's type where a `config.json` names one."""
+    text = "Zoë has 12 🙂 apples"
+    for folder in folders:
+        loaded = transformers.AutoTokenizer.from_pretrained(folder)
+        loaded.save_pretrained(tmp_path / folder.name)
+        transformers.LlamaConfig(vocab_size=len(loaded)).save_pretrained(tmp_path / folder.name)
+        beside = transformers.AutoTokenizer.from_pretrained(tmp_path / folder.name)
+        assert beside(text)["input_ids"] == loaded(text)["input_ids"]
+
+
+# ---- accuracy
+
+
+class Scripted:
+    """A model that continues a question as its script says, whatever the padding."""
+
+    def __init__(self, tokenizer, script):
+        self.device, self.training = torch.device("cpu"), True
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        self.rows = []
+        for question, text in script.items():
+            prompt, whole = (
+                bos + tokenizer(part, add_special_tokens=False)["input_ids"]
+                for part in (f"{question}\n", f"{question}\n{text}")
+            )
+            self.rows.append((prompt, [*whole[len(prompt) :], tokenizer.eos_token_id]))
+
+    def eval(self):
+        self.training = False
+
+    def train(self, mode):
+        self.training = mode
+
+    def generate(self, *, input_ids, attention_mask, generation_config):
+        prompts = [
+            row[mask.bool()].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)
+        ]
+        answers = [next(new for prompt, new in self.rows if prompt == p) for p in prompts]
+        eos = generation_config.eos_token_id
+        length = generation_config.max_new_tokens
+        padded = [(new + [eos] * length)[:length] for new in answers]
+        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
+
+
+def test_only_the_exact_answer_counts(tokenizer):
+    script = {
+        "Right?": ("1 + 1 = 2\nAnswer: 2\n\nNext question?\nAnswer: 3\n", "2"),
+        "Right at the end of the text, and a longer question?": ("Answer: 12π", "12π"),
+        "Wrong?": ("Answer: 20\n", "2"),
+        "Never answered?": ("1 + 1 = 2\n", "2"),
+        "Named, not answered?": ("The Answer: 2\n", "2"),
+        "Unit lost?": ("Answer: 7\n", "7 €"),
+    }
+    asked = [SimpleNamespace(question=q, answer=gold) for q, (_, gold) in script.items()]
+    model = Scripted(tokenizer, {q: text for q, (text, _) in script.items()})
+    for batch_size in (1, 2, 100):
+        right = accuracy.exact_answer_accuracy(
+            model, tokenizer, asked, max_new_tokens=60, batch_size=batch_size
+        )
+        assert right == pytest.approx(2 / 6)
+    assert model.training
+
+
+def test_accuracy_agrees_with_generate(tokenizer, texts):
+    """A batch with padding is answered as each prompt alone."""
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            initializer_range=0.3,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+    prompts = [f"{line}\n" for line in itertools.islice(texts[0].splitlines(), 5) if line]
+    together = accuracy.greedy_texts(model, tokenizer, prompts, max_new_tokens=12, batch_size=3)
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    for prompt, text in zip(prompts, together, strict=True):
+        ids = torch.tensor([bos + tokenizer(prompt, add_special_tokens=False)["input_ids"]])
+        alone = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
+        assert text == tokenizer.decode(alone[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def test_no_problems_is_an_error(tokenizer):
+    with pytest.raises(ValueError, match="problems is empty"):
+        accuracy.exact_answer_accuracy(None, tokenizer, [])
