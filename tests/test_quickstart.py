@@ -46,6 +46,14 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
         assert row in page
 
 
+def test_train_without_a_configuration_makes_what_it_needs(small):
+    """What `accelerate launch train.py` does on a machine where nothing was made before."""
+    from vocagno.training.main import main
+
+    assert main([], default_config=small / "configs" / "quickstart-guided.yaml") == 0
+    assert (small / "runs" / "quickstart" / "guided" / "final" / "model.safetensors").is_file()
+
+
 def test_naive_and_guided_differ_in_guidance_alone():
     """Same start, same tokens: nothing else in the two files may differ."""
     naive, guided = (
