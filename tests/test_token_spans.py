@@ -1,6 +1,7 @@
 """Spans from ids, spans from offsets, and that both tell the same."""
 
 import gzip
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,26 @@ def test_a_mark_eaten_by_nfc_goes_to_the_token_before_it(tokenizers):
     assert not tokens.proved.any()
     joined = b"".join(text.encode()[a:b] for a, b in np.unique(tokens.spans, axis=0))
     assert joined == text.encode()
+
+
+def test_offsets_without_any_width_are_refused(tokenizers, monkeypatch):
+    """As in Llama-3 files from before tokenizers 0.20.1, on a text that ids do not prove."""
+    spans = TokenSpans(tokenizers["byte-level-nfc"])
+    real = spans._tokenizer
+
+    class Collapsed:
+        truncation = padding = None
+        encode_batch_fast = real.encode_batch_fast
+
+        def encode_batch(self, texts, **options):
+            return [
+                SimpleNamespace(ids=e.ids, offsets=[(start, start) for start, _ in e.offsets])
+                for e in real.encode_batch(texts, **options)
+            ]
+
+    monkeypatch.setattr(spans, "_tokenizer", Collapsed())
+    with pytest.raises(TokenizerError, match=r"every offset of 'cafe.*newer tokenizer\.json"):
+        spans.encode(["cafe\u0301 x"])
 
 
 def test_sources(tokenizers, tmp_path):

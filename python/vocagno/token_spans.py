@@ -141,6 +141,7 @@ class TokenSpans:
         offsets = np.array(
             [pair for encoding in encodings for pair in encoding.offsets], np.int32
         ).reshape(-1, 2)
+        _refuse_collapsed(offsets, boundaries, subset)
         in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
         closed = _vocagno.close_spans(in_bytes, self._kinds[ids], boundaries, subset)
         for i, start, stop in zip(unproved, boundaries[:-1], boundaries[1:], strict=True):
@@ -152,6 +153,19 @@ def _flat_ids(encodings: "Sequence[Any]") -> tuple[NDArray[np.int32], NDArray[np
     lists = [np.array(encoding.ids, np.int32) for encoding in encodings]
     np.cumsum([len(ids) for ids in lists], out=boundaries[1:])
     return np.concatenate(lists) if lists else np.empty(0, np.int32), boundaries
+
+
+def _refuse_collapsed(
+    offsets: NDArray[np.int32], boundaries: NDArray[np.int64], texts: "list[str]"
+) -> None:
+    """Refuses a tokenizer that gives no token any width; closing would shift its spans."""
+    for text, start, stop in zip(texts, boundaries[:-1], boundaries[1:], strict=True):
+        pairs = offsets[start:stop]
+        if len(pairs) and text.strip() and (pairs[:, 0] == pairs[:, 1]).all():
+            raise TokenizerError(
+                f"every offset of {text[:40]!r} is empty, as in Llama-3 files from before "
+                "tokenizers 0.20.1; get a newer tokenizer.json"
+            )
 
 
 def _refuse_lone_surrogates(texts: "list[str]") -> None:
