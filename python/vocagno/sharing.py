@@ -21,7 +21,7 @@ def share(
     *,
     done: Callable[[str], bool],
     make: Callable[[str], None],
-    report: Callable[[list[str]], None] = lambda names: None,
+    report: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Returns when every item is done, by this process or another.
 
@@ -30,18 +30,20 @@ def share(
         folder: a folder that all processes see; the locks lie in `.locks` in it.
         done: whether an item is complete. `make` must complete it at one stroke (a rename).
         make: does one item; what it raises is raised here, and the item stays free for others.
-        report: is told which items are done, now and then.
+        report: is told of each item once, when it is known to be done.
     """
     (folder / ".locks").mkdir(parents=True, exist_ok=True)
-    finished = [name for name in names if done(name)]
-    waiting = deque(name for name in names if name not in set(finished))
-    report(finished)
+    waiting: deque[str] = deque()
+    for name in names:
+        if done(name):
+            report(name)
+        else:
+            waiting.append(name)
     busy = 0  # items in a row that another process is at
     while waiting:
         name = waiting.popleft()
         if _try(name, folder, done, make) or done(name):
-            finished.append(name)
-            report(finished)
+            report(name)
             busy = 0
         else:
             waiting.append(name)

@@ -96,7 +96,12 @@ class Batch:
     """(len(COUNTS),) int64, on the host."""
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
-        return {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
+        """What the model takes, on its device; the reasons are counted already and stay behind."""
+        return {
+            name: value.to(device, non_blocking=True)
+            for name, value in self.tensors.items()
+            if name != "reasons"
+        }
 
 
 class Collator:

@@ -73,9 +73,9 @@ def language_head(model: Any) -> LanguageHead:
     return head
 
 
-def hidden_states(model: Any, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+def hidden_states(model: Any, ids_BT: Tensor) -> Tensor:
     """(B, T, H): the last hidden states of a causal language model, without logits."""
-    output = model.base_model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False)
+    output = model.base_model(input_ids=ids_BT, use_cache=False)
     states: Tensor = output.last_hidden_state
     return states
 

@@ -137,7 +137,6 @@ class Training:
         set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
         for batch in micro_batches:
             tensors = batch.to(accelerator.device)
-            tensors.pop("reasons")  # counted on the host
             with accelerator.accumulate(self.student):
                 loss, sums = self.student(**tensors)
                 accelerator.backward(loss * scale)
@@ -195,7 +194,6 @@ class Training:
         self.student.eval()
         for batch in loader(rows, batches, collator, self.config.data.num_workers):
             tensors = batch.to(accelerator.device)
-            tensors.pop("reasons")
             total += self.student(**tensors)[1][SUMS.index("nll")]
             count += int(batch.counts[COUNTS.index("predicted")])
         self.student.train()

@@ -36,17 +36,16 @@ def main(arguments: Sequence[str] | None = None, default_config: Path | None = N
             teacher are made first where missing.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    quickstart = default_config is not None and not any(
-        argument.split("=")[0] == "--config" for argument in arguments
-    )
-    if quickstart:
+    if any(argument.split("=")[0] == "--config" for argument in arguments):
+        default_config = None
+    if default_config is not None:
         arguments = ["--config", str(default_config), *arguments]
     try:
         config, resolved = parse(arguments)
-        if quickstart and "--help" not in arguments:
+        if default_config is not None:
             from vocagno.quickstart.assets import make_assets
 
-            make_assets(Path(str(default_config)).parent)
+            make_assets(default_config.parent)
         return UNFINISHED if not train(config, resolved) else 0
     except (InputError, SpanError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -69,9 +69,9 @@ def make_store(
 
             make(shard, _path(folder, shard), description, advance)
 
-        def report(names: list[str]) -> None:
+        def report(name: str) -> None:
             nonlocal finished
-            finished = sum(shards[name].text_bytes for name in names)
+            finished += shards[name].text_bytes
             progress.at(finished)
 
         share(
