@@ -141,6 +141,18 @@ FAMILIES = {
 LOSSLESS = [name for name in FAMILIES if name not in ("word-piece", "unigram", "byte-level-nfc")]
 
 
+class Unproving:
+    """A piece table that proves nothing, so that every text takes the tokenizer's offsets."""
+
+    def __init__(self, table):
+        self.table = table
+        self.close = table.close
+
+    def spans(self, *arguments):
+        spans, proved = self.table.spans(*arguments)
+        return spans * 0, proved & False
+
+
 @pytest.fixture(scope="session")
 def tokenizers():
     """Every family by name."""

@@ -12,18 +12,22 @@ Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 
 from vocagno._vocagno import SpanError
 from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.pretokenized import spans_of_same_texts
 from vocagno.reduction import reduce
-from vocagno.token_spans import TokenizedTexts, TokenizerError, TokenSpans
+from vocagno.token_spans import TextError, TokenizedTexts, TokenSpans
+from vocagno.tokenizer_source import TokenizerError
 
 __version__: str
 __all__ = [
     "Reason",
     "SpanError",
+    "TextError",
     "TokenSpans",
     "TokenizedTexts",
     "TokenizerError",
     "align",
     "reduce",
+    "spans_of_same_texts",
     "unmapped_reasons",
 ]
 

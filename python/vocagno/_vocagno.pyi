@@ -17,7 +17,6 @@ __all__ = [
     "SpanError",
     "align",
     "chars_to_bytes",
-    "close_spans",
     "reduce",
     "unmapped_reasons",
 ]
@@ -65,7 +64,8 @@ class PieceTable:
 
     Args:
         pieces: bytes of each id (spaces as spaces), None where they are unknown.
-        added: whether the id is an added token, found in the text by its literal content.
+        roles: 0 for a piece of the model; 1 for an added token, found in the text by its literal
+            content; 2 for a special one, which may stand beside the text as well.
         dummy_prefix: "none", "prepend" (a space before every segment), "metaspace" (unless it
             begins with one) or "metaspace_first" (so, at the document's start alone).
     """
@@ -73,7 +73,7 @@ class PieceTable:
     def __new__(
         cls,
         pieces: Sequence[bytes | None],
-        added: Sequence[bool],
+        roles: Sequence[int],
         dummy_prefix: Literal["none", "prepend", "metaspace", "metaspace_first"],
     ) -> PieceTable: ...
     def __len__(self) -> int: ...
@@ -90,6 +90,25 @@ class PieceTable:
 
         Raises: ValueError for a lone surrogate, naming the text.
         """
+    def decode(self, ids: NDArray[np.int32], cu: NDArray[np.int64], /) -> list[bytes]:
+        """The bytes of B documents kept as ids, without dummy prefixes and special tokens.
+
+        Raises: SpanError for an id without known bytes or a cut start.
+        """
+    def close(
+        self,
+        spans: NDArray[np.int32],
+        ids: NDArray[np.int32],
+        cu: NDArray[np.int64],
+        texts: list[str],
+        /,
+    ) -> NDArray[np.int32]:
+        """A tokenizer's own offsets, in bytes, as a new array without holes: trimmed spaces come
+        back, gaps go to the token they belong to, so that the spans cover each text and no token is
+        empty but lone dummy prefixes.
+
+        Raises: SpanError for spans outside their text or out of order.
+        """
 
 def chars_to_bytes(
     offsets: _Integers, cu: NDArray[np.int64], texts: list[str], /
@@ -97,14 +116,4 @@ def chars_to_bytes(
     """Character offsets (n, 2) into B texts as UTF-8 byte offsets.
 
     SpanError for an offset outside its text.
-    """
-
-def close_spans(
-    spans: NDArray[np.int32], kinds: NDArray[np.uint8], cu: NDArray[np.int64], texts: list[str], /
-) -> NDArray[np.int32]:
-    """A new array of byte spans without holes: gaps go to the token they belong to, so that the
-    spans cover each text and no token is empty but special tokens and lone dummy prefixes.
-
-    `kinds` (n,): 0 normal, 1 a lone blank marker such as `▁` or `Ġ`, 2 special (left as it is).
-    SpanError for spans outside their text or out of order.
     """

@@ -40,6 +40,18 @@ def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | No
     return boundaries
 
 
+def as_ids(values: ArrayLike) -> NDArray[np.int32]:
+    """Token ids as contiguous int32."""
+    ids = _as_integers(values, "ids")
+    if ids.ndim != 1:
+        raise ValueError(f"ids: expected shape (n,), got {ids.shape}")
+    if ids.dtype != np.int32 and ids.size:
+        limit = np.iinfo(np.int32).max
+        if ids.min() < 0 or ids.max() > limit:
+            raise ValueError(f"ids: expected 0 to {limit}, got {ids.min()} to {ids.max()}")
+    return np.ascontiguousarray(ids, dtype=np.int32)
+
+
 def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
     """A mapping as C-contiguous int32, copied only if it is something else."""
     mapping = as_spans(values, "mapping")

@@ -4,28 +4,27 @@ From the ids alone where the bytes of the ids are proved to be the bytes of the 
 tokenizer's own character offsets, turned into bytes and closed; the choice is made per document.
 """
 
-import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
+from vocagno.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
+from vocagno.tokenizer_description import TokenizerDescription, describe
+from vocagno.tokenizer_guard import check_tokenizer, refuse_collapsed
+from vocagno.tokenizer_source import TokenizerError, definition, find_tokenizer, load_definition
 from vocagno.vocabulary import read_vocabulary
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
-class TokenizerError(InputError):
-    """A tokenizer that cannot say which text its tokens cover."""
+class TextError(InputError):
+    """Text that has no UTF-8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +55,50 @@ class TokenSpans:
         tokenizer: a `tokenizers.Tokenizer`, a transformers fast tokenizer, or a path: a
             `tokenizer.json`, the same gzip-compressed, or a folder that holds one. One that
             truncates or pads is copied without that, since it would drop text.
-    Raises: TokenizerError, with the remedy, for a tokenizer without offsets.
+    Raises: TokenizerError, with the remedy, for a tokenizer without offsets or whose offsets are
+        wrong on a probe (`tokenizer_guard`).
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = _tokenizer(tokenizer)
+        self._tokenizer, self.name = find_tokenizer(tokenizer)
         if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
             self._tokenizer = self.tokenizer_copy()
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-        self._specification = _definition(self._tokenizer)
-        vocabulary = read_vocabulary(json.loads(self._specification))
+        self._definition = definition(self._tokenizer, self.name)
+        self._vocabulary = read_vocabulary(json.loads(self._definition))
         self._table = _vocagno.PieceTable(
-            vocabulary.pieces, vocabulary.added, vocabulary.dummy_prefix
+            self._vocabulary.pieces, self._vocabulary.roles, self._vocabulary.dummy_prefix
         )
-        self._kinds = np.array([piece == b" " for piece in vocabulary.pieces], np.uint8)
+        check_tokenizer(self._tokenizer, self._vocabulary, self.name)
 
     @property
     def vocabulary_size(self) -> int:
         """One more than the largest id in use."""
-        return len(self._kinds)
+        return len(self._table)
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the tokenizer's definition: equal for equal tokenizers, wherever they lie."""
-        return hashlib.blake2b(self._specification.encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(self._definition.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def prefix_ids(self) -> tuple[int, ...]:
         """Special tokens that the tokenizer itself puts before a text (BOS), if any."""
+        return self._around[0]
+
+    @cached_property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """Special tokens that the tokenizer itself puts after a text (EOS), if any."""
+        return self._around[1]
+
+    @cached_property
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         full = self._tokenizer.encode("a").ids
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
-                return tuple(full[:start])
+                return tuple(full[:start]), tuple(full[start + len(bare) :])
         raise TokenizerError(f"special tokens change how text is split: {bare} became {full}")
 
     def token_id(self, token: str) -> int | None:
@@ -102,24 +111,33 @@ class TokenSpans:
         token: str | None = self._tokenizer.id_to_token(index)
         return token
 
+    def pieces(self) -> list[bytes | None]:
+        """The bytes that each id stands for (a space for `▁` or `Ġ`), None where unknown."""
+        return list(self._vocabulary.pieces)
+
+    def vocabulary(self) -> dict[str, int]:
+        """Ids by their strings, added tokens included."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
     def tokenizer_copy(self) -> Any:
         """The `tokenizers.Tokenizer` that does the work, as a copy."""
-        return _load(_definition(self._tokenizer))
+        return load_definition(definition(self._tokenizer, self.name), self.name)
 
-    def encode(self, texts: "Sequence[str]", *, num_threads: int | None = None) -> TokenizedTexts:
+    def describe(self) -> TokenizerDescription:
+        """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
+        return describe(self, json.loads(self._definition), self._vocabulary)
+
+    def encode(self, texts: Sequence[str], *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.
 
         The spans of a text cover all of it, in order; a token that stands for no text (a lone
         dummy prefix) has an empty span. Parts of one character share its bytes out where the ids
         prove the text, and share one span where offsets were needed.
 
-        Raises: TypeError for a single string; ValueError for a lone surrogate (names the text);
-            SpanError for offsets out of order.
+        Raises: TypeError for a single string; TextError (a ValueError) for a lone surrogate, naming
+            the text; TokenizerError for offsets without width; SpanError for offsets out of order.
         """
-        if isinstance(texts, str):
-            raise TypeError("texts: expected a list of strings, got one string")
-        texts = list(texts)
-        _refuse_lone_surrogates(texts)
+        texts = _checked_texts(texts)
         if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
             raise TokenizerError("truncation or padding was switched on after TokenSpans was made")
         ids, boundaries = _flat_ids(
@@ -130,7 +148,7 @@ class TokenSpans:
         self._fill_from_offsets(result, texts)
         return result
 
-    def _fill_from_offsets(self, result: TokenizedTexts, texts: "list[str]") -> None:
+    def _fill_from_offsets(self, result: TokenizedTexts, texts: list[str]) -> None:
         """Writes the spans of the texts that the ids alone did not prove."""
         unproved = np.flatnonzero(~result.proved).tolist()
         if not unproved:
@@ -141,91 +159,95 @@ class TokenSpans:
         offsets = np.array(
             [pair for encoding in encodings for pair in encoding.offsets], np.int32
         ).reshape(-1, 2)
-        _refuse_collapsed(offsets, boundaries, subset)
+        for index, encoding in enumerate(encodings):
+            refuse_collapsed(encoding, self._vocabulary, subset[index], self.name)
         in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
-        closed = _vocagno.close_spans(in_bytes, self._kinds[ids], boundaries, subset)
+        closed = self._table.close(in_bytes, ids, boundaries, subset)
         for i, start, stop in zip(unproved, boundaries[:-1], boundaries[1:], strict=True):
             result.spans[result.text(i)] = closed[start:stop]
 
+    def decode(self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None) -> list[str]:
+        """The texts of B whole documents kept as ids, without special tokens.
 
-def _flat_ids(encodings: "Sequence[Any]") -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        Args:
+            ids: (n,) integers, documents one after the other, special tokens round them or not.
+            cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
+        Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing, WordPiece:
+            the ids do not tell it), and for ids that are no whole document, naming it.
+        """
+        ids, boundaries = _documents(ids, cu_seqlens)
+        if lost := self.describe().loses:
+            raise TokenizerError(
+                f"{self.name}: its ids do not tell the text ({lost}); keep the texts, and encode"
+            )
+        try:
+            found = self._table.decode(ids, boundaries)
+        except _vocagno.SpanError as error:
+            raise TokenizerError(f"{self.name}: {error}") from error
+        return [self._decoded(text, index) for index, text in enumerate(found)]
+
+    def _decoded(self, text: bytes, index: int) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise TokenizerError(
+                f"{self.name}: the ids of document {index} are cut inside a character "
+                f"(byte {error.start} of {len(text)}); only whole documents have a text"
+            ) from error
+
+    def from_ids(
+        self,
+        ids: ArrayLike,
+        cu_seqlens: ArrayLike | None = None,
+        *,
+        texts: Sequence[str] | None = None,
+        num_threads: int | None = None,
+    ) -> TokenizedTexts:
+        """Spans of B whole documents kept as ids; nothing is tokenized.
+
+        Args:
+            ids, cu_seqlens: as for `decode`. A special token that is not written in the text gets
+                an empty span.
+            texts: the B documents; default: what the ids decode to.
+        Returns: spans in the bytes of the texts. `proved` is False, and the spans are empty, for
+            documents whose ids are not those of the given text (never without `texts`).
+        Raises: as `decode`, if there are no texts; ValueError for another number of texts.
+        """
+        ids, boundaries = _documents(ids, cu_seqlens)
+        texts = self.decode(ids, boundaries) if texts is None else _checked_texts(texts)
+        if len(texts) != len(boundaries) - 1:
+            raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")
+        spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
+        return TokenizedTexts(ids, spans, boundaries, proved)
+
+
+def _documents(
+    ids: ArrayLike, cu_seqlens: ArrayLike | None
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    ids = as_ids(ids)
+    boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
+    return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
+
+
+def _flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     boundaries = np.zeros(len(encodings) + 1, np.int64)
     lists = [np.array(encoding.ids, np.int32) for encoding in encodings]
     np.cumsum([len(ids) for ids in lists], out=boundaries[1:])
     return np.concatenate(lists) if lists else np.empty(0, np.int32), boundaries
 
 
-def _refuse_collapsed(
-    offsets: NDArray[np.int32], boundaries: NDArray[np.int64], texts: "list[str]"
-) -> None:
-    """Refuses a tokenizer that gives no token any width; closing would shift its spans."""
-    for text, start, stop in zip(texts, boundaries[:-1], boundaries[1:], strict=True):
-        pairs = offsets[start:stop]
-        if len(pairs) and text.strip() and (pairs[:, 0] == pairs[:, 1]).all():
-            raise TokenizerError(
-                f"every offset of {text[:40]!r} is empty, as in Llama-3 files from before "
-                "tokenizers 0.20.1; get a newer tokenizer.json"
-            )
-
-
-def _refuse_lone_surrogates(texts: "list[str]") -> None:
+def _checked_texts(texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise TypeError("texts: expected a list of strings, got one string")
+    texts = list(texts)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}]: expected a string, got {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes"
+            raise TextError(
+                f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes; "
+                "it comes from text decoded wrongly, or from half of a JSON \\u pair"
             ) from error
-
-
-def _load(specification: str) -> Any:
-    from tokenizers import Encoding, Tokenizer
-
-    if not hasattr(Encoding, "offsets"):
-        raise TokenizerError(
-            "this release of `tokenizers` has no offsets; install a version >=0.22.1,<1"
-        )
-    try:
-        return Tokenizer.from_str(specification)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise TokenizerError(f"not a `tokenizers` definition: {error}") from error
-
-
-def _tokenizer(tokenizer: Any) -> Any:
-    """The `tokenizers.Tokenizer` in whatever the caller has."""
-    if isinstance(tokenizer, str | PathLike):
-        return _load(_read_definition(Path(tokenizer)))
-    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers wraps the fast one
-    if type(fast).__module__.split(".")[0] != "tokenizers":
-        raise TokenizerError(
-            f"{type(tokenizer).__name__} gives no offsets: pass a fast tokenizer "
-            "(transformers' TokenizersBackend, a tokenizers.Tokenizer) or the path of its "
-            "tokenizer.json"
-        )
-    return fast
-
-
-def _definition(tokenizer: Any) -> str:
-    try:
-        return str(tokenizer.to_str())
-    except Exception as error:  # tokenizers raises bare Exception
-        raise TokenizerError(
-            f"this tokenizer has parts written in Python, whose pieces cannot be known: {error}"
-        ) from error
-
-
-def _read_definition(path: Path) -> str:
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        raise TokenizerError(
-            f"{path}: no such file; expected a tokenizer.json, a tokenizer.json.gz or a folder "
-            "with a tokenizer.json (a slow tokenizer must first be converted to a fast one)"
-        )
-    data = path.read_bytes()
-    try:
-        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: not a tokenizer.json: {error}") from error
+    return texts

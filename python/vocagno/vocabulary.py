@@ -24,8 +24,11 @@ class Vocabulary:
 
     pieces: list[bytes | None]
     """UTF-8 bytes (or a part of a character) of each id; None where the id is not in use."""
-    added: list[bool]
-    """True for added tokens, which stand in the text literally and end a segment."""
+    roles: list[int]
+    """0 for a piece of the model; 1 for an added token, which stands in the text literally and ends
+    a segment; 2 for a special one, which may stand beside the text as well (BOS, EOS)."""
+    unknown: int | None
+    """Id of the token that stands for whatever the vocabulary lacks."""
     dummy_prefix: DummyPrefix
     """The space that is put before a segment: "none"; "prepend" (always); "metaspace" (unless the
     segment starts with one); "metaspace_first" (the same, at the start of the text alone)."""
@@ -37,15 +40,18 @@ def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:
     vocab = model["vocab"]
     ids = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
     parts = list(_components(spec))
-    surface = _surface_reader(parts, byte_fallback=bool(model.get("byte_fallback")))
-    added = {token["id"]: token["content"] for token in spec.get("added_tokens", ())}
+    surface = _surface_reader(model, parts)
+    added = {token["id"]: token for token in spec.get("added_tokens", ())}
     size = 1 + max((*ids.values(), *added), default=-1)
     pieces: list[bytes | None] = [None] * size
     for piece, index in ids.items():
         pieces[index] = surface(piece)
-    for index, content in added.items():
-        pieces[index] = content.encode()
-    return Vocabulary(pieces, [index in added for index in range(size)], _dummy_prefix(parts))
+    roles = [0] * size
+    for index, token in added.items():
+        pieces[index] = token["content"].encode()
+        roles[index] = 2 if token["special"] else 1
+    unknown = model["unk_id"] if "unk_id" in model else ids.get(model.get("unk_token"))
+    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts))
 
 
 def _components(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -75,15 +81,19 @@ def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
     return "none"
 
 
-def _surface_reader(parts: list[dict[str, Any]], *, byte_fallback: bool) -> Any:
+def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
     """The function from a piece of the vocabulary to the bytes that it stands for."""
+    inside = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece
+    at_end = model.get("end_of_word_suffix") or ""
     if any(part["type"] == "ByteLevel" for part in parts):
-        return _from_byte_level
+        return lambda piece: _from_byte_level(piece.removeprefix(inside).removesuffix(at_end))
     marker = next((m for part in parts if (m := _space_marker(part))), None)
+    byte_fallback = bool(model.get("byte_fallback"))
 
     def surface(piece: str) -> bytes:
         if byte_fallback and (byte := _BYTE_TOKEN.fullmatch(piece)):
             return bytes([int(byte[1], 16)])
+        piece = piece.removeprefix(inside).removesuffix(at_end)
         return (piece.replace(marker, " ") if marker else piece).encode()
 
     return surface

@@ -118,6 +118,19 @@ pub enum SpanError {
         len: usize,
     },
 
+    /// An id that does not continue a document kept as ids.
+    #[error("ids: row {row}, token {token}: id {id} {why}")]
+    NoBytes {
+        /// Row of the batch.
+        row: usize,
+        /// Token within the row.
+        token: usize,
+        /// The id.
+        id: i32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+
     /// An offset before the text, past its end, or a start behind its end.
     #[error(
         "{argument}: row {row}, token {token}: expected 0 <= start <= end <= {len}, \

@@ -2,7 +2,7 @@
 //! they share, and carries per-token losses across.
 //!
 //! The way of the data: ids and text become spans ([`spans_from_ids`]; or a tokenizer's own offsets, through
-//! [`chars_to_bytes`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
+//! [`chars_to_bytes`], [`restore_spaces`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
 //! teacher's losses become one loss per student token ([`reduce`]), and [`unmapped_reasons`] says why a token
 //! has none.
 //!
@@ -37,6 +37,7 @@ mod offsets;
 mod reasons;
 mod reduce;
 mod spans;
+mod trimmed;
 
 pub use align::{align, align_batch, align_into};
 pub use closing::{TokenKind, close, close_batch};
@@ -44,7 +45,8 @@ pub use error::SpanError;
 pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
 pub use reasons::{Reason, unmapped_reasons};
 pub use reduce::{Loss, Reduction, reduce, reduce_into};
-pub use spans::{DummyPrefix, PieceTable, spans_from_ids, spans_from_ids_batch};
+pub use spans::{DummyPrefix, PieceRole, PieceTable, decode, decode_batch, spans_from_ids, spans_from_ids_batch};
+pub use trimmed::{close_ids_batch, restore_spaces};
 
 /// Half-open `[start, end)` of a token in its document; empty if `start >= end`.
 pub type Span<T> = [T; 2];

@@ -16,29 +16,54 @@ pub enum DummyPrefix {
     MetaspaceFirst,
 }
 
+/// How an id comes into a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PieceRole {
+    /// A piece of the model.
+    #[default]
+    Plain = 0,
+    /// An added token, found in the text by its literal content before the tokenizer runs.
+    Added = 1,
+    /// An added token that may also stand beside the text without being in it: BOS, EOS.
+    Special = 2,
+}
+
+impl TryFrom<u8> for PieceRole {
+    type Error = u8;
+
+    fn try_from(role: u8) -> Result<Self, u8> {
+        match role {
+            0 => Ok(Self::Plain),
+            1 => Ok(Self::Added),
+            2 => Ok(Self::Special),
+            other => Err(other),
+        }
+    }
+}
+
 /// The bytes that each id of a lossless tokenizer stands for.
 #[derive(Clone, Debug)]
 pub struct PieceTable {
     bytes: Vec<u8>,
     /// Piece `id` is `bytes[ends[id - 1]..ends[id]]`; empty where the surface is unknown.
     ends: Vec<u32>,
-    added: Vec<bool>,
+    roles: Vec<PieceRole>,
     dummy_prefix: DummyPrefix,
 }
 
 impl PieceTable {
-    /// Takes one item per id: its bytes (with spaces for `▁`), or `None` where they are unknown, and whether
-    /// it is an added token, found in the text by its literal content before the tokenizer runs.
+    /// Takes one item per id: its bytes (with spaces for `▁`), or `None` where they are unknown, and its role.
     ///
     /// # Errors
-    /// [`SpanError::Length`] unless `added` holds one flag per piece, [`SpanError::TooMany`] for 4 GiB of
+    /// [`SpanError::Length`] unless `roles` holds one role per piece, [`SpanError::TooMany`] for 4 GiB of
     /// pieces or more.
     pub fn new<P: AsRef<[u8]>>(
         pieces: impl IntoIterator<Item = Option<P>>,
-        added: &[bool],
+        roles: &[PieceRole],
         dummy_prefix: DummyPrefix,
     ) -> Result<Self, SpanError> {
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(added.len()));
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(roles.len()));
         for piece in pieces {
             if let Some(piece) = piece {
                 bytes.extend_from_slice(piece.as_ref());
@@ -49,8 +74,8 @@ impl PieceTable {
             };
             ends.push(end);
         }
-        expect_len("added", ends.len(), added.len())?;
-        Ok(Self { bytes, ends, added: added.to_vec(), dummy_prefix })
+        expect_len("roles", ends.len(), roles.len())?;
+        Ok(Self { bytes, ends, roles: roles.to_vec(), dummy_prefix })
     }
 
     /// Number of ids.
@@ -65,14 +90,19 @@ impl PieceTable {
         self.ends.is_empty()
     }
 
-    /// Bytes of an id and whether it is added; `None` for an id outside the table or without known bytes.
+    /// Bytes of an id; `None` for an id outside the table or without known bytes.
+    #[must_use]
+    pub fn surface(&self, id: i32) -> Option<&[u8]> {
+        self.piece(id).map(|(piece, _)| piece)
+    }
+
     #[inline]
-    fn piece(&self, id: i32) -> Option<(&[u8], bool)> {
+    fn piece(&self, id: i32) -> Option<(&[u8], PieceRole)> {
         let id = usize::try_from(id).ok()?;
         let end = *self.ends.get(id)? as usize;
         let start = if id == 0 { 0 } else { *self.ends.get(id - 1)? as usize };
         let piece = self.bytes.get(start..end)?;
-        if piece.is_empty() { None } else { Some((piece, *self.added.get(id)?)) }
+        if piece.is_empty() { None } else { Some((piece, *self.roles.get(id)?)) }
     }
 
     /// Whether the tokenizer puts a space before what follows; `first` at the document's start.
@@ -90,8 +120,8 @@ impl PieceTable {
 /// dummy prefixes, must be `text`. Returns whether they are; if not, `out` holds zeros.
 ///
 /// Not proved are texts that the tokenizer changed (normalisation), ids outside the table, and ids without
-/// known bytes. A piece that is nothing but a dummy prefix gets an empty span where it stands. Time is linear
-/// in ids and text.
+/// known bytes. A piece that is nothing but a dummy prefix gets an empty span where it stands, and so does a
+/// special token that is not written in the text there. Time is linear in ids and text.
 ///
 /// # Errors
 /// [`SpanError::Length`] unless `out` holds one span per id, [`SpanError::TextTooLong`] for a text of
@@ -99,9 +129,9 @@ impl PieceTable {
 ///
 /// # Example
 /// ```
-/// use vocagno::{DummyPrefix, PieceTable, spans_from_ids};
+/// use vocagno::{DummyPrefix, PieceRole, PieceTable, spans_from_ids};
 ///
-/// let table = PieceTable::new([Some(" proof"), Some("read"), None], &[false; 3], DummyPrefix::Prepend)?;
+/// let table = PieceTable::new([Some(" proof"), Some("read"), None], &[PieceRole::Plain; 3], DummyPrefix::Prepend)?;
 /// let mut spans = [[0; 2]; 2];
 /// assert!(spans_from_ids(&table, &[0, 1], b"proofread", &mut spans)?);
 /// assert_eq!(spans, [[0, 5], [5, 9]]);
@@ -164,7 +194,12 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
     let (mut rest, mut end) = (text, 0_i32);
     let (mut segment_start, mut first) = (true, true);
     for (span, &id) in out.iter_mut().zip(ids) {
-        let (mut piece, added) = table.piece(id)?;
+        let (mut piece, role) = table.piece(id)?;
+        if role == PieceRole::Special && !rest.starts_with(piece) {
+            (*span, segment_start) = ([end; 2], true);
+            continue;
+        }
+        let added = role != PieceRole::Plain;
         if segment_start && !added && table.has_dummy(rest, first) {
             piece = piece.strip_prefix(b" ")?;
         }
@@ -177,17 +212,79 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
     rest.is_empty().then_some(())
 }
 
+/// The bytes of a whole document kept as ids: those of its pieces, without dummy prefixes and special tokens.
+///
+/// A tokenizer that puts a space before a text only where there is none ([`DummyPrefix::Metaspace`]) makes the
+/// same ids of "a" and " a"; the bytes are then those without the space.
+///
+/// # Errors
+/// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
+/// the dummy prefix, as where a document was cut.
+///
+/// # Example
+/// ```
+/// use vocagno::{DummyPrefix, PieceRole, PieceTable, decode};
+///
+/// let table = PieceTable::new([" proof", "read"].map(Some), &[PieceRole::Plain; 2], DummyPrefix::Prepend)?;
+/// assert_eq!(decode(&table, &[0, 1])?, b"proofread");
+/// assert!(decode(&table, &[1]).is_err());
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn decode(table: &PieceTable, ids: &[i32]) -> Result<Vec<u8>, SpanError> {
+    decode_row(table, ids, 0)
+}
+
+/// [`decode`] for a batch of documents: document `b` has the ids `cu_seqlens[b]..cu_seqlens[b + 1]`.
+///
+/// # Errors
+/// As [`decode`], and for `cu_seqlens` that do not fit the ids.
+pub fn decode_batch(table: &PieceTable, ids: &[i32], cu_seqlens: &[i64]) -> Result<Vec<Vec<u8>>, SpanError> {
+    let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
+    (0..rows.count()).map(|row| decode_row(table, &ids[rows.range(row)], row)).collect()
+}
+
+fn decode_row(table: &PieceTable, ids: &[i32], row: usize) -> Result<Vec<u8>, SpanError> {
+    let mut text = Vec::new();
+    let mut segment_start = true;
+    for (token, &id) in ids.iter().enumerate() {
+        let refused = |why| SpanError::NoBytes { row, token, id, why };
+        let (mut piece, role) = table.piece(id).ok_or(refused("has no known bytes"))?;
+        if role == PieceRole::Special {
+            segment_start = true;
+            continue;
+        }
+        let added = role == PieceRole::Added;
+        if segment_start && !added && table.has_dummy(&[], text.is_empty()) {
+            let why = "starts a text without this tokenizer's dummy prefix; is the document cut?";
+            let rest = piece.strip_prefix(b" ").ok_or(refused(why))?;
+            let next = || ids.get(token + 1).and_then(|&id| table.piece(id)).filter(|next| next.1 == PieceRole::Plain);
+            let after = rest.first().or_else(|| next()?.0.first());
+            // A space that is not followed by text, or by a second one, was in the text: none was put before it.
+            if table.dummy_prefix == DummyPrefix::Prepend || !matches!(after, None | Some(b' ')) {
+                piece = rest;
+            }
+        }
+        text.extend_from_slice(piece);
+        segment_start = added;
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const VOCABULARY: [&[u8]; 9] = [b" ", b" a", b"a", b" b", b"<s>", b"\xe2", b"\x88", b"\x91", b"  "];
-    const ADDED: [bool; 10] = [false, false, false, false, true, false, false, false, false, false];
+    const ROLES: [PieceRole; 10] = {
+        let mut roles = [PieceRole::Plain; 10];
+        roles[4] = PieceRole::Special;
+        roles
+    };
 
     /// Spans of ids over [`VOCABULARY`] (9 is an unknown piece), or `None` if they are not proved.
     fn spans(dummy_prefix: DummyPrefix, ids: &[i32], text: &str) -> Option<Vec<Span<i32>>> {
         let pieces = VOCABULARY.map(Some).into_iter().chain([None]);
-        let table = PieceTable::new(pieces, &ADDED, dummy_prefix).ok()?;
+        let table = PieceTable::new(pieces, &ROLES, dummy_prefix).ok()?;
         let mut out = vec![[7; 2]; ids.len()];
         let proved = spans_from_ids(&table, ids, text.as_bytes(), &mut out).ok()?;
         assert!(proved || out.iter().all(|&span| span == [0; 2]));
@@ -236,15 +333,15 @@ mod tests {
 
     #[test]
     fn a_batch_says_which_documents_are_proved() -> Result<(), SpanError> {
-        let table = PieceTable::new(VOCABULARY.map(Some), &ADDED[..9], DummyPrefix::None)?;
+        let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], DummyPrefix::None)?;
         let (mut out, mut proved) = ([[7; 2]; 4], [true, false, true]);
         spans_from_ids_batch(&table, &[2, 1, 2, 2], &[0, 2, 2, 4], &["a a", "", "ab"], &mut out, &mut proved)?;
         assert_eq!(out, [[0, 1], [1, 3], [0, 0], [0, 0]]);
         assert_eq!(proved, [true, true, false]);
         let texts = spans_from_ids_batch(&table, &[2], &[0, 1], &[""; 2], &mut [[0; 2]], &mut [false]);
         assert_eq!(texts, Err(SpanError::Length { argument: "texts", expected: 1, got: 2 }));
-        let added = PieceTable::new(VOCABULARY.map(Some), &ADDED, DummyPrefix::None).map(|table| table.len());
-        assert_eq!(added, Err(SpanError::Length { argument: "added", expected: 9, got: 10 }));
+        let roles = PieceTable::new(VOCABULARY.map(Some), &ROLES, DummyPrefix::None).map(|table| table.len());
+        assert_eq!(roles, Err(SpanError::Length { argument: "roles", expected: 9, got: 10 }));
         Ok(())
     }
 }

@@ -221,7 +221,7 @@ mod _vocagno {
     #[pymodule_export]
     use super::SpanError;
     #[pymodule_export]
-    use super::pieces::{PieceTable, chars_to_bytes, close_spans};
+    use super::pieces::{PieceTable, chars_to_bytes};
     #[pymodule_export]
     use super::{align, reduce, unmapped_reasons};
 }

@@ -4,8 +4,8 @@ use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyList;
-use vocagno::{DummyPrefix, TokenKind};
+use pyo3::types::{PyBytes, PyList};
+use vocagno::{DummyPrefix, PieceRole};
 
 use crate::arrays::{Spans, borrow_1d, borrow_cu_seqlens, borrow_pairs, borrow_texts, items, rows};
 use crate::{pairs_to_array, pool, raised};
@@ -17,8 +17,7 @@ pub(crate) struct PieceTable(vocagno::PieceTable);
 #[pymethods]
 impl PieceTable {
     #[new]
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from a Python sequence")]
-    fn new(pieces: Vec<Option<PyBackedBytes>>, added: Vec<bool>, dummy_prefix: &str) -> PyResult<Self> {
+    fn new(pieces: Vec<Option<PyBackedBytes>>, roles: Vec<u8>, dummy_prefix: &str) -> PyResult<Self> {
         let dummy_prefix = match dummy_prefix {
             "none" => DummyPrefix::None,
             "prepend" => DummyPrefix::Prepend,
@@ -29,7 +28,12 @@ impl PieceTable {
                 return Err(PyValueError::new_err(format!("dummy_prefix: expected {expected}, got {other:?}")));
             }
         };
-        let table = vocagno::PieceTable::new(pieces, &added, dummy_prefix);
+        let roles = roles.into_iter().enumerate().map(|(id, role)| {
+            let expected = "0 (plain), 1 (added) or 2 (special)";
+            PieceRole::try_from(role)
+                .map_err(|got| PyValueError::new_err(format!("roles[{id}]: expected {expected}, got {got}")))
+        });
+        let table = vocagno::PieceTable::new(pieces, &roles.collect::<PyResult<Vec<_>>>()?, dummy_prefix);
         Ok(Self(table.map_err(|error| raised(&error))?))
     }
 
@@ -55,6 +59,43 @@ impl PieceTable {
         });
         let (spans, proved) = result.map_err(|error| raised(&error))?;
         Ok((pairs_to_array(py, spans)?, PyArray1::from_vec(py, proved)))
+    }
+
+    /// The bytes of each document kept as ids.
+    #[pyo3(signature = (ids, cu, /))]
+    fn decode<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &Bound<'py, PyAny>,
+        cu: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
+        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
+        let (ids, cu) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?);
+        let texts = py.detach(|| vocagno::decode_batch(&self.0, ids, cu)).map_err(|error| raised(&error))?;
+        Ok(texts.iter().map(|text| PyBytes::new(py, text)).collect())
+    }
+
+    /// Byte spans of a tokenizer's own offsets without holes, as a new array.
+    #[pyo3(signature = (spans, ids, cu, texts, /))]
+    fn close<'py>(
+        &self,
+        py: Python<'py>,
+        spans: &Bound<'py, PyAny>,
+        ids: &Bound<'py, PyAny>,
+        cu: &Bound<'py, PyAny>,
+        texts: &Bound<'py, PyList>,
+    ) -> PyResult<Bound<'py, PyArray2<i32>>> {
+        let spans = borrow_pairs(spans, "spans")?;
+        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
+        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
+        let (ids, cu, texts) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
+        let spans = rows(&spans, "spans")?;
+        let result = py.detach(|| {
+            let mut closed = spans.to_vec();
+            vocagno::close_ids_batch(&self.0, ids, &mut closed, cu, &texts).map(|()| closed)
+        });
+        pairs_to_array(py, result.map_err(|error| raised(&error))?)
     }
 
     fn __len__(&self) -> usize {
@@ -93,32 +134,4 @@ fn in_bytes<T: vocagno::Offset, S: AsRef<str> + Sync>(
 ) -> Result<Vec<vocagno::Span<i32>>, vocagno::SpanError> {
     let mut out = vec![[0; 2]; offsets.len()];
     vocagno::chars_to_bytes_batch(offsets, cu, texts, &mut out).map(|()| out)
-}
-
-/// Byte spans without holes, as a new array.
-#[pyfunction]
-#[pyo3(signature = (spans, kinds, cu, texts, /))]
-pub(crate) fn close_spans<'py>(
-    py: Python<'py>,
-    spans: &Bound<'py, PyAny>,
-    kinds: &Bound<'py, PyAny>,
-    cu: &Bound<'py, PyAny>,
-    texts: &Bound<'py, PyList>,
-) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let spans = borrow_pairs(spans, "spans")?;
-    let kinds = borrow_1d(kinds, "kinds", "a contiguous uint8 array of shape (n,)")?;
-    let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-    let (cu, texts) = (items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
-    let kinds = items::<u8>(&kinds, "kinds")?.iter().enumerate().map(|(token, &kind)| {
-        let expected = "0 (normal), 1 (blank) or 2 (special)";
-        TokenKind::try_from(kind)
-            .map_err(|got| PyValueError::new_err(format!("kinds[{token}]: expected {expected}, got {got}")))
-    });
-    let kinds = kinds.collect::<PyResult<Vec<_>>>()?;
-    let spans = rows(&spans, "spans")?;
-    let result = py.detach(|| {
-        let mut closed = spans.to_vec();
-        vocagno::close_batch(&mut closed, cu, &texts, &kinds).map(|()| closed)
-    });
-    pairs_to_array(py, result.map_err(|error| raised(&error))?)
 }

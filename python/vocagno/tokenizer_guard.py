@@ -1,0 +1,134 @@
+"""Checks a tokenizer's offsets on probes, before anything is made from them.
+
+Wrong offsets do not fail: with zero-width ones every token is unmapped, and guided training
+silently becomes naive training. So every tokenizer is tried once, when `TokenSpans` takes it.
+"""
+
+import unicodedata
+from typing import Any
+
+from vocagno.tokenizer_source import TokenizerError
+from vocagno.vocabulary import Vocabulary
+
+PLAIN_PROBES = (
+    "Sample input",
+    "The quick brown fox jumps over the lazy dog",
+    "Let f be continuous on [0, 1]; then f(0) = 12 and f(1) = 345.",
+    "def mean(a, b):\n    return (a + b) / 2",
+)
+"""ASCII, with single spaces between words; no normaliser loses its letters or digits."""
+
+HARD_PROBES = (
+    " ", "   leading", "trailing   ", "a\tb\r\n\n  c", "∑ x² ≤ ∞", "😊 hi 👩\u200d🔬🇩🇪", " 𝒜 ∞",
+    "cafe\u0301 nai\u0308ve", "\u1112\u1161\u11ab", "\u0928\u093c", "ﬁ①２０…", "İstanbul ẞ",
+    "日本語 한국어 ไทย", "snake_case _x = a , b", "\x00\x10a \ufeff\ufffd", "▁ Ġ ##x", "11 3.14159",
+)  # fmt: skip
+"""What breaks offsets elsewhere: marks that compose, split characters, runs of blanks, controls."""
+
+_REMEDY = (
+    "Offsets of this kind lead every loss astray. Use tokenizers >=0.22.1 (releases before 0.20.1 "
+    "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it"
+)
+
+
+def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, name: str) -> None:
+    """Tries a tokenizer on every probe.
+
+    Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens that stand for text but
+        have empty offsets; offsets outside the text or out of order; offsets that point at other
+        text than the tokens'; lost letters, digits or spaces; ids that differ from run to run.
+    """
+    probes = [*PLAIN_PROBES, *HARD_PROBES]
+    fast = tokenizer.encode_batch_fast(probes, add_special_tokens=False)
+    slow = tokenizer.encode_batch(probes, add_special_tokens=False)
+    with_spaces = _keeps_spaces(vocabulary)
+    for probe, ids, encoding in zip(probes, (e.ids for e in fast), slow, strict=True):
+        if ids != encoding.ids:
+            raise TokenizerError(
+                f"{name}: tokenizes {probe!r} now as {ids}, now as {encoding.ids}; switch its "
+                "dropout off (tokenizer.model.dropout = None)"
+            )
+        _check_order(encoding.offsets, probe, name)
+        refuse_collapsed(encoding, vocabulary, probe, name)
+        if probe in PLAIN_PROBES:
+            _check_text(encoding, vocabulary, probe, name, with_spaces=with_spaces)
+
+
+def refuse_collapsed(encoding: Any, vocabulary: Vocabulary, text: str, name: str) -> None:
+    """Refuses a text in which most tokens that stand for something have empty offsets.
+
+    A token of white space may have one (trimmed offsets, a dummy prefix), and so may the odd token
+    that a normaliser put in.
+    """
+    empty, others = [], 0
+    for row, (index, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
+        surface = vocabulary.pieces[index] if index < len(vocabulary.pieces) else None
+        if surface is None or not surface.strip():
+            continue
+        if start == end:
+            empty.append((row, index, start))
+        else:
+            others += 1
+    if len(empty) > others:
+        row, index, start = empty[0]
+        raise _refused(
+            name, text, f"{len(empty)} tokens that stand for text have empty offsets, the first is "
+            f"token {row}, {vocabulary.pieces[index]!r} (id {index}) at ({start}, {start})",
+        )  # fmt: skip
+
+
+def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:
+    last = (0, 0)
+    for row, (start, end) in enumerate(offsets):
+        if not 0 <= start <= end <= len(text):
+            raise _refused(name, text, f"token {row} has the offset ({start}, {end})")
+        if start < end:
+            if start < last[0] or end < last[1]:
+                raise _refused(name, text, f"token {row} at ({start}, {end}) comes after {last}")
+            last = (start, end)
+
+
+def _check_text(
+    encoding: Any, vocabulary: Vocabulary, text: str, name: str, *, with_spaces: bool
+) -> None:
+    """Whether the tokens together are the text, and each is where its offset says."""
+    pieces = [vocabulary.pieces[i] if i < len(vocabulary.pieces) else None for i in encoding.ids]
+    known = [piece for piece in pieces if piece is not None]
+    if len(known) < len(pieces) or vocabulary.unknown in encoding.ids:
+        return  # nothing to compare with
+    joined = b"".join(known).decode(errors="replace")
+    if _letters(joined) != _letters(text):
+        raise _refused(name, text, f"the tokens are {joined!r}")
+    if with_spaces and " " in text and " " not in joined.strip():
+        raise TokenizerError(
+            f"{name}: loses the spaces of {text!r}: the tokens are {joined!r}. Load it with "
+            "transformers >=5.22 (earlier 5.x drop the spaces of DeepSeek's), or from its "
+            "tokenizer.json"
+        )
+    elsewhere = [
+        (row, piece, text[start:end])
+        for row, (piece, (start, end)) in enumerate(zip(known, encoding.offsets, strict=True))
+        if piece.strip() and _letters(piece.decode(errors="replace")) != _letters(text[start:end])
+    ]
+    if elsewhere:
+        row, piece, found = elsewhere[0]
+        raise _refused(name, text, f"the offset of token {row}, {piece!r}, points at {found!r}")
+
+
+def _letters(text: str) -> str:
+    """Letters and digits alone, without case, marks or compatibility forms."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(character for character in plain if character.isalnum())
+
+
+def _keeps_spaces(vocabulary: Vocabulary) -> bool:
+    """Whether pieces begin with spaces; in WordPiece none does."""
+    pieces = [piece for piece in vocabulary.pieces if piece]
+    return sum(piece.startswith(b" ") for piece in pieces) * 20 > len(pieces)
+
+
+def _refused(name: str, text: str, what: str) -> TokenizerError:
+    import tokenizers
+
+    remedy = _REMEDY.format(version=tokenizers.__version__)
+    return TokenizerError(f"{name}: on {text[:60]!r} {what}. {remedy}")

@@ -1,0 +1,65 @@
+//! The definitions, as directly as they can be written; slow and obvious. The fuzz targets use them as well.
+#![allow(dead_code, reason = "every target uses some")]
+
+use vocagno::{Range, Reduction, Span, UNMAPPED};
+
+/// Algorithm 1 word by word, O(N * M).
+pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<Range> {
+    let overlaps = |a: &Span<i64>, b: &Span<i64>| a[0] < a[1] && b[0] < b[1] && a[0] < b[1] && b[0] < a[1];
+    let range = |span: &Span<i64>| {
+        let first = teacher.iter().position(|other| overlaps(span, other));
+        let last = teacher.iter().rposition(|other| overlaps(span, other));
+        first.zip(last).map_or(UNMAPPED, |(first, last)| [index(first), index(last) + 1])
+    };
+    student.iter().map(range).collect()
+}
+
+/// The first non-empty teacher span that is out of order.
+pub(crate) fn unsorted(teacher: &[Span<i64>]) -> Option<usize> {
+    let filled: Vec<usize> = (0..teacher.len()).filter(|&at| teacher[at][0] < teacher[at][1]).collect();
+    let decreases = |pair: &&[usize]| (0..2).any(|end| teacher[pair[1]][end] < teacher[pair[0]][end]);
+    filled.windows(2).find(decreases).map(|pair| pair[1])
+}
+
+pub(crate) fn index(value: usize) -> i32 {
+    i32::try_from(value).expect("small")
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "few and small numbers")]
+pub(crate) fn reduce(losses: &[f64], [first, stop]: Range, how: Reduction) -> f32 {
+    let rows = usize::try_from(first).unwrap_or(0)..usize::try_from(stop).unwrap_or(0);
+    let kept: Vec<f64> = losses[rows].iter().copied().filter(|loss| loss.is_finite()).collect();
+    if kept.is_empty() {
+        return f32::NAN;
+    }
+    let sum = || kept.iter().skip(1).fold(kept[0], |sum, loss| sum + loss);
+    (match how {
+        Reduction::Max => kept.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        Reduction::Min => kept.iter().copied().fold(f64::INFINITY, f64::min),
+        Reduction::Sum => sum(),
+        Reduction::Mean => kept.iter().fold(0.0, |sum, loss| sum + loss) / kept.len() as f64,
+    }) as f32
+}
+
+/// Whether the union of the non-empty spans is the whole text.
+pub(crate) fn covers(spans: &[Span<i32>], text: &str) -> bool {
+    let mut covered = 0;
+    let mut sorted = spans.to_vec();
+    sorted.sort_unstable();
+    for [start, end] in sorted {
+        if start < end && start <= covered {
+            covered = covered.max(end);
+        }
+    }
+    covered == index(text.len())
+}
+
+/// Row boundaries of rows of these lengths.
+pub(crate) fn boundaries(lengths: impl Iterator<Item = usize>) -> Vec<i64> {
+    let mut sum = 0;
+    let ends = lengths.map(|length| {
+        sum += i64::try_from(length).expect("small");
+        sum
+    });
+    [0].into_iter().chain(ends).collect()
+}
