@@ -11,7 +11,9 @@ Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 """
 
 from vocagno._vocagno import SpanError
+from vocagno.aligned_text import AlignedText, align_text
 from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.metrics import Link, alignment_rates, links, vocabulary_overlap
 from vocagno.pretokenized import spans_of_same_texts
 from vocagno.reduction import reduce
 from vocagno.token_spans import TextError, TokenizedTexts, TokenSpans
@@ -19,6 +21,8 @@ from vocagno.tokenizer_source import TokenizerError
 
 __version__: str
 __all__ = [
+    "AlignedText",
+    "Link",
     "Reason",
     "SpanError",
     "TextError",
@@ -26,9 +30,13 @@ __all__ = [
     "TokenizedTexts",
     "TokenizerError",
     "align",
+    "align_text",
+    "alignment_rates",
+    "links",
     "reduce",
     "spans_of_same_texts",
     "unmapped_reasons",
+    "vocabulary_overlap",
 ]
 
 

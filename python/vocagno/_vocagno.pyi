@@ -90,8 +90,11 @@ class PieceTable:
 
         Raises: ValueError for a lone surrogate, naming the text.
         """
-    def decode(self, ids: NDArray[np.int32], cu: NDArray[np.int64], /) -> list[bytes]:
-        """The bytes of B documents kept as ids, without dummy prefixes and special tokens.
+    def decode(
+        self, ids: NDArray[np.int32], cu: NDArray[np.int64], /
+    ) -> tuple[list[bytes], NDArray[np.int32]]:
+        """The bytes of B documents kept as ids, without dummy prefixes and special tokens, and the
+        byte spans (n, 2) of the ids.
 
         Raises: SpanError for an id without known bytes or a cut start.
         """

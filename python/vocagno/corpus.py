@@ -118,10 +118,39 @@ def scan(path: Path, cache: Path | None = None) -> Corpus:
     return Corpus(path, [CorpusShard(**entry) for entry in json.loads(index.read_bytes())])
 
 
+def read_batches(path: Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
+    """The documents of a corpus in order, as lists of at least so many bytes of text; not hashed.
+
+    Raises: as `scan`, when it comes to the line.
+    """
+    texts: list[str] = []
+    size, is_empty = 0, True
+    for file in corpus_files(path):
+        with _opened(file) as lines:
+            for number, line in enumerate(_lines(lines, file), start=1):
+                text = _document(line, file, number)
+                if text is None:
+                    continue
+                is_empty = False
+                texts.append(text)
+                size += len(text.encode())
+                if size >= batch_bytes:
+                    yield texts
+                    texts, size = [], 0
+    if texts:
+        yield texts
+    if is_empty:
+        raise _empty(path)
+
+
+def _empty(path: Path) -> CorpusError:
+    return CorpusError(f"{path}: the corpus is empty; expected lines of " + '{"text": ...}')
+
+
 def _scanned(path: Path, files: list[Path]) -> list[CorpusShard]:
     shards = list(_shards(files))
     if not shards:
-        raise CorpusError(f"{path}: the corpus is empty; expected lines of " + '{"text": ...}')
+        raise _empty(path)
     return shards
 
 

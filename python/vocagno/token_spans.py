@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,29 @@ class TokenSpans:
             self._vocabulary.pieces, self._vocabulary.roles, self._vocabulary.dummy_prefix
         )
         check_tokenizer(self._tokenizer, self._vocabulary, self.name)
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
+        """The tokenizer of a path, else of what transformers finds under a name (a folder, a hub).
+
+        Raises: TokenizerError, saying what was tried.
+        """
+        path = Path(name)
+        is_path = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
+        if is_path or path.is_file() or (path / "tokenizer.json").is_file():
+            return cls(path.expanduser())
+        try:
+            from transformers import AutoTokenizer
+        except ModuleNotFoundError:
+            return cls(path)  # which says what is missing there
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
+        except Exception as error:  # it raises errors of many kinds for a wrong name or file
+            raise TokenizerError(
+                f"tokenizer {name}: no tokenizer.json(.gz), no folder with one, and transformers "
+                f"cannot load it: {type(error).__name__}: {error}"
+            ) from error
+        return cls(tokenizer)
 
     @property
     def vocabulary_size(self) -> int:
@@ -175,18 +199,22 @@ class TokenSpans:
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing, WordPiece:
             the ids do not tell it), and for ids that are no whole document, naming it.
         """
-        ids, boundaries = _documents(ids, cu_seqlens)
+        return self._decoded(*_documents(ids, cu_seqlens))[0]
+
+    def _decoded(
+        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
+    ) -> tuple[list[str], NDArray[np.int32]]:
         if lost := self.describe().loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not tell the text ({lost}); keep the texts, and encode"
             )
         try:
-            found = self._table.decode(ids, boundaries)
+            found, spans = self._table.decode(ids, boundaries)
         except _vocagno.SpanError as error:
             raise TokenizerError(f"{self.name}: {error}") from error
-        return [self._decoded(text, index) for index, text in enumerate(found)]
+        return [self._text(text, index) for index, text in enumerate(found)], spans
 
-    def _decoded(self, text: bytes, index: int) -> str:
+    def _text(self, text: bytes, index: int) -> str:
         try:
             return text.decode()
         except UnicodeDecodeError as error:
@@ -214,7 +242,10 @@ class TokenSpans:
         Raises: as `decode`, if there are no texts; ValueError for another number of texts.
         """
         ids, boundaries = _documents(ids, cu_seqlens)
-        texts = self.decode(ids, boundaries) if texts is None else _checked_texts(texts)
+        if texts is None:
+            found, spans = self._decoded(ids, boundaries)
+            return TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
+        texts = _checked_texts(texts)
         if len(texts) != len(boundaries) - 1:
             raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)

@@ -98,7 +98,7 @@ def _loaded(kind: Any, run: Path) -> Any:
 
 
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:
-    from vocagno.picture import render_page
+    from vocagno.pictures.page import render_page
     from vocagno.quickstart.passages import passages
     from vocagno.training.main import parse
 

@@ -6,7 +6,7 @@ import torch
 from vocagno.alignment import Reason, align
 from vocagno.config import Config
 from vocagno.corpus import scan
-from vocagno.picture import Passage, StudentToken, TeacherToken
+from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
 from vocagno.rows import cut_rows, join_documents
 from vocagno.scores import ScoreStore
 from vocagno.token_spans import TokenSpans

@@ -42,23 +42,12 @@ def naming(option: str) -> Iterator[None]:
         raise ConfigError(f"{option}: {type(error).__name__}: {error}") from error
 
 
-def token_spans(name: str, gguf_file: str | None = None) -> TokenSpans:
-    """Loads a tokenizer from a tokenizer.json(.gz), a folder, a GGUF file in it, or a hub."""
-    path = Path(name)
-    if path.is_file() or (path / "tokenizer.json").is_file():
-        return TokenSpans(path)
-    from transformers import AutoTokenizer
-
-    with naming(f"tokenizer {name}"):
-        return TokenSpans(AutoTokenizer.from_pretrained(name, gguf_file=gguf_file))
-
-
 def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
     """The student's tokenizer with its end-of-document token, the declared one by default.
 
     Raises: ConfigError if the tokenizer does not say what ends a document.
     """
-    spans = token_spans(source)
+    spans = TokenSpans.from_pretrained(source)
     eos = eos or _declared_eos(source) or _usual_eos(spans, source)
     index = spans.token_id(eos)
     if index is None:

@@ -10,7 +10,7 @@ from vocagno.corpus import Corpus, scan
 from vocagno.rows import RowStore
 from vocagno.scores import ScoreStore
 from vocagno.token_spans import TokenSpans
-from vocagno.training.loading import StudentTokenizer, token_spans, weights_identity
+from vocagno.training.loading import StudentTokenizer, weights_identity
 from vocagno.training.preparing import prepare_corpus, rows_made_from
 from vocagno.training.scoring import score_corpus, scores_made_from
 from vocagno.training.stores import store_key
@@ -85,9 +85,9 @@ def cached_scores(
 def teacher_spans(config: TeacherConfig) -> TokenSpans:
     """The teacher's tokenizer: its own file, or the one of its model."""
     if config.tokenizer is not None:
-        return token_spans(config.tokenizer)
+        return TokenSpans.from_pretrained(config.tokenizer)
     assert config.model is not None
-    return token_spans(config.model, config.gguf_file)
+    return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
 
 
 def _scores(

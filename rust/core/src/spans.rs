@@ -212,45 +212,61 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
     rest.is_empty().then_some(())
 }
 
-/// The bytes of a whole document kept as ids: those of its pieces, without dummy prefixes and special tokens.
+/// The bytes of a whole document kept as ids, and their spans: those of its pieces, without dummy prefixes and
+/// special tokens, which get empty spans.
 ///
 /// A tokenizer that puts a space before a text only where there is none ([`DummyPrefix::Metaspace`]) makes the
 /// same ids of "a" and " a"; the bytes are then those without the space.
 ///
 /// # Errors
 /// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
-/// the dummy prefix, as where a document was cut.
+/// the dummy prefix, as where a document was cut. [`SpanError::Length`] unless `out` holds one span per id,
+/// [`SpanError::TextTooLong`].
 ///
 /// # Example
 /// ```
 /// use vocagno::{DummyPrefix, PieceRole, PieceTable, decode};
 ///
 /// let table = PieceTable::new([" proof", "read"].map(Some), &[PieceRole::Plain; 2], DummyPrefix::Prepend)?;
-/// assert_eq!(decode(&table, &[0, 1])?, b"proofread");
-/// assert!(decode(&table, &[1]).is_err());
+/// let mut spans = [[0; 2]; 2];
+/// assert_eq!(decode(&table, &[0, 1], &mut spans)?, b"proofread");
+/// assert_eq!(spans, [[0, 5], [5, 9]]);
+/// assert!(decode(&table, &[1], &mut spans[..1]).is_err());
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
-pub fn decode(table: &PieceTable, ids: &[i32]) -> Result<Vec<u8>, SpanError> {
-    decode_row(table, ids, 0)
+pub fn decode(table: &PieceTable, ids: &[i32], out: &mut [Span<i32>]) -> Result<Vec<u8>, SpanError> {
+    expect_len("out", ids.len(), out.len())?;
+    decode_row(table, ids, 0, out)
 }
 
 /// [`decode`] for a batch of documents: document `b` has the ids `cu_seqlens[b]..cu_seqlens[b + 1]`.
 ///
 /// # Errors
 /// As [`decode`], and for `cu_seqlens` that do not fit the ids.
-pub fn decode_batch(table: &PieceTable, ids: &[i32], cu_seqlens: &[i64]) -> Result<Vec<Vec<u8>>, SpanError> {
+pub fn decode_batch(
+    table: &PieceTable,
+    ids: &[i32],
+    cu_seqlens: &[i64],
+    out: &mut [Span<i32>],
+) -> Result<Vec<Vec<u8>>, SpanError> {
+    expect_len("out", ids.len(), out.len())?;
     let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
-    (0..rows.count()).map(|row| decode_row(table, &ids[rows.range(row)], row)).collect()
+    let mut texts = vec![Vec::new(); rows.count()];
+    rows.for_each(out, &mut texts, &|row, out, text| {
+        *text = decode_row(table, &ids[rows.range(row)], row, out)?;
+        Ok(())
+    })?;
+    Ok(texts)
 }
 
-fn decode_row(table: &PieceTable, ids: &[i32], row: usize) -> Result<Vec<u8>, SpanError> {
-    let mut text = Vec::new();
+fn decode_row(table: &PieceTable, ids: &[i32], row: usize, out: &mut [Span<i32>]) -> Result<Vec<u8>, SpanError> {
+    let (mut text, mut end) = (Vec::new(), 0);
     let mut segment_start = true;
-    for (token, &id) in ids.iter().enumerate() {
+    for (token, (span, &id)) in out.iter_mut().zip(ids).enumerate() {
         let refused = |why| SpanError::NoBytes { row, token, id, why };
         let (mut piece, role) = table.piece(id).ok_or(refused("has no known bytes"))?;
         if role == PieceRole::Special {
-            segment_start = true;
+            (*span, segment_start) = ([end; 2], true);
             continue;
         }
         let added = role == PieceRole::Added;
@@ -265,7 +281,9 @@ fn decode_row(table: &PieceTable, ids: &[i32], row: usize) -> Result<Vec<u8>, Sp
             }
         }
         text.extend_from_slice(piece);
-        segment_start = added;
+        let start = end;
+        end = text_len(&text, row)?;
+        (*span, segment_start) = ([start, end], added);
     }
     Ok(text)
 }

@@ -127,7 +127,8 @@ proptest! {
         let table = table_of(&documents, dummy);
         let cu = boundaries(documents.iter().map(|document| document.pieces.len()));
         let ids: Vec<i32> = (0..index(table.len())).collect();
-        let texts = decode_batch(&table, &ids, &cu)?;
+        let mut decoded = vec![[7; 2]; ids.len()];
+        let texts = decode_batch(&table, &ids, &cu, &mut decoded)?;
         for (text, document) in texts.iter().zip(&documents) {
             // Where the dummy prefix depends on the text, one leading space of a segment is lost with it.
             let lost = document.text.len() - text.len();
@@ -145,6 +146,7 @@ proptest! {
         let (mut spans, mut proved) = (vec![[7; 2]; ids.len()], vec![false; texts.len()]);
         spans_from_ids_batch(&table, &ids, &cu, &texts, &mut spans, &mut proved)?;
         prop_assert!(proved.iter().all(|&proved| proved));
+        prop_assert_eq!(spans, decoded);
     }
 
     #[test]
@@ -163,8 +165,9 @@ proptest! {
                 at += 1;
             }
         }
-        prop_assert_eq!(decode(&table, &ids)?, text.as_bytes());
         let mut spans = vec![[7; 2]; ids.len()];
+        prop_assert_eq!(decode(&table, &ids, &mut spans)?, text.as_bytes());
+        prop_assert_eq!(&spans, &expected);
         prop_assert!(spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)?);
         prop_assert_eq!(spans, expected);
     }
@@ -288,7 +291,7 @@ proptest! {
             let ids: Vec<i32> = spans.iter().map(|span| span[0]).collect();
             let _ = restore_spaces(&table, &ids, &text, &mut spans.clone());
             let _ = close_ids_batch(&table, &ids, &mut spans.clone(), &cu, &[&text]);
-            let _ = decode_batch(&table, &ids, &cu);
+            let _ = decode_batch(&table, &ids, &cu, &mut spans.clone());
             let _ = align(spans, &near);
             let _ = align_into(spans, &near, &mut [UNMAPPED; 2]);
             let _ = align_batch(spans, &cu, &near, &cu, &mut near.clone());

@@ -61,19 +61,24 @@ impl PieceTable {
         Ok((pairs_to_array(py, spans)?, PyArray1::from_vec(py, proved)))
     }
 
-    /// The bytes of each document kept as ids.
+    /// The bytes of each document kept as ids, and the byte spans of the ids.
     #[pyo3(signature = (ids, cu, /))]
+    #[expect(clippy::type_complexity, reason = "the pair that Python unpacks")]
     fn decode<'py>(
         &self,
         py: Python<'py>,
         ids: &Bound<'py, PyAny>,
         cu: &Bound<'py, PyAny>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray2<i32>>)> {
         let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
         let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
         let (ids, cu) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?);
-        let texts = py.detach(|| vocagno::decode_batch(&self.0, ids, cu)).map_err(|error| raised(&error))?;
-        Ok(texts.iter().map(|text| PyBytes::new(py, text)).collect())
+        let result = py.detach(|| {
+            let mut spans = vec![[0; 2]; ids.len()];
+            vocagno::decode_batch(&self.0, ids, cu, &mut spans).map(|texts| (texts, spans))
+        });
+        let (texts, spans) = result.map_err(|error| raised(&error))?;
+        Ok((texts.iter().map(|text| PyBytes::new(py, text)).collect(), pairs_to_array(py, spans)?))
     }
 
     /// Byte spans of a tokenizer's own offsets without holes, as a new array.

@@ -1,7 +1,103 @@
-"""What stands round the pictures of `picture.py`: the legend, the style, the page."""
+"""One self-contained HTML page, or a fragment for a notebook.
 
-LEGEND = """<section class=legend aria-label="How to read this page">
-<div>
+No script and no network: inline CSS alone, light and dark, readable without colour.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+
+from vocagno.pictures.alignment import alignment_html
+from vocagno.pictures.choice import choice_html
+from vocagno.pictures.glyphs import visible_character
+from vocagno.pictures.passage import Passage
+
+
+def render_page(
+    *,
+    title: str,
+    summary_rows: Sequence[Mapping[str, str]],
+    passages: Sequence[Passage],
+    introduction: str = "",
+) -> str:
+    """The whole page as one HTML string.
+
+    Args:
+        title: heading and window title.
+        summary_rows: one mapping from column name to cell text a row; columns are those of the
+            first row, whose first one names the row. Empty: no table.
+        passages: what to draw; each once as alignment and, where it has losses, once as choice of
+            tokens.
+        introduction: a sentence or two of plain text under the title.
+    """
+    parts = [
+        f"<header><h1>{_escape(title)}</h1>",
+        f"<p class=lead>{_escape(introduction)}</p>" if introduction else "",
+        "</header>",
+        _summary(summary_rows),
+        _legend(passages),
+        *map(_passage, passages),
+    ]
+    body = "\n".join(filter(None, parts))
+    return _PAGE.format(title=_escape(title), style=_STYLE, body=body)
+
+
+def render_fragment(passage: Passage) -> str:
+    """One passage for a page that is not ours (a notebook): its style reaches nothing else."""
+    return (
+        f"<div class=vocagno><style>{_STYLE}</style>{_passage(passage)}"
+        f"<details><summary>How to read this</summary>{_legend([passage])}</details></div>"
+    )
+
+
+def _legend(passages: Sequence[Passage]) -> str:
+    parts = _CUT + (_CHOICE if any(passage.has_losses for passage in passages) else "")
+    return f'<section class=legend aria-label="How to read this">{parts}</section>'
+
+
+def _summary(rows: Sequence[Mapping[str, str]]) -> str:
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    head = "".join(f"<th scope=col>{_escape(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<th scope=row>{_escape(row.get(name, ''))}</th>"
+            if i == 0
+            else f"<td>{_escape(row.get(name, ''))}</td>"
+            for i, name in enumerate(columns)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        "<div class=scroll role=region aria-label='Result' tabindex=0><table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _passage(passage: Passage) -> str:
+    counts = (
+        f"{len(passage.data)} bytes · {len(passage.student)} student tokens · "
+        f"{len(passage.teacher)} teacher tokens"
+    )
+    heading = f"<h2>{_escape(passage.title)}</h2>"
+    if not passage.has_losses:
+        return f"<section>{heading}<p class=counts>{counts}</p>{alignment_html(passage)}</section>"
+    kept = sum(token.weight > 0 for token in passage.student)
+    return (
+        f"<section>{heading}<p class=counts>{counts} · {kept} kept</p>"
+        f"<h3>How the two tokenizers cut it</h3>{alignment_html(passage)}"
+        f"<h3>What the teacher chose</h3>{choice_html(passage)}</section>"
+    )
+
+
+def _escape(text: str) -> str:
+    """Plain words for HTML; hidden characters made visible, blanks and line breaks left alone."""
+    return html.escape("".join(c if c in " \n" else visible_character(c) for c in text))
+
+
+_CUT = """<div>
 <h3>The cut</h3>
 <p>Each group runs to the next place where both tokenizers cut.
 <span class="chip student">Above</span> the student's tokens,
@@ -10,12 +106,13 @@ A figure such as <small>3:1</small> says that three student tokens stand over on
 <ul>
 <li><span class="chip student unmapped">&lt;s&gt;</span> dashed, with <span class=nothing>∅</span>
 opposite: unmapped, it shares no text with the other side.</li>
-<li><span class="chip student unscored">The</span> dotted: mapped, but the teacher has no loss
-there.</li>
 <li><span class="chip student">C2</span> two hexadecimal digits: one byte of a character.</li>
 </ul>
-</div>
-<div>
+<p>␣ is a space, ⏎ a line break; other hidden characters show their code. Point at a token for
+its id and its bytes.</p>
+</div>"""
+
+_CHOICE = """<div>
 <h3>The choice</h3>
 <p>A token's excess loss is the student's loss minus the teacher's: how much the student still has
 to learn there, and can. The largest ones are kept for training, the rest is only read.</p>
@@ -25,24 +122,24 @@ to learn there, and can. The largest ones are kept for training, the rest is onl
 <mark class="kept level5">4 nats</mark> underlined; the deeper, the larger the
 excess.</li>
 <li><span class=dropped>pale, not underlined</span>: dropped.</li>
+<li><span class="chip student unscored">The</span> dotted, above: mapped, but the teacher has no
+loss there.</li>
 <li><mark class="kept unmapped">&lt;s&gt;</mark> dashed: unmapped, so nothing to compare it
 with.</li>
 </ul>
-<p>␣ is a space, ⏎ a line break. Point at a token for its id, bytes and losses.</p>
-</div>
-</section>"""
+</div>"""
 
-STYLE = """
-:root{color-scheme:light dark;--page:#fbfaf7;--card:#fff;--ink:#1d2329;--soft:#5c6670;
+_STYLE = """
+.vocagno{
+&{color-scheme:light dark;--page:#fbfaf7;--card:#fff;--ink:#1d2329;--soft:#5c6670;
 --faint:#6b747d;--line:#dfdcd3;
 --student:#0a5fa8;--student-bg:#e6f0fa;--teacher:#8f4700;--teacher-bg:#fbeedd;
 --heat:0,122,94;--heat-ink:#06251d;--gap:.36ch;--col:1.36ch}
-@media (prefers-color-scheme:dark){:root{--page:#14171a;--card:#1c2024;--ink:#e8e6e1;--soft:#a9b1b9;
+@media (prefers-color-scheme:dark){&{--page:#14171a;--card:#1c2024;--ink:#e8e6e1;--soft:#a9b1b9;
 --faint:#8a939c;--line:#343a40;--student:#86c1f7;--student-bg:#17304a;--teacher:#f3b573;
 --teacher-bg:#432c13;--heat:38,190,150;--heat-ink:#f2fffa}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:clamp(20px,4vw,48px) clamp(14px,3vw,32px) 64px}
+&,*{box-sizing:border-box}
+&{background:var(--page);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
 h1{font-size:clamp(1.55rem,3.5vw,2.15rem);line-height:1.2;letter-spacing:-.015em;margin:0}
 h2{font-size:1.2rem;margin:0}
 h3{font-size:.82rem;letter-spacing:.03em;color:var(--soft);margin:1.5em 0 .5em}
@@ -66,7 +163,7 @@ gap:4px 44px;background:none;border:0;padding:0;font-size:.92rem;color:var(--sof
 .counts{color:var(--faint);font-size:.86rem;margin:.2em 0 0;font-variant-numeric:tabular-nums}
 .alignment,.choice,.chip,.nothing,.legend mark,.legend .dropped{
 font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
-.alignment{font-size:15px;line-height:1.5;margin-top:10px}
+.alignment{font-size:15px;line-height:1.5;margin-top:10px;overflow-x:auto}
 .group{display:inline-grid;grid-template-columns:repeat(var(--n),var(--col));position:relative;
 vertical-align:top;margin:0 3px 20px 0;max-width:100%;overflow:visible}
 .chip,.group b{letter-spacing:var(--gap);padding-left:calc(var(--gap)/2);white-space:pre}
@@ -101,13 +198,19 @@ border-bottom:2px solid rgb(var(--heat))}
 .dropped.unmapped{border:1px dashed var(--faint)}
 .choice i{font-style:normal;opacity:.45}
 bdo{unicode-bidi:isolate-override}
+}
 """
+"""Nested in a class of its own, so that it touches nothing else on a page."""
 
-PAGE = """<!DOCTYPE html>
+_PAGE = """<!DOCTYPE html>
 <html lang=en><head><meta charset=utf-8>
 <meta name=viewport content="width=device-width,initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body><main>
+<title>{title}</title><style>{style}
+body{{margin:0}}
+body.vocagno{{min-height:100vh}}
+main{{max-width:1120px;margin:0 auto;padding:clamp(20px,4vw,48px) clamp(14px,3vw,32px) 64px}}
+</style></head>
+<body class=vocagno><main>
 {body}
 </main></body></html>
 """

@@ -1,0 +1,194 @@
+"""`vocagno align`, `vocagno overlap` and `vocagno describe`: what tokenizers do to text."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vocagno.errors import InputError
+
+MOST_BYTES = 20_000_000
+"""Longest text that `align` takes: it keeps every token of it in memory, and prints it."""
+
+_TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
+
+
+def add_align(parser: Any) -> None:
+    """Aligns one text under two tokenizers: a picture, or the mapping as JSON.
+
+    Without --json, --picture and --html: the picture if this is a terminal, else JSON.
+    """
+    _add_pair(parser)
+    parser.add_argument("text", type=str, nargs="?", help="default: --file, else standard input")
+    parser.add_argument("--file", type=Path, help="UTF-8 text to align; - is standard input")
+    parser.add_argument(
+        "--special_tokens", action="store_true", help="with each tokenizer's own BOS and EOS"
+    )
+    parser.add_argument("--picture", action="store_true", help="draw it in the terminal")
+    parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
+
+
+def add_overlap(parser: Any) -> None:
+    """Counts what two vocabularies share and, on a corpus, how their tokens meet."""
+    _add_pair(parser)
+    parser.add_argument(
+        "corpus", type=Path, nargs="?", help="JSON Lines with a `text` (.gz too), or a folder"
+    )
+
+
+def add_describe(parser: Any) -> None:
+    """Says how the spans of a tokenizer come about."""
+    parser.add_argument("tokenizer", type=str, help=_TOKENIZER)
+
+
+def _add_pair(parser: Any) -> None:
+    parser.add_argument("student", type=str, help=f"the student's: {_TOKENIZER}")
+    parser.add_argument("teacher", type=str, help="the teacher's")
+
+
+def align(options: Any) -> dict[str, Any] | None:
+    """Prints the picture, writes the page, or gives the mapping as data."""
+    from vocagno.aligned_text import align_text
+    from vocagno.token_spans import TokenSpans
+
+    wanted = [name for name in ("json", "picture", "html") if options[name]]
+    if len(wanted) > 1:
+        raise InputError(f"--{' and --'.join(wanted)}: choose one")
+    text = _text(options)
+    student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
+    aligned = align_text(student, teacher, text, special_tokens=options.special_tokens)
+    if options.html:
+        options.html.write_text(aligned.html(), encoding="utf-8")
+        print(f"{aligned.summary()}\n{options.html}", file=sys.stderr)
+        return None
+    if options.picture or (not wanted and sys.stdout.isatty()):
+        from rich.console import Console
+
+        Console(highlight=False).print(aligned)
+        return None
+    options.json = True
+    return aligned.as_dict()
+
+
+def _text(options: Any) -> str:
+    if options.text is not None:
+        if options.file is not None:
+            raise InputError("--file: there is a text on the command line already")
+        where = "text"
+        data: bytes = options.text.encode("utf-8", "surrogateescape")
+    elif options.file is not None and str(options.file) != "-":
+        data, where = _limited(options.file.open("rb")), str(options.file)
+    else:
+        if sys.stdin.isatty():
+            print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
+        data, where = _limited(sys.stdin.buffer), "standard input"
+    if len(data) > MOST_BYTES:
+        raise InputError(
+            f"{where}: more than {MOST_BYTES:,} bytes; `align` shows one text. For a corpus there "
+            "is `vocagno overlap`, for the mapping alone vocagno.align in Python"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 at byte {error.start} (0x{data[error.start]:02X}); convert it, "
+            "for example with iconv"
+        ) from error
+
+
+def _limited(file: Any) -> bytes:
+    data: bytes = file.read(MOST_BYTES + 1)
+    return data
+
+
+def overlap(options: Any) -> dict[str, Any] | None:
+    """Counts; gives them as data, or prints them in words."""
+    from vocagno.metrics import alignment_rates, vocabulary_overlap
+    from vocagno.token_spans import TokenSpans
+
+    student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
+    shared = vocabulary_overlap(student, teacher)
+    rates = None
+    if options.corpus is not None:
+        from vocagno.corpus import read_batches
+
+        rates = alignment_rates(student, teacher, _tracked(read_batches(options.corpus)))
+    if options.json:
+        return {
+            "student": student.name,
+            "teacher": teacher.name,
+            "vocabulary": shared.as_dict(),
+            "corpus": None if rates is None else rates.as_dict(),
+        }
+    _print_rows(_vocabulary_rows(shared) | ({} if rates is None else _corpus_rows(rates)))
+    return None
+
+
+def _tracked(batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Shows on a terminal how many documents were counted."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} documents")
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("aligning", total=None)
+        for texts in batches:
+            yield texts
+            bar.advance(task, len(texts))
+
+
+def _vocabulary_rows(shared: Any) -> dict[str, str]:
+    return {
+        "student's vocabulary": f"{shared.student_size:,}",
+        "teacher's vocabulary": f"{shared.teacher_size:,}",
+        "shared strings": f"{shared.shared_strings:,}, {shared.string_share:.2%} of the teacher's",
+        "shared as bytes": f"{shared.teacher_byte_share:.1%} of the teacher's entries, "
+        f"{shared.student_byte_share:.1%} of the student's",
+    }
+
+
+def _corpus_rows(rates: Any) -> dict[str, str]:
+    def part(count: int) -> str:
+        return f"{count:,}, {rates.share(count):.2%}"
+
+    def tokens(side: str) -> str:
+        return f"{data[f'{side}_tokens']:,}, {data[f'{side}_bytes_per_token']:.2f} bytes each"
+
+    data = rates.as_dict()
+    reasons = ", ".join(f"{data[reason]:,} {reason}" for reason in ("special", "truncated", "hole"))
+    rows = {
+        "documents": f"{rates.documents:,}, {rates.bytes:,} bytes",
+        "student's tokens": tokens("student"),
+        "teacher's tokens": tokens("teacher"),
+        "coverage": f"{rates.coverage:.2%} of {rates.with_text:,} student tokens with text",
+        "1:1": part(rates.one_to_one),
+        "1:N": part(rates.one_to_many),
+        "N:1": part(rates.many_to_one),
+        "unmapped": reasons,
+        "proved from ids": f"{rates.student_proved:,} documents of the student, "
+        f"{rates.teacher_proved:,} of the teacher",
+    }
+    for side in ("student", "teacher"):
+        if without := data[f"{side}_without_tokens"]:
+            named = ", ".join(map(str, without[:10])) + (" and more" if without[10:] else "")
+            rows[f"no {side} token"] = f"{len(without):,} documents with text: {named}"
+    return rows
+
+
+def _print_rows(rows: dict[str, str]) -> None:
+    width = max(map(len, rows))
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+
+
+def describe(options: Any) -> dict[str, Any] | None:
+    """Prints the description, or gives it as data."""
+    from vocagno.token_spans import TokenSpans
+
+    description = TokenSpans.from_pretrained(options.tokenizer).describe()
+    if options.json:
+        return description.as_dict()
+    print(description)
+    return None

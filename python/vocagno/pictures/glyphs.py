@@ -1,0 +1,79 @@
+"""Text that can be seen: signs for blanks, controls and bidi characters, and columns."""
+
+import unicodedata
+from typing import NamedTuple
+
+
+class Glyph(NamedTuple):
+    """A character as it is shown: its bytes in the text, what stands for it, columns it takes."""
+
+    start: int
+    end: int
+    shown: str
+    columns: int
+
+
+def glyphs(text: str) -> list[Glyph]:
+    """Every character of a text."""
+    result, start = [], 0
+    for character in text:
+        end = start + len(character.encode())
+        shown = visible(character)
+        bare_mark = shown == character and unicodedata.combining(character)
+        result.append(Glyph(start, end, shown, 0 if bare_mark else columns(shown)))
+        start = end
+    return result
+
+
+def columns(text: str) -> int:
+    """Columns of visible text in a fixed-width font; marks take none, wide characters two."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def visible(text: str) -> str:
+    """`text` with a visible sign for each blank, line break, control, format or bidi character."""
+    return "".join(map(visible_character, text))
+
+
+def visible_character(character: str) -> str:
+    """One character, or the sign for it."""
+    if character in _SIGNS:
+        return _SIGNS[character]
+    if ord(character) < 0x20:
+        return chr(0x2400 + ord(character))
+    if unicodedata.category(character) in _HIDDEN:
+        return f"⟨{ord(character):X}⟩"
+    return character
+
+
+_SIGNS = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥", "\x7f": "␡"}
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}
+
+
+def token_label(data: bytes, start: int, end: int, surface: str) -> str:
+    """What a token shows: its whole characters as signs, parts of a character in hexadecimal; an
+    empty one its vocabulary string."""
+    if start == end:
+        return visible(surface) or "∅"
+    held, label, at = data[start:end], [], 0
+    while at < len(held):
+        size = _size(held[at])
+        whole = held[at : at + size]
+        if size == 0 or len(whole) < size:  # the rest, or the beginning, of a character
+            label.append(f"{held[at]:02X}")
+            at += 1
+            continue
+        shown = visible(whole.decode())
+        label.append("◌" + shown if not label and unicodedata.combining(shown[0]) else shown)
+        at += size
+    return "".join(label)
+
+
+def _size(first: int) -> int:
+    """Bytes of the character that begins with this byte; 0 for one inside a character."""
+    return (
+        0 if first & 0xC0 == 0x80 else 1 if first < 0x80 else 2 + (first >= 0xE0) + (first >= 0xF0)
+    )
