@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,12 @@ class TokenSpans:
         subset = [texts[i] for i in unproved]
         encodings = self._tokenizer.encode_batch(subset, add_special_tokens=False)
         ids, boundaries = _flat_ids(encodings)
-        offsets = np.array(
-            [pair for encoding in encodings for pair in encoding.offsets], np.int32
-        ).reshape(-1, 2)
-        for index, encoding in enumerate(encodings):
-            refuse_collapsed(encoding, self._vocabulary, subset[index], self.name)
+        pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
+        flat = np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * len(ids))
+        offsets = flat.reshape(-1, 2)
+        for text, start, stop in zip(subset, boundaries[:-1], boundaries[1:], strict=True):
+            rows = slice(start, stop)
+            refuse_collapsed(ids[rows], offsets[rows], self._vocabulary, text, self.name)
         in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
         closed = self._table.close(in_bytes, ids, boundaries, subset)
         for i, start, stop in zip(unproved, boundaries[:-1], boundaries[1:], strict=True):

@@ -7,6 +7,9 @@ silently becomes naive training. So every tokenizer is tried once, when `TokenSp
 import unicodedata
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vocagno.tokenizer_source import TokenizerError
 from vocagno.vocabulary import Vocabulary
 
@@ -49,31 +52,32 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, name: str) -> None:
                 "dropout off (tokenizer.model.dropout = None)"
             )
         _check_order(encoding.offsets, probe, name)
-        refuse_collapsed(encoding, vocabulary, probe, name)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        refuse_collapsed(np.array(ids, np.int32), offsets, vocabulary, probe, name)
         if probe in PLAIN_PROBES:
             _check_text(encoding, vocabulary, probe, name, with_spaces=with_spaces)
 
 
-def refuse_collapsed(encoding: Any, vocabulary: Vocabulary, text: str, name: str) -> None:
+def refuse_collapsed(
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int32],
+    vocabulary: Vocabulary,
+    text: str,
+    name: str,
+) -> None:
     """Refuses a text in which most tokens that stand for something have empty offsets.
 
     A token of white space may have one (trimmed offsets, a dummy prefix), and so may the odd token
     that a normaliser put in.
     """
-    empty, others = [], 0
-    for row, (index, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
-        surface = vocabulary.pieces[index] if index < len(vocabulary.pieces) else None
-        if surface is None or not surface.strip():
-            continue
-        if start == end:
-            empty.append((row, index, start))
-        else:
-            others += 1
-    if len(empty) > others:
-        row, index, start = empty[0]
+    visible = vocabulary.visible[ids]
+    empty = visible & (offsets[:, 0] == offsets[:, 1])
+    if 2 * np.count_nonzero(empty) > np.count_nonzero(visible):
+        row = int(np.argmax(empty))
+        piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
         raise _refused(
-            name, text, f"{len(empty)} tokens that stand for text have empty offsets, the first is "
-            f"token {row}, {vocabulary.pieces[index]!r} (id {index}) at ({start}, {start})",
+            name, text, f"{np.count_nonzero(empty)} tokens that stand for text have empty offsets, "
+            f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})",
         )  # fmt: skip
 
 
@@ -92,7 +96,7 @@ def _check_text(
     encoding: Any, vocabulary: Vocabulary, text: str, name: str, *, with_spaces: bool
 ) -> None:
     """Whether the tokens together are the text, and each is where its offset says."""
-    pieces = [vocabulary.pieces[i] if i < len(vocabulary.pieces) else None for i in encoding.ids]
+    pieces = [vocabulary.pieces[index] for index in encoding.ids]
     known = [piece for piece in pieces if piece is not None]
     if len(known) < len(pieces) or vocabulary.unknown in encoding.ids:
         return  # nothing to compare with

@@ -6,7 +6,11 @@ The result is a hypothesis: `PieceTable.spans` proves it against every text, or 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
 
@@ -18,7 +22,7 @@ _METASPACE: dict[str, DummyPrefix] = {
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """The surface of each id, and how the tokenizer treats the start of a text."""
 
@@ -32,6 +36,11 @@ class Vocabulary:
     dummy_prefix: DummyPrefix
     """The space that is put before a segment: "none"; "prepend" (always); "metaspace" (unless the
     segment starts with one); "metaspace_first" (the same, at the start of the text alone)."""
+
+    @cached_property
+    def visible(self) -> NDArray[np.bool_]:
+        """Whether an id stands for more than white space; False where its bytes are unknown."""
+        return np.array([bool(piece and piece.strip()) for piece in self.pieces], np.bool_)
 
 
 def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:

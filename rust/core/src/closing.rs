@@ -9,10 +9,12 @@ pub enum TokenKind {
     /// Any token that stands for text.
     #[default]
     Normal = 0,
-    /// Nothing but a blank marker, such as a lone `▁` or `Ġ`: white space, or a dummy prefix.
+    /// Nothing but a blank marker, such as a lone `▁` or `Ġ`: white space, in the text or of its normalisation.
     Blank = 1,
     /// No surface (BOS, EOS, padding): its span stays as it is.
     Special = 2,
+    /// A blank marker where the tokenizer may have put a space before the text: it may stand for nothing.
+    Prefix = 3,
 }
 
 impl TryFrom<u8> for TokenKind {
@@ -23,6 +25,7 @@ impl TryFrom<u8> for TokenKind {
             0 => Ok(Self::Normal),
             1 => Ok(Self::Blank),
             2 => Ok(Self::Special),
+            3 => Ok(Self::Prefix),
             other => Err(other),
         }
     }
@@ -31,10 +34,11 @@ impl TryFrom<u8> for TokenKind {
 /// Closes the holes that a tokenizer's own offsets leave, so that the byte spans cover the whole text and no
 /// token is empty but special tokens and lone dummy prefixes. Order is kept, and spans only grow.
 ///
-/// * A *floating* token, one with a zero-width span or a `Blank` that claims a character which is not its own
+/// * A *floating* token, one with a zero-width span or a blank that claims a character which is not its own
 ///   (not white space, or held by the next token as well), gets the gap at which it stands: up to its
-///   position if that lies inside, else all of it. Without a gap a `Blank` is a lone dummy prefix and becomes
-///   empty; another token shares the span of the token before it, else of the one after it.
+///   position if that lies inside, else all of it. Without a gap a `Prefix` is a lone dummy prefix and becomes
+///   empty; a blank keeps the character that it claims (whose normalisation holds a space); any other token
+///   shares the span of the token before it, else of the one after it.
 /// * Any other gap: the white space at its end goes to the token after it, the rest (such as a combining mark
 ///   that normalisation took) to the token before it. At the text's start all of it goes to the token after
 ///   it, at the text's end to the token before it.
@@ -120,7 +124,7 @@ fn check_order(spans: &[Span<i32>], roles: &[Role], row: usize) -> Result<(), Sp
 enum Role {
     /// Its span holds its text and can only grow.
     Fixed,
-    /// Its span is a position at most; whether it may stay empty (a lone dummy prefix).
+    /// Its span is a claim at most; whether it may stay empty (a lone dummy prefix).
     Floating { may_be_empty: bool },
     /// Left out.
     Special,
@@ -133,8 +137,9 @@ fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Vec<Role> {
         if kind == TokenKind::Special {
             continue;
         }
-        let may_be_empty = kind == TokenKind::Blank;
-        let foreign = may_be_empty && (next_start < end || !is_white_space(text, start, end));
+        let is_blank = matches!(kind, TokenKind::Blank | TokenKind::Prefix);
+        let foreign = is_blank && (next_start < end || !is_white_space(text, start, end));
+        let may_be_empty = kind == TokenKind::Prefix;
         *role = if start == end || foreign { Role::Floating { may_be_empty } } else { Role::Fixed };
         next_start = start;
     }
@@ -173,8 +178,7 @@ impl Closing<'_> {
                     while self.roles.get(next_fixed).is_some_and(|role| *role != Role::Fixed) {
                         next_fixed += 1;
                     }
-                    let gap_end = self.spans.get(next_fixed).map_or(self.len, |span| span[0]);
-                    self.floating(token, gap_end, may_be_empty);
+                    self.floating(token, self.spans.get(next_fixed).copied(), may_be_empty);
                 }
             }
         }
@@ -184,17 +188,25 @@ impl Closing<'_> {
         self.share_leading();
     }
 
-    fn floating(&mut self, token: usize, gap_end: i32, may_be_empty: bool) {
-        let position = self.spans[token][0];
-        if self.covered < gap_end {
-            let end = if position > self.covered { position.min(gap_end) } else { gap_end };
-            self.spans[token] = [self.covered, end];
-            (self.covered, self.last) = (end, Some(token));
-        } else if let (false, Some(last)) = (may_be_empty, self.last) {
-            self.spans[token] = self.spans[last];
-            self.last = Some(token);
+    /// `next` is the next token that surely holds text.
+    fn floating(&mut self, token: usize, next: Option<Span<i32>>, may_be_empty: bool) {
+        let claim @ [position, claimed_end] = self.spans[token];
+        let gap_end = next.map_or(self.len, |next| next[0]);
+        let before = self.last.map(|last| self.spans[last]);
+        let in_order = before.is_none_or(|before| before[0] <= position && before[1] <= claimed_end)
+            && next.is_none_or(|next| position <= next[0] && claimed_end <= next[1]);
+        let span = if self.covered < gap_end {
+            [self.covered, if position > self.covered { position.min(gap_end) } else { gap_end }]
+        } else if may_be_empty {
+            [position; 2]
+        } else if position < claimed_end && in_order {
+            claim
         } else {
-            self.spans[token] = [position; 2];
+            before.unwrap_or([position; 2])
+        };
+        self.spans[token] = span;
+        if span[0] < span[1] {
+            (self.covered, self.last) = (span[1], Some(token));
         }
     }
 
@@ -250,7 +262,7 @@ impl Closing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::TokenKind::{Blank, Normal, Special};
+    use super::TokenKind::{Blank, Normal, Prefix, Special};
     use super::*;
 
     fn closed<const N: usize>(text: &str, tokens: [(Span<i32>, TokenKind); N]) -> [Span<i32>; N] {
@@ -269,11 +281,22 @@ mod tests {
 
     #[test]
     fn a_lone_dummy_prefix_becomes_empty() {
-        assert_eq!(closed("∑", [([0, 3], Blank), ([0, 3], Normal)]), [[0, 0], [0, 3]]);
-        let tokens = [([0, 0], Special), ([0, 4], Blank), ([0, 4], Normal), ([0, 4], Normal)];
+        assert_eq!(closed("∑", [([0, 3], Prefix), ([0, 3], Normal)]), [[0, 0], [0, 3]]);
+        let tokens = [([0, 0], Special), ([0, 4], Prefix), ([0, 4], Normal), ([0, 4], Normal)];
         assert_eq!(closed("😊", tokens), [[0, 0], [0, 0], [0, 4], [0, 4]]);
         // Prepended before a space, whose offsets both tokens then claim.
-        assert_eq!(closed(" a", [([0, 1], Blank), ([0, 2], Normal)]), [[0, 0], [0, 2]]);
+        assert_eq!(closed(" a", [([0, 1], Prefix), ([0, 2], Normal)]), [[0, 0], [0, 2]]);
+    }
+
+    #[test]
+    fn a_blank_out_of_normalisation_shares_its_character() {
+        // U+00B4 is a space and U+0301 under NFKC, U+FDFA four words.
+        assert_eq!(closed("(\u{b4}", [([0, 1], Normal), ([1, 3], Blank), ([1, 3], Normal)]), [[0, 1], [1, 3], [1, 3]]);
+        let tokens = [([0, 3], Prefix), ([0, 3], Normal), ([0, 3], Blank), ([0, 3], Normal)];
+        assert_eq!(closed("\u{fdfa}", tokens), [[0, 0], [0, 3], [0, 3], [0, 3]]);
+        // A claim out of order, or none at all: it shares what is before it.
+        assert_eq!(closed("ab", [([0, 2], Normal), ([0, 1], Blank), ([1, 2], Normal)]), [[0, 2], [0, 2], [1, 2]]);
+        assert_eq!(closed("ab", [([0, 1], Normal), ([1, 1], Blank), ([1, 2], Normal)]), [[0, 1], [0, 1], [1, 2]]);
     }
 
     #[test]
@@ -311,7 +334,7 @@ mod tests {
         assert_eq!(closed("", []), [[0; 2]; 0]);
         assert_eq!(closed("abc", [([0, 0], Special)]), [[0, 0]]);
         assert_eq!(closed("", [([0, 0], Normal), ([0, 0], Blank)]), [[0, 0], [0, 0]]);
-        assert_eq!(closed("   ", [([0, 0], Blank)]), [[0, 3]]);
+        assert_eq!(closed("   ", [([0, 0], Prefix)]), [[0, 3]]);
     }
 
     #[test]

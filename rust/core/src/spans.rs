@@ -105,6 +105,17 @@ impl PieceTable {
         if piece.is_empty() { None } else { Some((piece, *self.roles.get(id)?)) }
     }
 
+    /// Whether a space of the tokenizer's own may follow this id (`None`: the document's start).
+    pub(crate) fn may_put_dummy_after(&self, before: Option<i32>) -> bool {
+        match self.dummy_prefix {
+            DummyPrefix::None => false,
+            DummyPrefix::MetaspaceFirst => before.is_none(),
+            DummyPrefix::Prepend | DummyPrefix::Metaspace => {
+                before.and_then(|id| self.piece(id)).is_none_or(|(_, role)| role != PieceRole::Plain)
+            }
+        }
+    }
+
     /// Whether the tokenizer puts a space before what follows; `first` at the document's start.
     fn has_dummy(&self, rest: &[u8], first: bool) -> bool {
         match self.dummy_prefix {

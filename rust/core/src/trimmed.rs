@@ -30,7 +30,8 @@ pub fn restore_spaces(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [
 }
 
 /// [`restore_spaces`], then [`close`](crate::close), for a batch: document `b` has the ids
-/// `cu_seqlens[b]..cu_seqlens[b + 1]`. A token whose surface is one space counts as blank.
+/// `cu_seqlens[b]..cu_seqlens[b + 1]`. A token whose surface is one space counts as blank, and as a prefix where
+/// the table's tokenizer may have put it there itself.
 ///
 /// # Errors
 /// As [`close_batch`](crate::close_batch), and [`SpanError::Length`] unless there is one id per span.
@@ -50,11 +51,17 @@ pub fn close_ids_batch<S: AsRef<str> + Sync>(
         restore_row(table, &ids[rows.range(row)], texts[row].as_ref(), spans);
         Ok(())
     })?;
-    let blank = |&id: &i32| match table.surface(id) {
-        Some(b" ") => TokenKind::Blank,
-        _ => TokenKind::Normal,
-    };
-    crate::close_batch(spans, cu_seqlens, texts, &ids.iter().map(blank).collect::<Vec<_>>())
+    let mut kinds = vec![TokenKind::Normal; ids.len()];
+    for row in 0..rows.count() {
+        let ids = &ids[rows.range(row)];
+        for (token, kind) in kinds[rows.range(row)].iter_mut().enumerate() {
+            if table.surface(ids[token]) == Some(b" ") {
+                let before = token.checked_sub(1).map(|before| ids[before]);
+                *kind = if table.may_put_dummy_after(before) { TokenKind::Prefix } else { TokenKind::Blank };
+            }
+        }
+    }
+    crate::close_batch(spans, cu_seqlens, texts, &kinds)
 }
 
 fn restore_row(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) {

@@ -215,7 +215,8 @@ proptest! {
 
 /// Ordered spans on character boundaries, zero-width ones among them, of tokens of every kind.
 fn holed() -> impl Strategy<Value = (String, Vec<Span<i32>>, Vec<TokenKind>)> {
-    let kind = select(vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Blank, TokenKind::Special]);
+    let kind =
+        select(vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Blank, TokenKind::Prefix, TokenKind::Special]);
     let token = (0..3_usize, 0..3_usize, 0..6_u8, kind);
     ("[a \u{301}∑😊]{0,9}", prop::collection::vec(token, 0..9)).prop_map(|(text, tokens)| {
         let places: Vec<i32> = text.char_indices().map(|(at, _)| index(at)).chain([index(text.len())]).collect();
@@ -241,7 +242,7 @@ proptest! {
     fn closing_covers_the_text_in_order((text, spans, kinds) in holed()) {
         let mut closed = spans.clone();
         close(&mut closed, &text, &kinds)?;
-        if kinds.contains(&TokenKind::Normal) {
+        if kinds.contains(&TokenKind::Normal) || kinds.contains(&TokenKind::Blank) {
             prop_assert!(covers(&closed, &text), "{closed:?}");
         }
         let filled: Vec<_> = closed.iter().filter(|[start, end]| start < end).collect();
@@ -250,7 +251,8 @@ proptest! {
         for ((before, after), kind) in spans.iter().zip(&closed).zip(&kinds) {
             match kind {
                 TokenKind::Special => prop_assert_eq!(before, after),
-                TokenKind::Blank => prop_assert!(0 <= after[0] && after[0] <= after[1]),
+                TokenKind::Prefix => prop_assert!(0 <= after[0] && after[0] <= after[1]),
+                TokenKind::Blank => prop_assert!(after[0] < after[1] || text.is_empty(), "{closed:?}"),
                 TokenKind::Normal => {
                     prop_assert!(after[0] < after[1] || text.is_empty(), "{closed:?}");
                     prop_assert!(before[0] == before[1] || (after[0] <= before[0] && before[1] <= after[1]));
@@ -268,7 +270,7 @@ proptest! {
         let mut closed = spans;
         close(&mut closed, &text, &kinds)?;
         // A blank that was given other characters than white space would let go of them again.
-        if !kinds.contains(&TokenKind::Blank) {
+        if !kinds.iter().any(|kind| matches!(kind, TokenKind::Blank | TokenKind::Prefix)) {
             let once = closed.clone();
             close(&mut closed, &text, &kinds)?;
             prop_assert_eq!(closed, once);
