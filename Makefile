@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUST := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+FUZZ := rust/fuzz
+FUZZ_SECONDS ?= 600
 
-.PHONY: help quickstart test test-rust test-python lint format bench clean
+.PHONY: help quickstart test test-rust test-python lint format bench fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -35,6 +37,7 @@ lint: $(VENV)/.built ## ruff, mypy, rustfmt, clippy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	cargo fmt --all --check
+	cargo fmt --manifest-path $(FUZZ)/Cargo.toml --check
 	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 
 format: $(VENV)/.built ## rewrites the sources as the formatters want them
@@ -45,5 +48,15 @@ format: $(VENV)/.built ## rewrites the sources as the formatters want them
 bench: $(VENV)/.built ## times alignment and reduction beside NumPy
 	$(BIN)/pytest -q benches --benchmark-sort=name
 
+target/tools/bin/cargo-fuzz:
+	cargo install --quiet --locked --root target/tools cargo-fuzz@0.13.2
+
+fuzz: target/tools/bin/cargo-fuzz ## libFuzzer on the Rust core, FUZZ_SECONDS (600) for each target
+	for target in align reduce spans_from_ids close; do \
+	  mkdir -p $(FUZZ)/corpus/$$target; \
+	  $< run --fuzz-dir $(FUZZ) --sanitizer none $$target $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target \
+	    -- -max_total_time=$(FUZZ_SECONDS) -max_len=512 -verbosity=0 -print_final_stats=1 || exit 1; \
+	done
+
 clean: ## removes the environment, what was built, and the quickstart's runs
-	rm -rf $(VENV) target runs .cache
+	rm -rf $(VENV) target runs .cache $(FUZZ)/target $(FUZZ)/corpus $(FUZZ)/artifacts

@@ -4,7 +4,10 @@ import gzip
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+import pairs
 import vocagno
 from conftest import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS, Unproving
 from vocagno import TokenSpans
@@ -139,3 +142,19 @@ def test_every_token_with_text_is_mapped(tokenizers, student, teacher):
     )  # fmt: skip
     with_text = left.spans[:, 0] < left.spans[:, 1]
     assert (mapping[with_text] >= 0).all()
+
+
+@settings(max_examples=400)
+@given(
+    texts=st.lists(st.text(max_size=40), max_size=4),
+    student=st.sampled_from(sorted(FAMILIES)),
+    teacher=st.sampled_from(sorted(FAMILIES)),
+)
+@example(texts=["\u00b4\ufdfa"], student="unigram", teacher="byte-level")
+@example(texts=["<s>\u2028 <s>"], student="llama", teacher="metaspace-first")
+@example(texts=["\u0130\u0307"], student="word-piece", teacher="byte-level-nfc")
+def test_any_unicode_text(tokenizers, texts, student, teacher):
+    """Covered, in order, equal to the oracle, and the same by both ways where ids prove it."""
+    left, right = (TokenSpans(tokenizers[name]) for name in (student, teacher))
+    tokens, _, _ = pairs.check_pair(left, right, texts)
+    pairs.check_both_ways(tokens, pairs.by_offsets(left, texts), texts)

@@ -15,9 +15,7 @@ from rich.text import Text
 from vocagno.pictures.glyphs import columns, token_label
 from vocagno.pictures.passage import Group, Passage, StudentToken, TeacherToken, groups
 
-LEGEND = (
-    "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte of a character"
-)
+LEGEND = "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte"
 
 _STUDENT, _TEACHER, _LINK, _UNMAPPED = "bold cyan", "bold yellow", "dim", "bold red"
 _MARGIN = "  "

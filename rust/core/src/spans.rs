@@ -110,9 +110,10 @@ impl PieceTable {
         match self.dummy_prefix {
             DummyPrefix::None => false,
             DummyPrefix::MetaspaceFirst => before.is_none(),
-            DummyPrefix::Prepend | DummyPrefix::Metaspace => {
-                before.and_then(|id| self.piece(id)).is_none_or(|(_, role)| role != PieceRole::Plain)
-            }
+            DummyPrefix::Prepend | DummyPrefix::Metaspace => before.is_none_or(|id| {
+                let role = usize::try_from(id).ok().and_then(|id| self.roles.get(id));
+                role.is_some_and(|&role| role != PieceRole::Plain)
+            }),
         }
     }
 

@@ -1,0 +1,50 @@
+//! Scale, student spans, teacher spans. Equal to Algorithm 1 word by word, refused exactly where out of order; the
+//! same in 32 bits and in a batch.
+#![no_main]
+
+#[path = "../../core/tests/oracle/mod.rs"]
+mod oracle;
+
+use input::Input;
+use libfuzzer_sys::fuzz_target;
+use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, unmapped_reasons};
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let factor = 1_i64 << (input.byte() % 57); // as far apart as 64 bits allow
+    let scaled = |span: Span<i64>| span.map(|at| at * factor);
+    let (student, teacher) = (input.list(Input::span), input.list(Input::span));
+    let student: Vec<_> = student.into_iter().map(scaled).collect();
+    let teacher: Vec<_> = teacher.into_iter().map(scaled).collect();
+
+    let mapping = match (align(&student, &teacher), oracle::unsorted(&teacher)) {
+        (Ok(mapping), None) => mapping,
+        (Err(SpanError::Unsorted { token, .. }), Some(expected)) => return assert_eq!(token, expected),
+        (result, expected) => panic!("{result:?}, but the first span out of order is {expected:?}"),
+    };
+    assert_eq!(mapping, oracle::align(&student, &teacher));
+
+    let narrow = |spans: &[Span<i64>]| spans.iter().map(|span| span.map(i32::try_from)).collect::<Vec<_>>();
+    let (short, other) = (narrow(&student), narrow(&teacher));
+    if short.iter().chain(&other).flatten().all(Result::is_ok) {
+        let unwrap = |spans: Vec<[Result<i32, _>; 2]>| -> Vec<Span<i32>> {
+            spans.into_iter().map(|span| span.map(|at| at.unwrap_or_default())).collect()
+        };
+        assert_eq!(align(&unwrap(short), &unwrap(other)).as_ref(), Ok(&mapping));
+    }
+
+    let cut = oracle::boundaries([student.len(); 2].into_iter());
+    let other_cut = oracle::boundaries([teacher.len(); 2].into_iter());
+    let twice = [&student[..], &student[..]].concat();
+    let mut batch = vec![UNMAPPED; twice.len()];
+    align_batch(&twice, &cut, &[&teacher[..], &teacher[..]].concat(), &other_cut, &mut batch).expect("in order");
+    let rows = oracle::index(teacher.len());
+    let moved = mapping.iter().map(|&range| if range == UNMAPPED { range } else { range.map(|row| row + rows) });
+    assert_eq!(batch, mapping.iter().copied().chain(moved).collect::<Vec<_>>());
+
+    let (cut, other_cut) = ([0, cut[1]], [0, other_cut[1]]);
+    let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &cut, &other_cut).expect("it fits");
+    for (range, reason) in mapping.iter().zip(reasons) {
+        assert_eq!(*range != UNMAPPED, reason == Reason::Mapped);
+    }
+});

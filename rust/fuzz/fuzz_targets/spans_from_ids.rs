@@ -1,0 +1,51 @@
+//! Dummy prefix, pieces (role, bytes), text, ids. What is proved is true: the pieces lie one after the other in the
+//! text, less dummy prefixes and special tokens beside it. What ids decode to, they prove.
+#![no_main]
+
+use input::Input;
+use libfuzzer_sys::fuzz_target;
+use vocagno::{DummyPrefix, PieceRole, PieceTable, decode, spans_from_ids};
+
+const DUMMIES: [DummyPrefix; 4] =
+    [DummyPrefix::None, DummyPrefix::Prepend, DummyPrefix::Metaspace, DummyPrefix::MetaspaceFirst];
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let dummy = DUMMIES[usize::from(input.byte() % 4)];
+    let pieces = input.list(|input| (PieceRole::try_from(input.byte() % 3).unwrap_or_default(), input.bytes()));
+    let text = input.bytes();
+    let ids = input.list(|input| i32::from(input.byte().cast_signed()));
+    let roles: Vec<PieceRole> = pieces.iter().map(|&(role, _)| role).collect();
+    let table = PieceTable::new(pieces.iter().map(|(_, piece)| Some(piece)), &roles, dummy).expect("they fit");
+
+    let mut spans = vec![[7; 2]; ids.len()];
+    if spans_from_ids(&table, &ids, &text, &mut spans).expect("it fits") {
+        check(&pieces, &ids, &text, &spans);
+    } else {
+        assert!(spans.iter().all(|&span| span == [0; 2]));
+    }
+    if let Ok(text) = decode(&table, &ids, &mut spans) {
+        check(&pieces, &ids, &text, &spans);
+        // A special token's bytes may follow it in the text by chance: it is then taken for them.
+        if !roles.contains(&PieceRole::Special) {
+            let decoded = spans.clone();
+            assert!(spans_from_ids(&table, &ids, &text, &mut spans).expect("it fits"), "{ids:?} give {text:?}");
+            assert_eq!(spans, decoded);
+        }
+    }
+});
+
+fn check(pieces: &[(PieceRole, Vec<u8>)], ids: &[i32], text: &[u8], spans: &[[i32; 2]]) {
+    let mut at = 0;
+    for (&id, span) in ids.iter().zip(spans) {
+        let [start, end] = span.map(|at| usize::try_from(at).expect("in the text"));
+        let (role, piece) = &pieces[usize::try_from(id).expect("a known id")];
+        assert_eq!(start, at, "the spans follow one another");
+        let own = &text[start..end];
+        let beside = *role == PieceRole::Special && own.is_empty();
+        let after_dummy = *role == PieceRole::Plain && piece[1..] == *own && piece[0] == b' ';
+        assert!(piece == own || beside || after_dummy, "{piece:?} at {own:?}");
+        at = end;
+    }
+    assert_eq!(at, text.len(), "they cover the text");
+}
