@@ -1,12 +1,16 @@
 """Student tokens to teacher tokens, by the text they share (Algorithm 1 of arXiv 2503.19123)."""
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
+from vocagno._vocagno import SpanError
 from vocagno.arrays import as_cu_seqlens, as_losses, as_mapping, as_span_pair
+
+_strict_align: Any = _vocagno.align  # refuses what does not fit, whatever it is
 
 
 class Reason(IntEnum):
@@ -53,15 +57,20 @@ def align(
     Cost: O(N + M) for sorted spans, O(N log M) for any. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, Algorithm 1.
     """
-    student, teacher = as_span_pair(student_spans, teacher_spans)
-    return _vocagno.align(
-        student,
-        teacher,
-        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
-        out,
-        num_threads,
-    )
+    try:  # arrays that fit as they are, without looking at them twice
+        mapping: NDArray[np.int32] = _strict_align(
+            student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, out, num_threads
+        )
+        return mapping
+    except SpanError:
+        raise
+    except (TypeError, ValueError):  # not what the kernel takes: convert it, or say what is wrong
+        student, teacher = as_span_pair(student_spans, teacher_spans)
+        cu_seqlens = (
+            as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
+            as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+        )
+    return _vocagno.align(student, teacher, *cu_seqlens, out, num_threads)
 
 
 def unmapped_reasons(

@@ -1,14 +1,17 @@
 """Teacher losses and a mapping to one teacher loss for each student token (Eq. 2)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
+from vocagno._vocagno import SpanError
 from vocagno.arrays import as_losses, as_mapping
 
 Reduction = Literal["max", "mean", "sum", "min"]
+
+_strict_reduce: Any = _vocagno.reduce  # refuses what does not fit, whatever it is
 
 
 def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDArray[np.float32]:
@@ -24,4 +27,10 @@ def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDA
 
     Cost: O(N + total length of the ranges). Source: arXiv 2503.19123, Eq. 2 and section 6.3.
     """
-    return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)
+    try:  # arrays that fit as they are, without looking at them twice
+        reduced: NDArray[np.float32] = _strict_reduce(losses, mapping, how)
+        return reduced
+    except SpanError:
+        raise
+    except (TypeError, ValueError):  # not what the kernel takes: convert it, or say what is wrong
+        return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)

@@ -1,5 +1,5 @@
 use crate::batch::{Rows, expect_len};
-use crate::{Offset, Range, Span, SpanError, UNMAPPED};
+use crate::{Offset, Range, Span, SpanError, UNMAPPED, tiling};
 
 /// Teacher rows are numbered by `i32`, and `stop` is one past the last of them.
 const MAX_TEACHER_ROWS: usize = i32::MAX as usize;
@@ -90,7 +90,13 @@ fn align_row<T: Offset>(
     let kept = &teacher[lead..];
     let trail = kept.iter().rev().take_while(|span| is_empty(span)).count();
     let kept = &kept[..kept.len() - trail];
-    if all_in_order(kept) {
+    let first = student.iter().take_while(|span| is_empty(span)).count();
+    let filled = student.len() - student[first..].iter().rev().take_while(|span| is_empty(span)).count();
+    let (inner, rows) = (&student[first..filled], to_row(base + lead));
+    if tiling::align(inner, kept, rows, &mut out[first..filled]) {
+        out[..first].fill(UNMAPPED);
+        out[filled..].fill(UNMAPPED);
+    } else if all_in_order(kept) {
         search(student, kept, out, |index| to_row(base + lead + index));
     } else {
         let (spans, rows) = non_empty(teacher, row, base)?;
@@ -169,7 +175,7 @@ const LINEAR_STEPS: usize = 8;
 /// The number of leading spans for which `before` holds, searched by doubling steps from `from`: towards
 /// the front if `back` is set (then the answer is at most `from`), else towards the end.
 #[inline]
-fn seek<T: Offset>(spans: &[Span<T>], from: usize, back: bool, before: impl Fn(&Span<T>) -> bool) -> usize {
+pub(crate) fn seek<T: Offset>(spans: &[Span<T>], from: usize, back: bool, before: impl Fn(&Span<T>) -> bool) -> usize {
     if back {
         return seek_back(spans, from, before);
     }

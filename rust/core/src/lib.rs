@@ -37,6 +37,7 @@ mod offsets;
 mod reasons;
 mod reduce;
 mod spans;
+mod tiling;
 mod trimmed;
 
 pub use align::{align, align_batch, align_into};
@@ -58,7 +59,7 @@ pub type Range = [i32; 2];
 pub const UNMAPPED: Range = [-1, -1];
 
 /// An offset in a text: `i32` or `i64`.
-pub trait Offset: Copy + Ord + Into<i64> + Send + Sync + sealed::Sealed {
+pub trait Offset: Copy + Ord + Into<i64> + Send + Sync + sealed::Sealed + sealed::Place {
     /// The smallest value.
     const MIN: Self;
 }
@@ -78,4 +79,32 @@ mod sealed {
     impl Sealed for i64 {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
+
+    /// Offsets as places in a window, in their own width.
+    pub trait Place {
+        /// Bytes behind `origin`; anything for an offset before it.
+        fn bytes_from(self, origin: Self) -> usize;
+        /// The offset so many bytes later, or the largest one.
+        fn later(self, bytes: i32) -> Self;
+    }
+
+    #[expect(clippy::cast_sign_loss, reason = "not negative, by its contract")]
+    impl Place for i32 {
+        fn bytes_from(self, origin: Self) -> usize {
+            self.wrapping_sub(origin) as u32 as usize
+        }
+        fn later(self, bytes: i32) -> Self {
+            self.saturating_add(bytes)
+        }
+    }
+
+    #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "not negative, by its contract")]
+    impl Place for i64 {
+        fn bytes_from(self, origin: Self) -> usize {
+            self.wrapping_sub(origin) as usize
+        }
+        fn later(self, bytes: i32) -> Self {
+            self.saturating_add(bytes.into())
+        }
+    }
 }

@@ -2,18 +2,24 @@ use crate::batch::expect_len;
 use crate::{Range, SpanError, UNMAPPED};
 
 /// A loss in nats: `f32` or `f64`. NaN and infinite values stand for "no loss".
-pub trait Loss: Copy + Send + Sync + crate::sealed::Sealed {
+pub trait Loss: Copy + Send + Sync + PartialOrd + crate::sealed::Sealed {
+    /// Smaller and larger than any finite value.
+    const BOUNDS: [Self; 2];
     /// The value, without rounding.
     fn to_f64(self) -> f64;
 }
 
 impl Loss for f32 {
+    const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
+
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
 }
 
 impl Loss for f64 {
+    const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
+
     fn to_f64(self) -> f64 {
         self
     }
@@ -66,12 +72,28 @@ pub fn reduce<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction) -> Resul
 /// is unspecified.
 pub fn reduce_into<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction, out: &mut [f32]) -> Result<(), SpanError> {
     expect_len("out", mapping.len(), out.len())?;
+    let [low, high] = L::BOUNDS;
     match how {
-        Reduction::Max => each(losses, mapping, out, |range| finite(range).reduce(f64::max)),
-        Reduction::Min => each(losses, mapping, out, |range| finite(range).reduce(f64::min)),
+        Reduction::Max => each(losses, mapping, out, |range| extreme(range, low, |a, b| if a < b { b } else { a })),
+        Reduction::Min => each(losses, mapping, out, |range| extreme(range, high, |a, b| if b < a { b } else { a })),
         Reduction::Sum => each(losses, mapping, out, |range| finite(range).reduce(|sum, loss| sum + loss)),
         Reduction::Mean => each(losses, mapping, out, mean),
     }
+}
+
+/// The largest or smallest finite loss of a range, which is not empty; `none` bounds them all.
+///
+/// Both ends at once and then what lies between: most ranges hold one token or two, and which of them is not to
+/// be predicted.
+#[inline]
+fn extreme<L: Loss>(range: &[L], none: L, better: impl Fn(L, L) -> L) -> Option<f64> {
+    let [low, high] = L::BOUNDS;
+    let known = |loss: L| if low < loss && loss < high { loss } else { none };
+    let (&first, &last) = range.first().zip(range.last())?;
+    let ends = better(known(first), known(last));
+    let middle = range.get(1..range.len() - 1).unwrap_or_default();
+    let best = middle.iter().fold(ends, |best, &loss| better(best, known(loss)));
+    (best != none).then(|| best.to_f64())
 }
 
 fn each<L: Loss>(
@@ -114,11 +136,9 @@ pub(crate) fn resolve<'a, T>(
     items: &'a [T],
     name: &'static str,
 ) -> Result<Option<&'a [T]>, SpanError> {
-    if let (Ok(first), Ok(stop)) = (usize::try_from(range[0]), usize::try_from(range[1]))
-        && first < stop
-        && let Some(inside) = items.get(first..stop)
-    {
-        return Ok(Some(inside));
+    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // one below 0 is far behind the end
+    if first < stop && stop <= items.len() {
+        return Ok(Some(&items[first..stop]));
     }
     if range == UNMAPPED {
         return Ok(None);

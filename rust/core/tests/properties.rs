@@ -36,7 +36,64 @@ fn student_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
     prop_oneof![sorted_spans(), any_spans()]
 }
 
+/// Some hundred spans that tile a text, long ones among them: what the table from bytes to rows is for.
+fn tiling() -> impl Strategy<Value = Vec<Span<i64>>> {
+    let length = prop_oneof![400 => 1..9_i64, 20 => 9..40_i64, 1 => 3_000..9_000_i64];
+    (0..20_i64, prop::collection::vec(length, 60..300)).prop_map(|(start, lengths)| {
+        let ends = lengths.iter().scan(start, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let ends: Vec<i64> = [start].into_iter().chain(ends).collect();
+        ends.windows(2).map(|pair| [pair[0], pair[1]]).collect()
+    })
+}
+
+/// A few spans changed: empty, out of order, overlapping, at the ends or in the middle.
+fn disturbed(spans: impl Strategy<Value = Vec<Span<i64>>>) -> impl Strategy<Value = Vec<Span<i64>>> {
+    let change = (any::<prop::sample::Index>(), 0..2_usize, -6..6_i64);
+    let around = prop::collection::vec(select(vec![[0, 0], [7, 7], [9, 2]]), 0..3);
+    (spans, prop::collection::vec(change, 0..3), around.clone(), around).prop_map(
+        |(mut spans, changes, first, last)| {
+            for (at, end, by) in changes {
+                let at = at.index(spans.len());
+                spans[at][end] += by;
+            }
+            [first, spans, last].concat()
+        },
+    )
+}
+
 proptest! {
+    #[test]
+    fn align_is_algorithm_1_on_long_texts(
+        student in prop_oneof![tiling(), disturbed(tiling())],
+        teacher in prop_oneof![2 => tiling(), 1 => disturbed(tiling())],
+        far in select(vec![0, -1_000, i64::from(i32::MAX) - 9_000, i64::MIN, i64::MAX - 3_000_000]),
+    ) {
+        let moved = |spans: &[Span<i64>]| -> Vec<Span<i64>> {
+            spans.iter().map(|span| span.map(|at| at.saturating_add(far))).collect()
+        };
+        let (student, teacher) = (moved(&student), moved(&teacher));
+        match oracle::unsorted(&teacher) {
+            None => prop_assert_eq!(align(&student, &teacher)?, oracle::align(&student, &teacher)),
+            Some(expected) => {
+                let error = align(&student, &teacher);
+                let found = if let Err(SpanError::Unsorted { token, .. }) = error { Some(token) } else { None };
+                prop_assert_eq!(found, Some(expected));
+            }
+        }
+        let narrow = |spans: &[Span<i64>]| -> Option<Vec<Span<i32>>> {
+            spans.iter().map(|&[start, end]| Some([i32::try_from(start).ok()?, i32::try_from(end).ok()?])).collect()
+        };
+        if let (Some(student), Some(teacher)) = (narrow(&student), narrow(&teacher)) {
+            let wide = |spans: &[Span<i32>]| spans.iter().map(|span| span.map(i64::from)).collect::<Vec<_>>();
+            if oracle::unsorted(&wide(&teacher)).is_none() {
+                prop_assert_eq!(align(&student, &teacher)?, oracle::align(&wide(&student), &wide(&teacher)));
+            }
+        }
+    }
+
     #[test]
     fn align_is_algorithm_1(student in student_spans(), teacher in sorted_spans()) {
         let mapping = align(&student, &teacher);

@@ -1,4 +1,4 @@
-//! Scale, student spans, teacher spans. Equal to Algorithm 1 word by word, refused exactly where out of order; the
+//! Scale, student spans, teacher spans (or, with the scale's highest bit, lengths of spans that tile). Equal to Algorithm 1 word by word, refused exactly where out of order; the
 //! same in 32 bits and in a batch.
 #![no_main]
 
@@ -9,11 +9,27 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, unmapped_reasons};
 
+/// Spans that follow one another, a few of them very long, empty or a step back.
+fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
+    let mut end = i64::from(input.byte());
+    input.list(|input| {
+        let length = match input.byte() {
+            255 => 5_000,
+            254 => -1,
+            length => i64::from(length % 16),
+        };
+        end += length;
+        [end - length, end]
+    })
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
-    let factor = 1_i64 << (input.byte() % 57); // as far apart as 64 bits allow
-    let scaled = |span: Span<i64>| span.map(|at| at * factor);
-    let (student, teacher) = (input.list(Input::span), input.list(Input::span));
+    let scale = input.byte();
+    let factor = 1_i64 << (scale % 57); // as far apart as 64 bits allow
+    let scaled = |span: Span<i64>| span.map(|at| at.saturating_mul(factor));
+    let read = if scale & 0x80 == 0 { |input: &mut Input<'_>| input.list(Input::span) } else { tiling };
+    let (student, teacher) = (read(&mut input), read(&mut input));
     let student: Vec<_> = student.into_iter().map(scaled).collect();
     let teacher: Vec<_> = teacher.into_iter().map(scaled).collect();
 

@@ -1,0 +1,255 @@
+//! Alignment by a table from bytes to rows, for sorted student spans over teacher spans that tile a text: two
+//! loads a token instead of two searches.
+//!
+//! The table covers a window of the text at a time, so that it stays in the first-level cache however long the
+//! text is, and numbers rows within the window, so that 16 bits are enough.
+
+use crate::align::seek;
+use crate::{Offset, Range, Span, UNMAPPED};
+
+/// Bytes of text that the table covers.
+const WINDOW: usize = 4_096;
+const WINDOW_BYTES: i32 = 4_096;
+/// What keeps an index inside the window, so that it needs no check.
+const MASK: usize = WINDOW - 1;
+/// Entries that every row writes at once: the next row overwrites those that are not its own.
+const LANES: usize = 8;
+/// Mean bytes a token from which writing the table would cost more than searching.
+const SPARSE: i64 = 16;
+/// Tokens of both sides below which clearing the table costs more than it saves.
+const FEW: usize = 128;
+
+/// Writes the range of each student span, rows numbered from `base`, and returns true; or returns false, with
+/// anything in `out`, where that would not be right or not be worth it: few tokens or sparse ones, teacher spans
+/// that do not tile, student spans out of order, empty ones.
+///
+/// The spans are checked as they are read: two passes over them beforehand would cost as much as the rest.
+pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i32, out: &mut [Range]) -> bool {
+    let Some([text_start, text_end]) = text_of(student.len(), teacher) else {
+        return false;
+    };
+    // Tokens that lie before the teacher's text or behind it, begin before it, end behind it.
+    let before = student.partition_point(|span| span[1] <= text_start);
+    let begun = student.partition_point(|span| span[0] < text_start).max(before);
+    let whole = student.partition_point(|span| span[1] <= text_end).max(before);
+    let inside = student.partition_point(|span| span[0] < text_end).max(whole);
+    let mut order = Order::default();
+    let sorted = student[..begun].iter().chain(&student[inside..]).fold(true, |ok, span| ok & order.follows(span));
+    if !sorted || begun > inside {
+        return false;
+    }
+    out[..before].fill(UNMAPPED);
+    out[inside..].fill(UNMAPPED);
+    out[before..begun].fill([base; 2]);
+    order = Order { previous: begun.checked_sub(1).map(|last| student[last]) };
+    let mut table = [0; WINDOW + LANES];
+    let (mut starts, mut ends) = (begun, before); // student tokens whose first, whose last row is known
+    let (mut window, mut row) = (text_start, 0);
+    while starts < inside || ends < whole {
+        let window_end = text_end.min(window.later(WINDOW_BYTES));
+        let next_row = seek(teacher, row, false, |span| span[0] < window_end);
+        if window_end <= window || !write_rows(&teacher[row..next_row], window, &mut table) {
+            return false;
+        }
+        let number = base + to_row(row);
+        let first_of = |span: &Span<T>| number + i32::from(table[span[0].bytes_from(window) & MASK]);
+        let stop_of = |span: &Span<T>| number + i32::from(table[(span[1].bytes_from(window) - 1) & MASK]) + 1;
+
+        let end_here = seek(&student[..whole], ends, false, |span| span[1] <= window_end);
+        let (known, new) = (starts.min(end_here), starts.max(end_here));
+        for (span, range) in student[ends..known].iter().zip(&mut out[ends..known]) {
+            range[1] = stop_of(span); // it began in a window before
+        }
+        let last_end = order.previous.map_or(0, |span| span[1].bytes_from(window).wrapping_sub(1));
+        let last_end = if order.previous.is_some_and(|span| span[1] > window) { last_end } else { 0 };
+        if !write_ranges(&student[known..end_here], window, number, last_end, &table, &mut out[known..end_here]) {
+            return false;
+        }
+        order.previous = student[..new].last().copied();
+        let going_on = seek(&student[..inside], new, false, |span| span[0] < window_end);
+        for (span, range) in student[new..going_on].iter().zip(&mut out[new..going_on]) {
+            if span[0] < window || !order.follows(span) {
+                return false;
+            }
+            range[0] = first_of(span);
+        }
+        (starts, ends) = (going_on, end_here);
+        // The last row goes on behind the window; else the next one begins there, as `write_rows` checks.
+        let goes_on = teacher[next_row - 1][1] > window_end;
+        (window, row) = (window_end, next_row - usize::from(goes_on));
+    }
+    for range in &mut out[whole.max(ends)..inside] {
+        range[1] = base + to_row(teacher.len());
+    }
+    tile(&teacher[row.saturating_sub(1)..]) // rows behind the last student token
+}
+
+/// Whether every span begins where the one before it ends, and none is empty.
+fn tile<T: Offset>(spans: &[Span<T>]) -> bool {
+    let mut pairs = spans.iter().zip(spans.get(1..).unwrap_or_default());
+    pairs.all(|(a, b)| a[1] == b[0]) && spans.iter().all(|span| span[0] < span[1])
+}
+
+/// Where the teacher's text starts and ends, if the table is worth it.
+fn text_of<T: Offset>(num_student: usize, teacher: &[Span<T>]) -> Option<Span<T>> {
+    let (start, end) = (teacher.first()?[0], teacher.last()?[1]);
+    let tokens = num_student.saturating_add(teacher.len());
+    let limit = i64::try_from(tokens).ok()?.saturating_mul(SPARSE);
+    let bytes = end.into().checked_sub(start.into())?;
+    (tokens >= FEW && (1..=limit).contains(&bytes)).then_some([start, end])
+}
+
+/// Whether spans come in order and none is empty.
+struct Order<T> {
+    previous: Option<Span<T>>,
+}
+
+impl<T> Default for Order<T> {
+    fn default() -> Self {
+        Self { previous: None }
+    }
+}
+
+impl<T: Offset> Order<T> {
+    fn follows(&mut self, span: &Span<T>) -> bool {
+        let follows = self.previous.is_none_or(|previous| previous[0] <= span[0] && previous[1] <= span[1]);
+        self.previous = Some(*span);
+        follows && span[0] < span[1]
+    }
+}
+
+/// Numbers the bytes of the window by the rows that hold them. The first row holds the window's first byte.
+/// Whether each row begins where the one before it ends, and none is empty.
+#[inline(never)] // its loop wants the registers for itself: inlined it was half as fast
+fn write_rows<T: Offset>(rows: &[Span<T>], window: T, table: &mut [u16; WINDOW + LANES]) -> bool {
+    let Some(&[mut expected, _]) = rows.first() else {
+        return false;
+    };
+    let mut tiles = expected <= window;
+    let (mut at, mut lanes) = (0, [0_u16; LANES]);
+    for &[start, end] in rows {
+        tiles &= start == expected;
+        expected = end;
+        let place = at & MASK;
+        table[place..place + LANES].copy_from_slice(&lanes);
+        let stop = end.bytes_from(window);
+        let behind = stop.wrapping_sub(at).wrapping_sub(1); // bytes behind the row's first one
+        if behind >= LANES {
+            if stop <= at {
+                return false; // an empty row
+            }
+            table[place..stop.min(WINDOW).max(place)].fill(lanes[0]);
+        }
+        at = stop;
+        lanes = lanes.map(|number| number.wrapping_add(1));
+    }
+    tiles
+}
+
+/// The ranges of student spans that lie inside the window. Whether they do, in order and none of them empty; the
+/// last byte of the span before them is at `last_end`.
+#[inline(never)] // as above
+fn write_ranges<T: Offset>(
+    spans: &[Span<T>],
+    window: T,
+    number: i32,
+    last_end: usize,
+    table: &[u16; WINDOW + LANES],
+    out: &mut [Range],
+) -> bool {
+    // Places inside a window are below 2^12, and so are the steps between them; a span outside, a step back or an
+    // empty span sets a higher bit.
+    let mut bits = 0;
+    let (mut last_start, mut last_end) = (0, last_end);
+    for (&[start, end], range) in spans.iter().zip(out) {
+        let (first, last) = (start.bytes_from(window), end.bytes_from(window).wrapping_sub(1));
+        bits |= first | last;
+        bits |= first.wrapping_sub(last_start) | last.wrapping_sub(last_end) | last.wrapping_sub(first);
+        (last_start, last_end) = (first, last);
+        *range = [number + i32::from(table[first & MASK]), number + i32::from(table[last & MASK]) + 1];
+    }
+    bits & !MASK == 0
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_TEACHER_ROWS")]
+fn to_row(index: usize) -> i32 {
+    index as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(lengths: impl IntoIterator<Item = i32>) -> Vec<Span<i32>> {
+        let mut end = 0;
+        let tiled = lengths.into_iter().map(|length| {
+            end += length;
+            [end - length, end]
+        });
+        tiled.collect()
+    }
+
+    fn aligned(student: &[Span<i32>], teacher: &[Span<i32>]) -> Option<Vec<Range>> {
+        let mut out = vec![[7; 2]; student.len()];
+        align(student, teacher, 10, &mut out).then_some(out)
+    }
+
+    #[test]
+    fn tokens_across_windows() {
+        let (student, teacher) = (spans([30; 333]), spans([10; 999])); // 4,096 lies inside tokens of both
+        let expected: Vec<Range> = (0..333).map(|row| [10 + 3 * row, 13 + 3 * row]).collect();
+        assert_eq!(aligned(&student, &teacher), Some(expected));
+        let back: Vec<Range> = (0..999).map(|row| [10 + row / 3, 11 + row / 3]).collect();
+        assert_eq!(aligned(&teacher, &student), Some(back));
+    }
+
+    #[test]
+    fn a_token_longer_than_the_window() {
+        let (long, short) = (spans([9_000]), spans([10; 900]));
+        assert_eq!(aligned(&long, &short), Some(vec![[10, 910]]));
+        assert_eq!(aligned(&short, &long), Some(vec![[10, 11]; 900]));
+    }
+
+    #[test]
+    fn a_teacher_that_covers_less_or_more() {
+        let student = spans([3; 200]);
+        let teacher: Vec<_> = spans([2; 200]).into_iter().map(|span| span.map(|at| at + 100)).collect();
+        let ranges = aligned(&student, &teacher).unwrap_or_default();
+        assert_eq!(ranges[..33], [UNMAPPED; 33]);
+        assert_eq!(ranges[33..35], [[10, 11], [11, 13]]); // bytes 99 to 102, 102 to 105
+        assert_eq!(ranges[166..168], [[209, 210], UNMAPPED]); // bytes 498 to 501, from 501
+    }
+
+    #[test]
+    fn disorder_at_the_border_of_a_window() {
+        let (student, teacher) = (spans([8; 1_000]), spans([4; 2_000]));
+        assert!(aligned(&student, &teacher).is_some());
+        for border in [[4_088, 4_100], [4_097, 4_100]] {
+            let mut teacher = teacher.clone();
+            teacher[1_024] = border; // the row that begins at 4,096
+            assert!(aligned(&student, &teacher).is_none(), "{border:?}");
+        }
+        let mut student = student;
+        (student[511], student[512]) = ([4_088, 4_110], [4_096, 4_104]); // goes on, then ends before it
+        assert!(aligned(&student, &teacher).is_none());
+    }
+
+    #[test]
+    fn what_is_left_to_the_search() {
+        let (student, teacher) = (spans([3; 200]), spans([2; 300]));
+        assert!(aligned(&student, &teacher).is_some());
+        assert!(aligned(&student[..3], &teacher[..3]).is_none(), "few");
+        assert!(aligned(&spans([200; 200]), &spans([100; 400])).is_none(), "sparse");
+        assert!(aligned(&student, &[]).is_none());
+        for (at, span) in [(0, [5, 6]), (100, [300, 300]), (100, [290, 303]), (199, [3, 6]), (150, [451, 450])] {
+            let mut student = student.clone();
+            student[at] = span;
+            assert!(aligned(&student, &teacher).is_none(), "{at} {span:?}");
+        }
+        for (at, span) in [(100, [200, 200]), (100, [201, 202]), (100, [199, 202]), (299, [590, 600]), (0, [0, 3])] {
+            let mut teacher = teacher.clone();
+            teacher[at] = span;
+            assert!(aligned(&student, &teacher).is_none(), "{at} {span:?}");
+        }
+    }
+}
