@@ -33,7 +33,7 @@ class Scores:
         DocumentScores(np.array([[0, 2]], np.int32), np.array([1.5], np.float16)),
     )
 
-    def document(self, index):
+    def piece(self, index, first_byte, end_byte):
         return self.documents[index]
 
 

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import vocagno
+from vocagno import scores as scores_module
 from vocagno.corpus import text_hash
 from vocagno.files import appearing, write_json
 from vocagno.rows import RowStore, cut_rows, join_documents, write_rows
@@ -73,6 +75,46 @@ def test_spans_that_do_not_tile_come_back(tmp_path):
     write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], {"text_hash": "h"})
     finish_store(tmp_path, ["s"], kind="scores", version=1, unit="documents", made_from={})
     np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
+
+
+@pytest.mark.parametrize("kind", ["tiling", "holes", "shared", "empty"])
+def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(scores_module, "_WHOLE", 4)
+    rng = np.random.default_rng(0)
+    ends = np.cumsum(rng.integers(1, 6, 400))
+    spans = np.stack([np.append(0, ends[:-1]), ends], 1).astype(np.int32)
+    if kind == "holes":
+        spans = np.delete(spans, rng.integers(0, 400, 60), axis=0)
+    elif kind == "shared":
+        spans[100:300:2] = spans[101:301:2]
+    elif kind == "empty":
+        spans[rng.integers(1, 399, 60)] = 0
+    nll = rng.exponential(1, len(spans)).astype(np.float16)
+    nll[rng.integers(0, len(nll), 50)] = np.nan
+    metadata = {**MADE_FROM, "text_hash": "hash"}
+    scores = [DocumentScores(spans, nll)]
+    write_scores(tmp_path / "shard-00000.arrow", [bytes(16)], scores, metadata)
+    finish_store(
+        tmp_path, ["shard-00000"], kind="scores", version=1, unit="documents", made_from=MADE_FROM
+    )
+    store = ScoreStore(tmp_path)
+    whole = store.document(0)
+    student_ends = np.cumsum(rng.integers(1, 9, 260))  # the teacher's text ends before
+    student = np.stack([np.append(0, student_ends[:-1]), student_ends], 1).astype(np.int32)
+    for _ in range(60):
+        first, stop = np.sort(rng.choice(len(student) + 1, 2, replace=False))
+        tokens = student[first:stop]
+        piece = store.piece(0, int(tokens[0, 0]), int(tokens[-1, 1]))
+        assert len(piece.nll) <= 5 * len(tokens) + 70
+        results = []
+        for part in (whole, piece):
+            mapping = vocagno.align(tokens, part.spans)
+            losses = part.nll.astype(np.float32)
+            reasons = vocagno.unmapped_reasons(tokens, part.spans, mapping, losses=losses)
+            rows = np.where(mapping < 0, -1, mapping + part.first_row)
+            results.append((rows, reasons, vocagno.reduce(losses, mapping)))
+        for ours, expected in zip(*results[::-1], strict=True):
+            np.testing.assert_array_equal(ours, expected)
 
 
 @pytest.mark.parametrize(("length", "limit"), [(300, 3.5), (40, 5.0)])

@@ -2,13 +2,24 @@
 
 import gzip
 import json
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 
 from conftest import FAMILIES, shared
 from vocagno import TokenizerError, TokenSpans
 from vocagno.tokenizer_guard import HARD_PROBES, PLAIN_PROBES, check_tokenizer
+
+
+@dataclass
+class Changed:
+    """An encoding as far as it is read."""
+
+    ids: list
+    offsets: list
+
+    def __len__(self):
+        return len(self.ids)
 
 
 class Altered:
@@ -20,7 +31,7 @@ class Altered:
     def encode_batch(self, texts, **options):
         encodings = self.tokenizer.encode_batch(texts, **options)
         changed = [self.alter(t, e.ids, e.offsets) for t, e in zip(texts, encodings, strict=True)]
-        return [SimpleNamespace(ids=ids, offsets=offsets) for ids, offsets in changed]
+        return [Changed(ids, offsets) for ids, offsets in changed]
 
     def encode_batch_fast(self, texts, **options):
         return self.encode_batch(texts, **options)

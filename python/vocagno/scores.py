@@ -4,6 +4,7 @@ A store belongs to a text and to a teacher, and to no student: any tokenizer can
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from vocagno.shards import (
 )
 from vocagno.span_codec import CodedSpans, decode_spans, encode_spans
 
+_WHOLE = 8_192
+"""Tokens of a document up to which it is read whole: finding a part would cost as much."""
+_KEPT = 32
+"""Long documents whose tokens' places are kept."""
+
 KIND = "scores"
 VERSION = 1
 UNIT = "documents"
@@ -34,6 +40,8 @@ class DocumentScores:
     """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
     nll: NDArray[np.float16]
     """(M,) loss of each token in nats; NaN where it has none (no token before it)."""
+    first_row: int = 0
+    """Tokens of the document before these, if they are a part of it."""
 
 
 def write_scores(
@@ -76,6 +84,7 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, KIND, VERSION, UNIT, _ScoreShard)
+        self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
 
     def check_text(self, corpus_hashes: list[str], name: str) -> None:
         """Refuses a store whose shards are not of these texts (`CorpusShard.text_hash`)."""
@@ -100,17 +109,45 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
 
     def document(self, index: int) -> DocumentScores:
         """The scores of document `index` of the corpus, checked against their checksum."""
+        nll, coded = self._row(index)
+        return DocumentScores(decode_spans(coded), nll)
+
+    def piece(self, index: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
+        of the one behind them; costs no more for a long document, once its index is made."""
+        nll, coded = self._row(index)
+        if len(nll) <= _WHOLE:
+            return DocumentScores(decode_spans(coded), nll)
+        starts, ends = self._edges(index)
+        first = int(np.searchsorted(ends, first_byte, side="right"))
+        stop = int(np.searchsorted(starts, end_byte, side="left")) + 1
+        rows = slice(first, max(first, stop))
+        spans = np.stack([starts[rows], ends[rows]], axis=1)
+        return DocumentScores(spans, nll[rows], first)
+
+    def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
+        """Losses and coded spans as they are stored, checked the first time they are read."""
         shard, row = self.locate(index)
         nll = shard.row("nll", row)
         spans = CodedSpans(
             shard.row("length", row), shard.row("long_length", row), shard.row("start", row)
         )
-        if _check(shard.text_hashes[row].tobytes(), nll, spans) != shard.checks[row]:
-            raise StoreError(
-                f"{shard.path}: document {row} of this shard is damaged (its checksum differs); "
-                "delete the shard and run `vocagno score` again"
-            )
-        return DocumentScores(decode_spans(spans), nll)
+        if not shard.is_checked[row]:
+            if _check(shard.text_hashes[row].tobytes(), nll, spans) != shard.checks[row]:
+                raise StoreError(
+                    f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
+                    " delete the shard and run `vocagno score` again"
+                )
+            shard.is_checked[row] = True
+        return nll, spans
+
+    def _find_edges(self, index: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Starts and ends of a long document's tokens, never decreasing: an empty span (which
+        covers nothing, wherever it stands) takes the place between its neighbours."""
+        spans = decode_spans(self._row(index)[1])
+        empty = spans[:, 0] >= spans[:, 1]
+        ends = np.maximum.accumulate(np.where(empty, 0, spans[:, 1]))
+        return np.where(empty, ends, spans[:, 0]), ends
 
 
 class _ScoreShard(Shard):
@@ -119,6 +156,7 @@ class _ScoreShard(Shard):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.checks = self.values("check")
+        self.is_checked = np.zeros(len(self.checks), np.bool_)
         self.text_hashes = self.values("text_hash")
         lists = ("nll", "length", "long_length", "start")
         self._lists = {name: (self.offsets(name), self.values(name)) for name in lists}

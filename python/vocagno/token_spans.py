@@ -6,6 +6,7 @@ tokenizer's own character offsets, turned into bytes and closed; the choice is m
 
 import hashlib
 import json
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -264,9 +265,13 @@ def _documents(
 
 def _flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     boundaries = np.zeros(len(encodings) + 1, np.int64)
-    lists = [np.array(encoding.ids, np.int32) for encoding in encodings]
-    np.cumsum([len(ids) for ids in lists], out=boundaries[1:])
-    return np.concatenate(lists) if lists else np.empty(0, np.int32), boundaries
+    np.cumsum([len(encoding) for encoding in encodings], out=boundaries[1:])
+    ids = np.empty(int(boundaries[-1]), np.int32)
+    # `encoding.ids` is a new list of Python integers. struct copies them in a third of the time that
+    # NumPy needs (146,520 ids: 0.8 ms against 2.7), and they are half of what spans cost.
+    for encoding, start in zip(encodings, boundaries.tolist(), strict=False):
+        struct.pack_into(f"{len(encoding)}i", ids.data, 4 * start, *encoding.ids)
+    return ids, boundaries
 
 
 def _checked_texts(texts: Sequence[str]) -> list[str]:

@@ -139,10 +139,13 @@ class Collator:
     def _aligned(self, rows: list[Row]) -> "_TeacherView":
         """Losses and reasons of all tokens of all rows, one after the other."""
         assert self.scores is not None
-        documents = [self.scores.document(int(i)) for row in rows for i in row.documents]
         student = np.concatenate([row.spans for row in rows])
         num_tokens = np.concatenate([row.num_tokens for row in rows])
         student_cu = _boundaries(num_tokens)
+        numbers = np.concatenate([row.documents for row in rows]).tolist()
+        first_bytes = np.minimum.reduceat(student[:, 0], student_cu[:-1]).tolist()
+        end_bytes = np.maximum.reduceat(student[:, 1], student_cu[:-1]).tolist()
+        documents = list(map(self.scores.piece, numbers, first_bytes, end_bytes))
         teacher, nll, teacher_cu = _flat(documents)
         mapping = align(
             student, teacher, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu
@@ -152,7 +155,10 @@ class Collator:
             losses=nll, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
         )  # fmt: skip
         # Without a BOS a document's first teacher token has no loss: nobody's fault.
-        first_only = mapping[:, 1] == np.repeat(teacher_cu[:-1] + 1, num_tokens)
+        whole = np.array([document.first_row == 0 for document in documents])
+        first_only = mapping[:, 1] == np.repeat(
+            np.where(whole, teacher_cu[:-1] + 1, -2), num_tokens
+        )
         loss = reduce(nll, mapping, self.guidance.aggregation)
         return _TeacherView(loss, reasons, student[:, 0] < student[:, 1], first_only)
 
