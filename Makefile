@@ -6,7 +6,7 @@ RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.t
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help quickstart test test-rust test-python lint format bench fuzz clean
+.PHONY: help quickstart test test-rust test-python lint format bench instructions fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -45,8 +45,15 @@ format: $(VENV)/.built ## rewrites the sources as the formatters want them
 	$(BIN)/ruff format .
 	cargo fmt --all
 
-bench: $(VENV)/.built ## times alignment and reduction beside NumPy
-	$(BIN)/pytest -q benches --benchmark-sort=name
+BENCH := benches/results/$(shell date +%Y-%m-%d)-benchmarks
+
+bench: $(VENV)/.built ## every aligner beside ours; writes a page and the README's table. TRL and spacy-alignments: if installed
+	$(BIN)/pytest -q benches --benchmark-json=target/bench.json --benchmark-max-time=0.5 --benchmark-quiet
+	$(BIN)/python benches/report.py target/bench.json $(BENCH).md --readme README.md
+
+instructions: ## counts the kernels' instructions under valgrind, against their bounds
+	cargo build --quiet --release --package vocagno --example kernels
+	$(PYTHON) benches/instructions.py target/release/examples/kernels
 
 target/tools/bin/cargo-fuzz:
 	cargo install --quiet --locked --root target/tools cargo-fuzz@0.13.2

@@ -1,6 +1,22 @@
 """Inputs of the benchmarks: spans like those of two tokenizers on one text."""
 
+import gzip
+import json
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
 import numpy as np
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+"""Real tokenizers and texts that may lie beside the project."""
+
+
+def pytest_benchmark_update_machine_info(config, machine_info):
+    """Versions of what is measured."""
+    names = ("numpy", "torch", "tokenizers", "trl", "spacy-alignments")
+    installed = {entry.metadata["Name"].lower(): entry.version for entry in distributions()}
+    machine_info["versions"] = {name: installed[name] for name in names if name in installed}
 
 
 def tiling_spans(num_tokens, seed):
@@ -8,3 +24,56 @@ def tiling_spans(num_tokens, seed):
     rng = np.random.default_rng(seed)
     ends = np.cumsum(np.minimum(1 + rng.geometric(0.32, num_tokens), 9))
     return np.stack([ends - np.diff(ends, prepend=0), ends], 1).astype(np.int32)
+
+
+@cache
+def tiling_pair(num_tokens):
+    """Student and teacher spans of one text, about as many each."""
+    student, teacher = tiling_spans(num_tokens, 0), tiling_spans(num_tokens, 1)
+    return cut(student, teacher, min(student[-1, 1], teacher[-1, 1]))
+
+
+def cut(student, teacher, end):
+    """Both sides up to the same byte: what goes on behind it is cut there."""
+    sides = [spans[spans[:, 0] < end].copy() for spans in (student, teacher)]
+    for spans in sides:
+        spans[-1, 1] = min(spans[-1, 1], end)
+    return sides
+
+
+def text_of(student, teacher):
+    """Letters for every byte; random ones, so that a diff finds no false friends."""
+    size = int(max(student[-1, 1], teacher[-1, 1]))
+    letters = np.random.default_rng(3).integers(ord("a"), ord("z") + 1, size, np.uint8)
+    return letters.tobytes().decode()
+
+
+def latex():
+    """Documents of LaTeX."""
+    with gzip.open(SHARED / "data" / "math-valid.jsonl.gz", "rb") as lines:
+        return [json.loads(line)["text"] for line in lines]
+
+
+@cache
+def rows_of(number):
+    """Rows of 2,048 student tokens with the teacher tokens of the same text, and their source."""
+    if not SHARED.exists():
+        pairs = [tiling_spans(2_048, 2 * seed) for seed in range(number)]
+        others = [tiling_spans(2_048, 2 * seed + 1) for seed in range(number)]
+        ends = [min(a[-1, 1], b[-1, 1]) for a, b in zip(pairs, others, strict=True)]
+        made = map(cut, pairs, others, ends)
+        return [(student, teacher, "random") for student, teacher in made]
+    from vocagno import TokenSpans
+
+    text = "\n".join(latex())
+    student, teacher = (
+        TokenSpans(SHARED / "tokenizers" / f"{name}.json.gz").encode([text]).spans
+        for name in ("tinyllama", "qwen2.5")
+    )
+    rows = []
+    for start in range(0, 2_048 * number, 2_048):
+        mine = student[start : start + 2_048]
+        low, high = mine[0, 0], mine[-1, 1]
+        theirs = teacher[(teacher[:, 1] > low) & (teacher[:, 0] < high)].clip(low, high)
+        rows.append((mine - low, theirs - low, "LaTeX, TinyLlama x Qwen2.5"))
+    return rows

@@ -56,6 +56,9 @@ fn bench_align(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(tokens), |bencher| {
             bencher.iter(|| align_into(black_box(&student), black_box(&teacher), &mut out));
         });
+        group.bench_function(BenchmarkId::new("binary search", tokens), |bencher| {
+            bencher.iter(|| searched(black_box(&student), black_box(&teacher)));
+        });
     }
     group.finish();
 }

@@ -3,6 +3,13 @@
 //!
 //! The table covers a window of the text at a time, so that it stays in the first-level cache however long the
 //! text is, and numbers rows within the window, so that 16 bits are enough.
+//!
+//! What lost (ns a student token, random tiling spans of 1 to 8 bytes, one core of an AMD EPYC, rustc 1.95; rows of
+//! 2,048 tokens, then 1,000,000): this table 2.8 and 3.8; galloping from the last place, which every other input
+//! takes, 3.9 and 9.9 (over a short row, again and again, the branch predictor knows it by heart); a branch-free merge
+//! of both sides 9.8 and 11.1 (each step waits for the load before it); `partition_point` 17 and 40. Reducing losses
+//! window by window, while the ranges are in the cache, against two passes: 4.6 and 7.8 against 4.9 and 7.5, not worth a
+//! second kernel. Checking order and tiling in vectorised passes beforehand: 70 instead of 54 instructions a token.
 
 use crate::align::seek;
 use crate::{Offset, Range, Span, UNMAPPED};

@@ -1,0 +1,158 @@
+"""Turns the JSON of `make bench` into a results page, a chart and the README's table.
+
+    python benches/report.py RESULT.json benches/results/NAME.md [--readme README.md]
+
+Nothing is typed in: figures, ratios, machine, versions and date are those of the JSON.
+"""
+
+import argparse
+import html
+import json
+from pathlib import Path
+
+BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--readme", type=Path)
+    options = parser.parse_args()
+    result = json.loads(options.result.read_bytes())
+    groups: dict[str, list[dict]] = {}
+    for benchmark in result["benchmarks"]:
+        groups.setdefault(benchmark["group"], []).append(benchmark)
+    chart = options.page.with_suffix(".svg")
+    chart.write_text(svg(groups["align, 2,048 tokens"]), encoding="utf-8")
+    options.page.write_text(page(result, groups, chart.name), encoding="utf-8")
+    if options.readme:
+        text = options.readme.read_text(encoding="utf-8")
+        before, rest = text.split(BEGIN)
+        after = rest.split(END)[1]
+        table = readme_table(groups, chart, options.page, options.readme.parent)
+        options.readme.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
+
+
+def page(result: dict, groups: dict[str, list[dict]], chart: str) -> str:
+    machine = result["machine_info"]
+    versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items())
+    lines = [
+        "# Alignment and reduction beside every rival", "",
+        f"`make bench`, {result['datetime'][:10]}; {machine['cpu']['brand_raw']}, "
+        f"{machine['cpu']['count']} shared cores, Python {machine['python_version']}, {versions}.",
+        "", "Medians; a ratio is a rival's median over ours, of the same run. Every answer is "
+        "compared with NumPy's. `copy` is no aligner: it reads and writes the same bytes, which "
+        "no aligner can do without.", "", f"![align, 2,048 tokens]({chart})",
+    ]  # fmt: skip
+    for name, benchmarks in groups.items():
+        if name.startswith("text"):
+            lines += ["", f"## {name[0].upper()}{name[1:]}", "", *pipeline_table(benchmarks)]
+        else:
+            lines += ["", f"## {name[0].upper()}{name[1:]}", "", *table(benchmarks)]
+    return "\n".join(lines) + "\n"
+
+
+def table(benchmarks: list[dict]) -> list[str]:
+    source = benchmarks[0]["extra_info"]["input"]
+    own = ours(benchmarks)
+    lines = [f"Input: {source}.", "", "| | median | ns a token | ratio |", "|---|---|---|---|"]
+    for benchmark in benchmarks:
+        seconds, info = benchmark["stats"]["median"], benchmark["extra_info"]
+        nanoseconds = 1e9 * seconds / info["tokens"]
+        lines.append(
+            f"| {info['engine']} | {duration(seconds)} | {nanoseconds:,.3g} | {seconds / own:.2f} |"
+        )
+    return lines
+
+
+def ours(benchmarks: list[dict]) -> float:
+    """The median of our first entry in a group."""
+    return next(
+        benchmark["stats"]["median"]
+        for benchmark in benchmarks
+        if benchmark["extra_info"]["engine"].startswith("vocagno")
+    )
+
+
+def pipeline_table(benchmarks: list[dict]) -> list[str]:
+    lines = [
+        "Text to ids of both tokenizers, mapping and one loss a token, over `encode_batch_fast` of "
+        "both alone, in turn in one process; 64 documents of LaTeX, TinyLlama x Qwen2.5.", "",
+        "| spans from | threads | tokens | tokenizing | whole | ratio |",
+        "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for benchmark in benchmarks:
+        info = benchmark["extra_info"]
+        lines.append(
+            f"| {info['path']} | {info['threads']} | {info['tokens']:,} "
+            f"| {info['tokenizing_ms']:.1f} ms | {info['pipeline_ms']:.1f} ms "
+            f"| {info['ratio']:.2f} |"
+        )
+    return lines
+
+
+def readme_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Path) -> str:
+    """Rows of 2,048 tokens and the pipeline."""
+    names = ["align, 2,048 tokens", "align and reduce (max), 2,048 tokens"]
+    lines = ["| what | | median | ratio |", "|---|---|---|---|"]
+    for name in names:
+        own = ours(groups[name])
+        for benchmark in groups[name]:
+            seconds, engine = benchmark["stats"]["median"], benchmark["extra_info"]["engine"]
+            lines.append(f"| {name} | {engine} | {duration(seconds)} | {seconds / own:.1f} |")
+    for benchmark in groups.get("text to losses, beside tokenizing", []):
+        info = benchmark["extra_info"]
+        threads = f"{info['threads']} thread{'s' * (info['threads'] > 1)}"
+        lines.append(
+            f"| text to losses, {threads} | vocagno, spans "
+            f"from {info['path']} | {info['pipeline_ms']:.0f} ms | {info['ratio']:.2f} |"
+        )
+    where = page.resolve().relative_to(root.resolve()).as_posix()
+    picture = chart.resolve().relative_to(root.resolve()).as_posix()
+    return "\n".join(
+        [*lines, "", f"![Times to align]({picture})", "", f"[All of it]({where}).", ""]
+    )
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e9:,.3g} ns"
+
+
+def svg(benchmarks: list[dict]) -> str:
+    """Bars on a scale of powers of ten, with their figures; light and dark."""
+    import math
+
+    rows = sorted(benchmarks, key=lambda benchmark: benchmark["stats"]["median"])
+    times = [benchmark["stats"]["median"] for benchmark in rows]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+    left, width, step = 170, 420, 30
+    bars = []
+    for at, (benchmark, seconds) in enumerate(zip(rows, times, strict=True)):
+        engine = benchmark["extra_info"]["engine"]
+        length = width * (math.log10(seconds) - low) / (high - low)
+        y, kind = 34 + step * at, "own" if engine.startswith("vocagno") else "other"
+        bars.append(
+            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{html.escape(engine)}</text>'
+            f'<rect class="{kind}" x="{left}" y="{y}" width="{length:.1f}" height="20" rx="2"/>'
+            f'<text x="{left + length + 8:.1f}" y="{y + 14}">{duration(seconds)}</text>'
+        )
+    height = 34 + step * len(rows) + 10
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 {height}" role="img" '
+        'font-family="system-ui,sans-serif" font-size="13">'
+        "<title>Median time to align 2,048 tokens, logarithmic scale</title>"
+        "<style>text{fill:#1d2329}.own{fill:#0a5fa8}.other{fill:#b9b4a7}"
+        "@media(prefers-color-scheme:dark){text{fill:#e8e6e1}.own{fill:#86c1f7}.other{fill:#5c6670}}"
+        "</style>"
+        f'<text x="{left}" y="20" font-weight="600">Median time to align 2,048 tokens '
+        "(logarithmic)</text>"
+        f"{''.join(bars)}</svg>\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

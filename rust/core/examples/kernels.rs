@@ -1,0 +1,41 @@
+//! Runs a kernel a number of times: what `make instructions` counts. `kernels align 10`, `kernels reduce 10`.
+
+use std::env;
+use std::hint::black_box;
+
+use vocagno::{Range, Reduction, Span, SpanError, align_into, reduce_into};
+
+const TOKENS: usize = 65_536;
+
+/// Spans that tile a text, 1 to 8 bytes each; numbers that only look random, the same on every run.
+fn tiling(seed: u64) -> Vec<Span<i32>> {
+    let (mut state, mut end) = (seed, 0);
+    let span = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let start = end;
+        end += 1 + i32::try_from(state >> 61).unwrap_or_default();
+        [start, end]
+    };
+    (0..TOKENS).map(span).collect()
+}
+
+fn main() -> Result<(), SpanError> {
+    let mut arguments = env::args().skip(1);
+    let kernel = arguments.next().unwrap_or_default();
+    let times: usize = arguments.next().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let (student, teacher) = (tiling(7), tiling(11));
+    let losses: Vec<f32> = teacher.iter().map(|span| f32::from(span[0].to_le_bytes()[0])).collect();
+    let (mut mapping, mut reduced): (Vec<Range>, _) = (vec![[0; 2]; TOKENS], vec![0.0; TOKENS]);
+    align_into(&student, &teacher, &mut mapping)?;
+    for _ in 0..times {
+        match kernel.as_str() {
+            "align" => align_into(black_box(&student), &teacher, &mut mapping)?,
+            "reduce" => reduce_into(black_box(&losses), &mapping, Reduction::Max, &mut reduced)?,
+            _ => {}
+        }
+    }
+    black_box((mapping, reduced));
+    Ok(())
+}
