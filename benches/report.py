@@ -25,7 +25,9 @@ def main() -> None:
         groups.setdefault(benchmark["group"], []).append(benchmark)
     chart = options.page.with_suffix(".svg")
     chart.write_text(svg(groups["align, 2,048 tokens"]), encoding="utf-8")
-    options.page.write_text(page(result, groups, chart.name), encoding="utf-8")
+    curve = options.page.with_name(f"{options.page.stem}-scaling.svg")
+    curve.write_text(curves(groups["scaling: tokens of both sides"]), encoding="utf-8")
+    options.page.write_text(page(result, groups, chart.name, curve.name), encoding="utf-8")
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
@@ -34,7 +36,7 @@ def main() -> None:
         options.readme.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
 
 
-def page(result: dict, groups: dict[str, list[dict]], chart: str) -> str:
+def page(result: dict, groups: dict[str, list[dict]], chart: str, curve: str) -> str:
     machine = result["machine_info"]
     versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items())
     lines = [
@@ -44,17 +46,17 @@ def page(result: dict, groups: dict[str, list[dict]], chart: str) -> str:
         "", "Medians; a ratio is a rival's median over ours, of the same run. Every answer is "
         "compared with NumPy's. `copy` is no aligner: it reads and writes the same bytes, which "
         "no aligner can do without.", "", f"![align, 2,048 tokens]({chart})",
+        "", f"![nanoseconds a token against tokens]({curve})",
     ]  # fmt: skip
     for name, benchmarks in groups.items():
-        if name.startswith("text"):
-            lines += ["", f"## {name[0].upper()}{name[1:]}", "", *pipeline_table(benchmarks)]
-        else:
-            lines += ["", f"## {name[0].upper()}{name[1:]}", "", *table(benchmarks)]
+        tables = {"text": pipeline_table, "memory": memory_table, "scaling:": scaling_table}
+        special = tables.get(name.split()[0], table)
+        lines += ["", f"## {name[0].upper()}{name[1:]}", "", *special(benchmarks)]
     return "\n".join(lines) + "\n"
 
 
 def table(benchmarks: list[dict]) -> list[str]:
-    source = benchmarks[0]["extra_info"]["input"]
+    source = benchmarks[0]["extra_info"].get("input", "random")
     own = ours(benchmarks)
     lines = [f"Input: {source}.", "", "| | median | ns a token | ratio |", "|---|---|---|---|"]
     for benchmark in benchmarks:
@@ -90,6 +92,25 @@ def pipeline_table(benchmarks: list[dict]) -> list[str]:
             f"| {info['ratio']:.2f} |"
         )
     return lines
+
+
+def scaling_table(benchmarks: list[dict]) -> list[str]:
+    lines = ["| | tokens | median | ns a token |", "|---|---|---|---|"]
+    for benchmark in benchmarks:
+        seconds, info = benchmark["stats"]["median"], benchmark["extra_info"]
+        lines.append(
+            f"| {info['engine']} | {info['tokens']:,} | {duration(seconds)} "
+            f"| {1e9 * seconds / info['tokens']:,.3g} |"
+        )
+    return lines
+
+
+def memory_table(benchmarks: list[dict]) -> list[str]:
+    info = benchmarks[0]["extra_info"]
+    return [
+        "What `align` takes at its peak on top of the spans, and the size of its result: "
+        f"{info['peak_bytes'] / 1e6:.1f} MB and {info['result_bytes'] / 1e6:.1f} MB."
+    ]
 
 
 def readme_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Path) -> str:
@@ -151,6 +172,56 @@ def svg(benchmarks: list[dict]) -> str:
         f'<text x="{left}" y="20" font-weight="600">Median time to align 2,048 tokens '
         "(logarithmic)</text>"
         f"{''.join(bars)}</svg>\n"
+    )
+
+
+def curves(benchmarks: list[dict]) -> str:
+    """Nanoseconds a token against tokens, both on scales of powers of ten."""
+    import math
+
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for benchmark in benchmarks:
+        info = benchmark["extra_info"]
+        cost = 1e9 * benchmark["stats"]["median"] / info["tokens"]
+        lines.setdefault(info["engine"], []).append((math.log10(info["at"]), math.log10(cost)))
+    points = [point for line in lines.values() for point in line]
+    right = math.ceil(max(x for x, _ in points))
+    low, high = math.floor(min(y for _, y in points)), math.ceil(max(y for _, y in points))
+    left, top, width, height = 70, 34, 520, 240
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + width * x / right, top + height * (high - y) / (high - low)
+
+    parts = []
+    for power in range(right + 1):
+        x, y = place(power, low)
+        unit = ("", "k", "M", "G")[power // 3]
+        at = f'x="{x:.0f}" y="{y + 20:.0f}" text-anchor="middle"'
+        parts.append(f"<text {at}>{10 ** (power % 3)}{unit}</text>")
+    for power in range(low, high + 1):
+        x, y = place(0, power)
+        parts.append(
+            f'<text x="{x - 10:.0f}" y="{y + 4:.0f}" text-anchor="end">{10**power:,g}</text>'
+            f'<path class="grid" d="M{x:.0f} {y:.0f}h{width}"/>'
+        )
+    for engine, line in lines.items():
+        kind = "own" if engine == "vocagno" else "other"
+        path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in line)
+        x, y = place(*line[-1])
+        parts.append(
+            f'<path class="{kind}" d="M{path}"/>'
+            f'<text x="{x + 6:.0f}" y="{y + 4:.0f}">{html.escape(engine)}</text>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {top + height + 40}" role="img" '
+        'font-family="system-ui,sans-serif" font-size="13">'
+        "<title>Nanoseconds a student token against tokens</title>"
+        "<style>text{fill:#1d2329}path{fill:none}.own{stroke:#0a5fa8;stroke-width:2.5}"
+        ".other{stroke:#8a8474;stroke-width:2;stroke-dasharray:6 3}.grid{stroke:#dfdcd3}"
+        "@media(prefers-color-scheme:dark){text{fill:#e8e6e1}.own{stroke:#86c1f7}"
+        ".other{stroke:#a9a394}.grid{stroke:#343a40}}</style>"
+        f'<text x="{left}" y="20" font-weight="600">Nanoseconds a student token, against tokens of '
+        f"each side</text>{''.join(parts)}</svg>\n"
     )
 
 

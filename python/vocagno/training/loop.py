@@ -128,7 +128,9 @@ class Training:
         """One optimizer step; True if any process was told to stop."""
         accelerator, config = self.accelerator, self.config
         accumulation = config.train.accumulation(accelerator.num_processes)
+        started = time.monotonic()
         micro_batches = list(islice(batches, accumulation))
+        window.add_wait(time.monotonic() - started)
         local = torch.stack([batch.counts for batch in micro_batches]).sum(0)
         shared = self.host_sum(torch.cat([local, torch.tensor([int(self.stop.received)])]))
         counts = dict(zip(COUNTS, shared.tolist(), strict=False))

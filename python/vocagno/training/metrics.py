@@ -26,6 +26,11 @@ class Window:
         self._norm = torch.zeros((), device=device)
         self._counts = dict.fromkeys(COUNTS, 0)
         self._started = time.monotonic()
+        self._waited = 0.0
+
+    def add_wait(self, seconds: float) -> None:
+        """Adds time in which the step stood still for its rows: loading, aligning, collating."""
+        self._waited += seconds
 
     def add_sums(self, sums: Tensor) -> None:
         self.sums += sums
@@ -39,13 +44,15 @@ class Window:
         """The line for `metrics.jsonl`, given the sums over all processes."""
         counts = self._counts
         predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
+        elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
             "step": step,
             "loss": sums["nll"] / predicted,
             "kept_loss": sums["kept_nll"] / max(1, counts["kept"]),
             "kept_fraction": counts["kept"] / predicted,
             "tokens": counts["predicted"],
-            "tokens_per_s": round(counts["predicted"] / (time.monotonic() - self._started), 1),
+            "tokens_per_s": round(counts["predicted"] / elapsed, 1),
+            "data_share": round(self._waited / elapsed, 4),
             "grad_norm": float(self._norm),
         }
         if counts["with_text"]:  # aligned to a teacher
