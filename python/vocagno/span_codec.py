@@ -51,8 +51,15 @@ def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.
     sizes = coded.lengths.astype(np.int32)
     if coded.long_lengths.size:
         sizes[coded.lengths == _ESCAPE] = coded.long_lengths
-    starts = coded.starts if coded.starts.size else _tiled_starts(sizes, pieces)
-    return np.stack([starts, starts + sizes], axis=1).astype(np.int32, copy=False)
+    spans = np.empty((len(sizes), 2), np.int32)
+    starts, ends = spans[:, 0], spans[:, 1]
+    if coded.starts.size or pieces is not None:
+        starts[:] = coded.starts if coded.starts.size else _tiled_starts(sizes, pieces)
+        np.add(starts, sizes, out=ends)
+    else:  # a whole document, as nearly all are
+        np.cumsum(sizes, out=ends)
+        np.subtract(ends, sizes, out=starts)
+    return spans
 
 
 def _tiled_starts(sizes: NDArray[np.int32], pieces: Pieces | None) -> NDArray[np.int32]:

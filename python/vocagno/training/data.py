@@ -182,18 +182,17 @@ class Collator:
         kept = count_kept(tensors["teacher_loss"], tensors["labels"], self.guidance)
         with_text = with_text & wanted
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
-        masks = {
-            "predicted": wanted,
-            "with_text": with_text,
-            "mapped": with_text & np.isin(reasons, (Reason.MAPPED, Reason.UNSCORED)),
-            "scorable": scorable,
-            "scored": scorable & (reasons == Reason.MAPPED),
-        } | {
-            reason.name.lower(): wanted & (reasons == reason)
-            for reason in Reason
-            if reason != Reason.MAPPED
+        why = np.bincount(reasons[wanted], minlength=len(Reason)).tolist()
+        with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
+        counts = {
+            "predicted": int(wanted.sum()),
+            "kept": int(kept),
+            "with_text": int(with_text.sum()),
+            "mapped": with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
+            "scorable": int(scorable.sum()),
+            "scored": int((scorable & (reasons == Reason.MAPPED)).sum()),
+            **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
         }
-        counts = {name: int(mask.sum()) for name, mask in masks.items()} | {"kept": int(kept)}
         return Batch(tensors, torch.tensor([counts[name] for name in COUNTS]))
 
 
