@@ -94,3 +94,4 @@ def test_a_text_too_long_to_draw(tokenizers):
     assert len(aligned.as_dict()["mapping"]) == len(aligned.student.ids)
     with pytest.raises(PictureError, match=r"300,000 bytes.*--json"):
         aligned.html()
+    assert "No picture: the text has 300,000 bytes" in aligned._repr_html_()

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from vocagno.pictures.glyphs import visible
+from vocagno.pictures.glyphs import columns, visible
 from vocagno.pictures.page import render_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
 
@@ -120,6 +120,18 @@ def test_nothing_in_a_text_becomes_markup():
 def test_the_page_loads_nothing():
     html = page(CASES["words"])
     assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", html)
+
+
+def test_marks_take_no_column():
+    cells = pytest.importorskip("rich.cells")
+    for text in ("ที่นี่", "हिन्दी", "e\u0301", "日本", "abc"):
+        assert columns(text) == cells.cell_len(text)
+
+
+def test_a_token_over_thousands_is_drawn_in_linear_time():
+    size = 20_000
+    drawn = passage("a" * size, [(0, size)], [(i, i + 1) for i in range(size)])
+    assert page(drawn).count("data-teacher=") == size
 
 
 def test_hidden_characters_are_shown():

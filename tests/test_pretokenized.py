@@ -87,6 +87,20 @@ def test_documents_that_differ_are_named_or_left_unmapped(tokenizers):
     assert (mapping[found.text(2)][-1] >= 0).all()
 
 
+def test_ids_that_do_not_prove_their_own_text(tokenizers):
+    """BOS, then "<s>" in plain pieces: against the text it is taken for the literal one."""
+    llama, level = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+    plain = llama.encode(["<"]).ids.tolist() + [llama.token_id(f"<0x{byte:02X}>") for byte in b"s>"]
+    ids, other = [1, *plain], level.encode(["<s>"]).ids
+    assert llama.decode(ids) == ["<s>"]
+    with pytest.raises(TokenizerError, match=r"are not those of its text '<s>'.*special tokens"):
+        spans_of_same_texts(llama, ids, level, other)
+    left, right = spans_of_same_texts(llama, ids, level, other, strict=False)
+    assert not left.proved.any()
+    assert not right.proved.any()
+    assert not right.spans.any()
+
+
 def test_ids_that_are_no_document(tokenizers):
     llama, level = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
     with pytest.raises(TokenizerError, match="token 1: id 99999 has no known bytes"):

@@ -103,6 +103,24 @@ def test_sources(tokenizers, tmp_path):
         assert spans.encode(["ab c"]).ids.tolist() == expected.encode(["ab c"]).ids.tolist()
 
 
+def test_a_folder_without_a_tokenizer_json_is_left_to_transformers(tmp_path, monkeypatch):
+    """Of a GGUF file, or of a vocabulary in another form."""
+    transformers = pytest.importorskip("transformers")
+    asked = []
+
+    def from_pretrained(name, gguf_file=None):
+        asked.append((name, gguf_file))
+        raise OSError("nothing there")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    with pytest.raises(vocagno.TokenizerError, match="cannot load it: OSError: nothing there"):
+        TokenSpans.from_pretrained(str(tmp_path), gguf_file="m.gguf")
+    assert asked == [(str(tmp_path), "m.gguf")]
+    with pytest.raises(vocagno.TokenizerError, match="no such file"):
+        TokenSpans.from_pretrained(str(tmp_path / "missing"))
+    assert len(asked) == 1
+
+
 def test_a_transformers_tokenizer_and_its_truncation(tokenizers):
     transformers = pytest.importorskip("transformers")
     copy = type(tokenizers["llama"]).from_str(tokenizers["llama"].to_str())

@@ -1,5 +1,6 @@
 """One text as two tokenizers cut it: the mapping to look at, as data, as a page, in a notebook."""
 
+import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,7 @@ class AlignedText:
         if (size := len(self.text.encode())) > MOST_DRAWN_BYTES:
             raise PictureError(
                 f"the text has {size:,} bytes; at most {MOST_DRAWN_BYTES:,} are drawn. Draw a part "
-                "of it, or take the mapping as JSON (--json)"
+                "of it, or take the mapping as data (--json, `as_dict()`)"
             )
         rows = zip(*_columns(self.student), self.reasons.tolist(), strict=True)
         return Passage(
@@ -132,7 +133,10 @@ class AlignedText:
         )
 
     def _repr_html_(self) -> str:
-        return render_fragment(self.passage(self.summary()))
+        try:
+            return render_fragment(self.passage(self.summary()))
+        except PictureError as error:  # a result must be able to show itself
+            return f"<p>{html.escape(self.summary())} No picture: {html.escape(str(error))}.</p>"
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """`rich.print(aligned)` draws the picture for terminals."""

@@ -64,12 +64,13 @@ def align(
         return mapping
     except SpanError:
         raise
-    except (TypeError, ValueError):  # not what the kernel takes: convert it, or say what is wrong
-        student, teacher = as_span_pair(student_spans, teacher_spans)
-        cu_seqlens = (
-            as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-            as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
-        )
+    except (TypeError, ValueError):
+        pass  # not what the kernel takes: convert it, or say what is wrong
+    student, teacher = as_span_pair(student_spans, teacher_spans)
+    cu_seqlens = (
+        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
+        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+    )
     return _vocagno.align(student, teacher, *cu_seqlens, out, num_threads)
 
 

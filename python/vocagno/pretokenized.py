@@ -43,12 +43,15 @@ def spans_of_same_texts(
         for index in np.flatnonzero(~right.proved & left.proved).tolist():
             texts[index] = others[index]
         right = teacher.from_ids(teacher_ids, teacher_cu_seqlens, texts=texts)
-        if strict and not right.proved.all():
-            raise _differ(student, teacher, texts, others, np.flatnonzero(~right.proved).tolist())
     left = student.from_ids(student_ids, student_cu_seqlens, texts=texts)
-    for index in np.flatnonzero(~right.proved).tolist():
-        left.spans[left.text(index)] = 0
-        left.proved[index] = False
+    bad = np.flatnonzero(~(left.proved & right.proved)).tolist()
+    if bad and strict:
+        others = teacher.decode(teacher_ids, teacher_cu_seqlens)
+        raise _differ(student, teacher, texts, others, bad)
+    for index in bad:
+        for side in (left, right):
+            side.spans[side.text(index)] = 0
+            side.proved[index] = False
     return left, right
 
 
@@ -65,6 +68,11 @@ def _differ(
         (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b),
         min(len(mine), len(theirs)),
     )
+    if mine == theirs:  # a special token beside the text that also stands in it
+        return TokenizerError(
+            f"document {first}: ids of {student.name} or {teacher.name} are not those of its text "
+            f"{mine[:40]!r}; drop the special tokens round the documents, or keep their texts"
+        )
     more = f" and {len(documents) - _NAMED} more" if len(documents) > _NAMED else ""
     return TokenizerError(
         f"documents {', '.join(map(str, documents[:_NAMED]))}{more} are not the same text on both "

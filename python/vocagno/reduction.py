@@ -32,5 +32,6 @@ def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDA
         return reduced
     except SpanError:
         raise
-    except (TypeError, ValueError):  # not what the kernel takes: convert it, or say what is wrong
-        return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)
+    except (TypeError, ValueError):
+        pass  # not what the kernel takes: convert it, or say what is wrong
+    return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)

@@ -118,11 +118,12 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
         nll, coded = self._row(index)
         if len(nll) <= _WHOLE:
             return DocumentScores(decode_spans(coded), nll)
-        starts, ends = self._edges(index)
+        starts, ends, empty = self._edges(index)
         first = int(np.searchsorted(ends, first_byte, side="right"))
-        stop = int(np.searchsorted(starts, end_byte, side="left")) + 1
-        rows = slice(first, max(first, stop))
-        spans = np.stack([starts[rows], ends[rows]], axis=1)
+        behind = int(np.searchsorted(starts, end_byte, side="left"))
+        behind += int(np.argmin(empty[behind:])) if behind < len(empty) else 0  # one with text
+        rows = slice(first, max(first, behind + 1))
+        spans = np.stack([np.where(empty[rows], ends[rows], starts[rows]), ends[rows]], axis=1)
         return DocumentScores(spans, nll[rows], first)
 
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
@@ -141,13 +142,16 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
             shard.is_checked[row] = True
         return nll, spans
 
-    def _find_edges(self, index: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Starts and ends of a long document's tokens, never decreasing: an empty span (which
-        covers nothing, wherever it stands) takes the place between its neighbours."""
+    def _find_edges(
+        self, index: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """Starts and ends of a long document's tokens, and which are empty; an empty one (which
+        covers nothing, wherever it stands) has those of the token before it, so both never
+        decrease."""
         spans = decode_spans(self._row(index)[1])
         empty = spans[:, 0] >= spans[:, 1]
-        ends = np.maximum.accumulate(np.where(empty, 0, spans[:, 1]))
-        return np.where(empty, ends, spans[:, 0]), ends
+        starts, ends = np.maximum.accumulate(np.where(empty[:, None], 0, spans), axis=0).T
+        return np.ascontiguousarray(starts), np.ascontiguousarray(ends), empty
 
 
 class _ScoreShard(Shard):

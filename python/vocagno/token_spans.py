@@ -21,7 +21,7 @@ from vocagno import _vocagno
 from vocagno.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
 from vocagno.tokenizer_description import TokenizerDescription, describe
-from vocagno.tokenizer_guard import check_tokenizer, refuse_collapsed
+from vocagno.tokenizer_guard import PLAIN_PROBES, check_tokenizer, refuse_collapsed
 from vocagno.tokenizer_source import TokenizerError, definition, find_tokenizer, load_definition
 from vocagno.vocabulary import read_vocabulary
 
@@ -81,10 +81,12 @@ class TokenSpans:
 
         Raises: TokenizerError, saying what was tried.
         """
-        path = Path(name)
-        is_path = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
-        if is_path or path.is_file() or (path / "tokenizer.json").is_file():
-            return cls(path.expanduser())
+        path = Path(name).expanduser()
+        is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
+        if path.is_file() or (path / "tokenizer.json").is_file():
+            return cls(path)
+        if is_file_name and not path.is_dir():
+            return cls(path)  # which says that there is none
         try:
             from transformers import AutoTokenizer
         except ModuleNotFoundError:
@@ -125,7 +127,10 @@ class TokenSpans:
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
                 return tuple(full[:start]), tuple(full[start + len(bare) :])
-        raise TokenizerError(f"special tokens change how text is split: {bare} became {full}")
+        raise TokenizerError(
+            f"{self.name}: special tokens change how text is split: 'a' is {bare} without them and "
+            f"{full} with them; mend the post_processor of its tokenizer.json"
+        )
 
     def token_id(self, token: str) -> int | None:
         """Id of a token given by its string, None if there is none."""
@@ -149,6 +154,14 @@ class TokenSpans:
         """The `tokenizers.Tokenizer` that does the work, as a copy."""
         return load_definition(definition(self._tokenizer, self.name), self.name)
 
+    @cached_property
+    def loses(self) -> str | None:
+        """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+        probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
+        proved = self.encode(probes).proved.tolist()
+        lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
+        return f"those of {lost[0]!r} are not its bytes" if lost else None
+
     def describe(self) -> TokenizerDescription:
         """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
         return describe(self, json.loads(self._definition), self._vocabulary)
@@ -161,7 +174,7 @@ class TokenSpans:
         prove the text, and share one span where offsets were needed.
 
         Raises: TypeError for a single string; TextError (a ValueError) for a lone surrogate, naming
-            the text; TokenizerError for offsets without width; SpanError for offsets out of order.
+            the text; TokenizerError for offsets without width or out of order.
         """
         texts = _checked_texts(texts)
         if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
@@ -188,8 +201,15 @@ class TokenSpans:
         for text, start, stop in zip(subset, boundaries[:-1], boundaries[1:], strict=True):
             rows = slice(start, stop)
             refuse_collapsed(ids[rows], offsets[rows], self._vocabulary, text, self.name)
-        in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
-        closed = self._table.close(in_bytes, ids, boundaries, subset)
+        try:
+            in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
+            closed = self._table.close(in_bytes, ids, boundaries, subset)
+        except _vocagno.SpanError as error:
+            raise TokenizerError(
+                f"{self.name}: {error} (rows are counted over texts {unproved[:5]}..., which begin "
+                f"with {subset[0][:40]!r}): its offsets are no places in order; use a current "
+                "release of tokenizers, or another tokenizer.json"
+            ) from error
         for i, start, stop in zip(unproved, boundaries[:-1], boundaries[1:], strict=True):
             result.spans[result.text(i)] = closed[start:stop]
 
@@ -207,7 +227,7 @@ class TokenSpans:
     def _decoded(
         self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
     ) -> tuple[list[str], NDArray[np.int32]]:
-        if lost := self.describe().loses:
+        if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not tell the text ({lost}); keep the texts, and encode"
             )

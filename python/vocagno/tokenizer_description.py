@@ -76,21 +76,19 @@ def describe(
     spans: "TokenSpans", specification: dict[str, Any], vocabulary: Vocabulary
 ) -> TokenizerDescription:
     """Reads the definition and tries the plain probes."""
-    probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
-    proved = spans.encode(probes).proved
-    lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
+    proved = spans.encode(PLAIN_PROBES).proved
     added = specification.get("added_tokens", [])
     return TokenizerDescription(
         name=spans.name,
         fingerprint=spans.fingerprint,
         model=specification["model"]["type"],
         vocabulary_size=spans.vocabulary_size,
-        path="ids" if proved[: len(PLAIN_PROBES)].all() else "offsets",
+        path="ids" if proved.all() else "offsets",
         normalizer=_parts(specification.get("normalizer")),
         pre_tokenizer=_parts(specification.get("pre_tokenizer")),
         dummy_prefix=vocabulary.dummy_prefix,
         byte_fallback=bool(specification["model"].get("byte_fallback")),
-        loses=f"those of {lost[0]!r} are not its bytes" if lost else None,
+        loses=spans.loses,
         prefix=[spans.token(index) or "" for index in spans.prefix_ids],
         suffix=[spans.token(index) or "" for index in spans.suffix_ids],
         special_tokens=[token["content"] for token in added if token["special"]],

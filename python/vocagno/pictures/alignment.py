@@ -62,7 +62,7 @@ def _group(
     for glyph in glyphs:
         line[glyph.start] = column
         shown, width = glyph.shown, glyph.columns
-        if any(glyph.start < edge < glyph.end for edge in edges):  # cut inside a character:
+        if any(byte in edges for byte in range(glyph.start + 1, glyph.end)):  # cut inside it:
             for byte in range(glyph.start, glyph.end):  # each byte takes two columns
                 line[byte] = column + 2 * (byte - glyph.start)
             shown = shown if width else "◌" + shown

@@ -19,7 +19,7 @@ def glyphs(text: str) -> list[Glyph]:
     for character in text:
         end = start + len(character.encode())
         shown = visible(character)
-        bare_mark = shown == character and unicodedata.combining(character)
+        bare_mark = shown == character and is_mark(character)
         result.append(Glyph(start, end, shown, 0 if bare_mark else columns(shown)))
         start = end
     return result
@@ -28,9 +28,13 @@ def glyphs(text: str) -> list[Glyph]:
 def columns(text: str) -> int:
     """Columns of visible text in a fixed-width font; marks take none, wide characters two."""
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
+        0 if is_mark(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
+
+
+def is_mark(character: str) -> bool:
+    """Whether a character is drawn over, under or into the one before it."""
+    return unicodedata.category(character).startswith("M")
 
 
 def visible(text: str) -> str:
@@ -67,7 +71,7 @@ def token_label(data: bytes, start: int, end: int, surface: str) -> str:
             at += 1
             continue
         shown = visible(whole.decode())
-        label.append("◌" + shown if not label and unicodedata.combining(shown[0]) else shown)
+        label.append("◌" + shown if not label and is_mark(shown[0]) else shown)
         at += size
     return "".join(label)
 

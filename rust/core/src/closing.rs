@@ -4,31 +4,16 @@ use crate::{Span, SpanError};
 
 /// What a token's surface is, as far as closing asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum TokenKind {
     /// Any token that stands for text.
     #[default]
-    Normal = 0,
+    Normal,
     /// Nothing but a blank marker, such as a lone `▁` or `Ġ`: white space, in the text or of its normalisation.
-    Blank = 1,
+    Blank,
     /// No surface (BOS, EOS, padding): its span stays as it is.
-    Special = 2,
+    Special,
     /// A blank marker where the tokenizer may have put a space before the text: it may stand for nothing.
-    Prefix = 3,
-}
-
-impl TryFrom<u8> for TokenKind {
-    type Error = u8;
-
-    fn try_from(kind: u8) -> Result<Self, u8> {
-        match kind {
-            0 => Ok(Self::Normal),
-            1 => Ok(Self::Blank),
-            2 => Ok(Self::Special),
-            3 => Ok(Self::Prefix),
-            other => Err(other),
-        }
-    }
+    Prefix,
 }
 
 /// Closes the holes that a tokenizer's own offsets leave, so that the byte spans cover the whole text and no

@@ -81,8 +81,13 @@ pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i
             range[0] = first_of(span);
         }
         (starts, ends) = (going_on, end_here);
-        // The last row goes on behind the window; else the next one begins there, as `write_rows` checks.
-        let goes_on = teacher[next_row - 1][1] > window_end;
+        // The last row goes on behind the window, or ends with it (the next one then begins there, as `write_rows`
+        // checks); one that ends before leaves a hole.
+        let end = teacher[next_row - 1][1];
+        if end < window_end {
+            return false;
+        }
+        let goes_on = end > window_end;
         (window, row) = (window_end, next_row - usize::from(goes_on));
     }
     for range in &mut out[whole.max(ends)..inside] {
@@ -225,6 +230,15 @@ mod tests {
         assert_eq!(ranges[..33], [UNMAPPED; 33]);
         assert_eq!(ranges[33..35], [[10, 11], [11, 13]]); // bytes 99 to 102, 102 to 105
         assert_eq!(ranges[166..168], [[209, 210], UNMAPPED]); // bytes 498 to 501, from 501
+    }
+
+    #[test]
+    fn a_hole_that_ends_at_the_border_of_a_window() {
+        let (student, mut teacher) = (spans([2; 4_000]), spans([4; 2_000]));
+        teacher[1_023] = [4_092, 4_094];
+        assert!(aligned(&student, &teacher).is_none());
+        teacher.drain(25..1_024); // bytes 100 to 4,096 belong to nobody
+        assert!(aligned(&student, &teacher).is_none());
     }
 
     #[test]
