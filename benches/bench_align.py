@@ -11,7 +11,7 @@ import pytest
 
 import vocagno
 from conftest import rows_of, text_of, tiling_pair
-from engines import ALIGNERS, expected, numpy_columns
+from engines import ALIGNERS, expected, numpy_columns, searched
 
 SIZES = [1, 32, 2_048, 131_072, 1_000_000, 10_000_000]
 ROWS = 64
@@ -59,13 +59,11 @@ def test_align_and_reduce(benchmark, num_tokens, engine):
     benchmark.group = f"align and reduce (max), {named(num_tokens)}"
 
     def with_numpy(student, teacher, losses):
-        starts, ends, teacher_starts, teacher_ends = numpy_columns(student, teacher)
+        columns = numpy_columns(student, teacher)
 
         def reduce():
-            first = np.searchsorted(teacher_ends, starts, side="right")
-            stop = np.searchsorted(teacher_starts, ends, side="left")
             padded = np.append(losses, -np.inf)  # reduceat takes no index past the end
-            return np.maximum.reduceat(padded, np.stack([first, stop], 1).ravel())[::2]
+            return np.maximum.reduceat(padded, np.stack(searched(*columns), 1).ravel())[::2]
 
         return reduce
 
@@ -95,10 +93,7 @@ def test_align_a_batch(benchmark, engine):
     pairs = [numpy_columns(*row[:2]) for row in rows]
 
     def with_numpy():
-        ranges = [
-            (np.searchsorted(te, s, side="right"), np.searchsorted(ts, e, side="left"))
-            for s, e, ts, te in pairs
-        ]
+        ranges = [searched(*columns) for columns in pairs]
         return np.concatenate([
             np.stack(pair, 1) + start for pair, start in zip(ranges, cu_seqlens[1], strict=False)
         ])  # fmt: skip

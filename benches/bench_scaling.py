@@ -10,7 +10,7 @@ import pytest
 
 import vocagno
 from conftest import tiling_pair
-from engines import expected, numpy_columns
+from engines import ALIGNERS, expected
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -21,17 +21,9 @@ def test_student_tokens(benchmark, num_tokens, engine):
     student, teacher = tiling_pair(num_tokens)
     benchmark.group = "scaling: tokens of both sides"
     benchmark.extra_info |= {"tokens": len(student), "engine": engine, "at": num_tokens}
-    starts, ends, teacher_starts, teacher_ends = numpy_columns(student, teacher)
-
-    def with_numpy():
-        first = np.searchsorted(teacher_ends, starts, side="right")
-        return first, np.searchsorted(teacher_starts, ends, side="left")
-
-    if engine == "vocagno":
-        result = benchmark(lambda: vocagno.align(student, teacher))
-    else:
-        result = np.stack(benchmark(with_numpy), 1)
-    np.testing.assert_array_equal(result, np.stack(with_numpy(), 1))
+    make, _ = ALIGNERS[engine]
+    align, ranges = make(student, teacher, "")
+    np.testing.assert_array_equal(ranges(benchmark(align)), expected(student, teacher))
 
 
 @pytest.mark.parametrize("num_teacher", [64, 1_024, 16_384, 65_536, 262_144])

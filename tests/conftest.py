@@ -1,5 +1,6 @@
 """Small tokenizers of every family, trained here, and tiny models; nothing is downloaded."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -12,6 +13,12 @@ settings.load_profile("shared")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 """Real tokenizers and texts that may lie beside the project."""
+
+REAL_TOKENIZERS = [
+    "bert-base-uncased", "deepseek-llm", "gpt2", "llama-3", "mistral-v0.1", "pythia", "qwen2.5",
+    "t5-small", "tinyllama",
+]  # fmt: skip
+"""What may lie in `shared/tokenizers`, each a NAME.json.gz."""
 
 TEXTS = [
     "The sum of 17 and 25 is 42, so x = 42 and 2x = 84.",
@@ -203,3 +210,9 @@ def shared(*parts):
     if not path.exists():
         pytest.skip(f"real data is not beside the project: {'/'.join(('shared', *parts))}")
     return path
+
+
+def shared_texts(name):
+    """The documents of a corpus beside the project."""
+    with gzip.open(shared("data", f"{name}.jsonl.gz"), "rb") as lines:
+        return [json.loads(line)["text"] for line in lines]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vocagno
-from conftest import HARD_TEXTS, LOSSLESS, TEXTS, shared
+from conftest import HARD_TEXTS, LOSSLESS, TEXTS, shared, shared_texts
 from vocagno import TokenizerError, TokenSpans, spans_of_same_texts
 
 ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
@@ -127,11 +127,7 @@ def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
 
 @pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "deepseek-llm"])
 def test_real_corpora_of_ids(teacher):
-    import gzip
-    import json
-
-    with gzip.open(shared("data", "math-valid.jsonl.gz"), "rb") as lines:
-        texts = [json.loads(line)["text"] for line in lines][:40]
+    texts = shared_texts("math-valid")[:40]
     sides = [TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", teacher)]
     tokens = [side.encode(texts) for side in sides]
     left, right = spans_of_same_texts(

@@ -1,31 +1,19 @@
 """Real tokenizers on real text, where they lie beside the project: all 81 ordered pairs."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 
 import pairs
-from conftest import shared
+from conftest import REAL_TOKENIZERS, shared, shared_texts
 from vocagno import TokenSpans
 
-NAMES = [
-    "bert-base-uncased", "deepseek-llm", "gpt2", "llama-3", "mistral-v0.1", "pythia", "qwen2.5",
-    "t5-small", "tinyllama",
-]  # fmt: skip
 LOSSY = ("bert-base-uncased", "t5-small")
 """May have no token at all in a text: of blanks alone, or of what their normaliser removes."""
 
 
-def texts_of(name):
-    with gzip.open(shared("data", f"{name}.jsonl.gz"), "rb") as lines:
-        return [json.loads(line)["text"] for line in lines]
-
-
 @pytest.fixture(scope="module")
 def texts():
-    return texts_of("stress") + texts_of("math-valid")[::5]
+    return shared_texts("stress") + shared_texts("math-valid")[::5]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +31,7 @@ def encoded(texts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_spans_cover_every_text(encoded, texts, name):
     spans, tokens = encoded(name)
     pairs.check_side(spans, tokens, texts)
@@ -53,15 +41,15 @@ def test_spans_cover_every_text(encoded, texts, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_both_ways_give_the_same_spans(encoded, texts, name):
     spans, tokens = encoded(name)
     pairs.check_both_ways(tokens, pairs.by_offsets(spans, texts), texts)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("student", NAMES)
-@pytest.mark.parametrize("teacher", NAMES)
+@pytest.mark.parametrize("student", REAL_TOKENIZERS)
+@pytest.mark.parametrize("teacher", REAL_TOKENIZERS)
 def test_every_pair_is_aligned_as_defined(encoded, texts, student, teacher):
     left, right = encoded(student)[1], encoded(teacher)[1]
     pairs.check_mapping(left, right, texts, pairs.aligned(left, right))
@@ -72,7 +60,7 @@ def test_every_pair_is_aligned_as_defined(encoded, texts, student, teacher):
 @pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1", "deepseek-llm", "llama-3", "gpt2"])
 def test_mathematics_is_proved_and_mapped(encoded, teacher, name):
     student, other = encoded("tinyllama")[0], encoded(teacher)[0]
-    everything = texts_of(name)
+    everything = shared_texts(name)
     for start in range(0, len(everything), 512):
         left, right, mapping = pairs.check_pair(student, other, everything[start : start + 512])
         assert left.proved.all()
@@ -81,5 +69,5 @@ def test_mathematics_is_proved_and_mapped(encoded, teacher, name):
 
 
 def test_the_nine_are_there(encoded):
-    assert len(NAMES) ** 2 == 81
-    assert len(np.unique([encoded(name)[0].fingerprint for name in NAMES])) == 9
+    assert len(REAL_TOKENIZERS) ** 2 == 81
+    assert len(np.unique([encoded(name)[0].fingerprint for name in REAL_TOKENIZERS])) == 9

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from conftest import FAMILIES, shared
+from conftest import FAMILIES, REAL_TOKENIZERS, shared
 from vocagno import TokenizerError, TokenSpans
 from vocagno.tokenizer_guard import HARD_PROBES, PLAIN_PROBES, check_tokenizer
 
@@ -47,10 +47,7 @@ def test_every_family_passes(tokenizers, family):
     check(tokenizers, family, lambda text, ids, offsets: (ids, offsets))
 
 
-@pytest.mark.parametrize("name", [
-    "bert-base-uncased", "deepseek-llm", "gpt2", "llama-3", "mistral-v0.1", "pythia", "qwen2.5",
-    "t5-small", "tinyllama",
-])  # fmt: skip
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_real_tokenizers_pass(name):
     TokenSpans(shared("tokenizers", f"{name}.json.gz"))
 

@@ -101,9 +101,9 @@ class AlignedText:
         """The counts in words."""
         counts = self.counts
         words = [f"{counts[name]:,} {label}" for name, label in _LABELS.items() if counts[name]]
-        reasons = [f"{counts[r.name.lower()]:,} {r.name.lower()}" for r in _REASONS]
-        reasons = [words for words in reasons if not words.startswith("0 ")]
-        unmapped = sum(counts[reason.name.lower()] for reason in _REASONS)
+        names = [reason.name.lower() for reason in _REASONS]
+        reasons = [f"{counts[name]:,} {name}" for name in names if counts[name]]
+        unmapped = sum(counts[name] for name in names)
         words.append(f"{unmapped:,} unmapped" + (f" ({', '.join(reasons)})" if reasons else ""))
         coverage = "none" if self.coverage is None else f"{100 * self.coverage:.4g} %"
         return f"Student tokens: {', '.join(words)}. Coverage: {coverage}."

@@ -9,6 +9,7 @@ from typing import Any
 from vocagno._vocagno import SpanError
 from vocagno.commands import alignment, stores
 from vocagno.errors import InputError
+from vocagno.wording import in_columns
 
 _COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[[Any], dict[str, Any] | None]]] = {
     "align": (alignment.add_align, alignment.align),
@@ -53,8 +54,7 @@ def _run(arguments: list[str]) -> int:
     if result is not None and chosen.json:
         print(json.dumps(result))
     elif result is not None:
-        width = max(map(len, result))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in result.items()))
+        print(in_columns(result))
     sys.stdout.flush()
     return 0
 

@@ -126,17 +126,15 @@ def read_batches(path: Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[st
     texts: list[str] = []
     size, is_empty = 0, True
     for file in corpus_files(path):
-        with _opened(file) as lines:
-            for number, line in enumerate(_lines(lines, file), start=1):
-                text = _document(line, file, number)
-                if text is None:
-                    continue
-                is_empty = False
-                texts.append(text)
-                size += len(text.encode())
-                if size >= batch_bytes:
-                    yield texts
-                    texts, size = [], 0
+        for _, text in _parsed(file):
+            if text is None:
+                continue
+            is_empty = False
+            texts.append(text)
+            size += len(text.encode())
+            if size >= batch_bytes:
+                yield texts
+                texts, size = [], 0
     if texts:
         yield texts
     if is_empty:
@@ -191,19 +189,24 @@ def _cuts(file: Path) -> Iterator[tuple[int, int, list[bytes], int]]:
     """Lines, bytes, document hashes and text bytes of each shard of a file."""
     num_lines = num_bytes = text_bytes = 0
     hashes: list[bytes] = []
-    with _opened(file) as lines:
-        for number, line in enumerate(_lines(lines, file), start=1):
-            text = _document(line, file, number)
-            num_lines, num_bytes = num_lines + 1, num_bytes + len(line)
-            if text is not None:
-                hashes.append(text_hash(text))
-                text_bytes += len(text.encode())
-            if text_bytes >= SHARD_BYTES:
-                yield num_lines, num_bytes, hashes, text_bytes
-                num_lines = num_bytes = text_bytes = 0
-                hashes = []
+    for line_bytes, text in _parsed(file):
+        num_lines, num_bytes = num_lines + 1, num_bytes + line_bytes
+        if text is not None:
+            hashes.append(text_hash(text))
+            text_bytes += len(text.encode())
+        if text_bytes >= SHARD_BYTES:
+            yield num_lines, num_bytes, hashes, text_bytes
+            num_lines = num_bytes = text_bytes = 0
+            hashes = []
     if num_lines:
         yield num_lines, num_bytes, hashes, text_bytes
+
+
+def _parsed(file: Path) -> Iterator[tuple[int, str | None]]:
+    """The bytes of each line of a file, and the document it holds, if any."""
+    with _opened(file) as lines:
+        for number, line in enumerate(_lines(lines, file), start=1):
+            yield len(line), _document(line, file, number)
 
 
 def _opened(path: Path) -> Any:

@@ -36,6 +36,7 @@ def spans_of_same_texts(
         naming them; and as `TokenSpans.decode`. ValueError for unequal numbers of documents.
     """
     texts = student.decode(student_ids, student_cu_seqlens)
+    others = texts
     right = teacher.from_ids(teacher_ids, teacher_cu_seqlens, texts=texts)
     if not right.proved.all():
         others = teacher.decode(teacher_ids, teacher_cu_seqlens)
@@ -46,7 +47,6 @@ def spans_of_same_texts(
     left = student.from_ids(student_ids, student_cu_seqlens, texts=texts)
     bad = np.flatnonzero(~(left.proved & right.proved)).tolist()
     if bad and strict:
-        others = teacher.decode(teacher_ids, teacher_cu_seqlens)
         raise _differ(student, teacher, texts, others, bad)
     for index in bad:
         for side in (left, right):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from vocagno.tokenizer_guard import PLAIN_PROBES
 from vocagno.vocabulary import Vocabulary
+from vocagno.wording import in_columns
 
 if TYPE_CHECKING:
     from vocagno.token_spans import TokenSpans
@@ -69,7 +70,7 @@ class TokenizerDescription:
             "puts after a text": " ".join(self.suffix) or "nothing",
             "special tokens": specials,
         }
-        return "\n".join(f"{name:<18}  {value}" for name, value in rows.items())
+        return in_columns(rows)
 
 
 def describe(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import InputError
+from vocagno.wording import in_columns
 
 MOST_BYTES = 20_000_000
 """Longest text that `align` takes: it keeps every token of it in memory, and prints it."""
@@ -77,7 +78,8 @@ def _text(options: Any) -> str:
         where = "text"
         data: bytes = options.text.encode("utf-8", "surrogateescape")
     elif options.file is not None and str(options.file) != "-":
-        data, where = _limited(options.file.open("rb")), str(options.file)
+        with options.file.open("rb") as file:
+            data, where = _limited(file), str(options.file)
     else:
         if sys.stdin.isatty():
             print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
@@ -120,7 +122,8 @@ def overlap(options: Any) -> dict[str, Any] | None:
             "vocabulary": shared.as_dict(),
             "corpus": None if rates is None else rates.as_dict(),
         }
-    _print_rows(_vocabulary_rows(shared) | ({} if rates is None else _corpus_rows(rates)))
+    counted = {} if rates is None else _corpus_rows(rates)
+    print(in_columns(_vocabulary_rows(shared) | counted))
     return None
 
 
@@ -176,11 +179,6 @@ def _corpus_rows(rates: Any) -> dict[str, str]:
             named = ", ".join(map(str, without[:10])) + (" and more" if without[10:] else "")
             rows[f"no {side} token"] = f"{len(without):,} documents with text: {named}"
     return rows
-
-
-def _print_rows(rows: dict[str, str]) -> None:
-    width = max(map(len, rows))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
 
 
 def describe(options: Any) -> dict[str, Any] | None:
