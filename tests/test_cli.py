@@ -31,7 +31,7 @@ def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, ca
     assert rows["documents"] == len(TEXTS)
     assert rows["rows"] == -(-rows["tokens"] // 32)
     assert main(prepare + cache[:-1]) == 0  # the same for people
-    assert f"rows       {rows['rows']}" in capsys.readouterr().out
+    assert f"rows               {rows['rows']}" in capsys.readouterr().out
 
 
 def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):

@@ -17,8 +17,8 @@ from vocagno.training.data import (
     MicroBatches,
     RowOrder,
     ValidationBatches,
-    check_isolation,
 )
+from vocagno.training.isolation import check_isolation
 
 NAN = float("nan")
 

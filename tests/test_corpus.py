@@ -2,18 +2,25 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("filelock")
+
+import pyarrow.parquet as pq
+
 import vocagno.corpus
 from conftest import write_corpus
-from vocagno.corpus import CorpusError, scan
+from vocagno.corpus import scan, text_hash
+from vocagno.corpus_sources import CorpusError
 
 TEXTS = ["first", "zweites ü", "", "line\u2028separators\u0085stay\ninside", "fifth"]
 
 
 def all_texts(corpus):
-    return [text for shard in corpus.shards for text in corpus.texts(shard)]
+    return [text for shard in corpus.shards for text in corpus.read(shard).texts]
 
 
 def test_plain_packed_and_folder_read_alike(tmp_path):
@@ -46,15 +53,12 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     path, cache = write_corpus(tmp_path / "a.jsonl", TEXTS), tmp_path / "cache"
     first = scan(path, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(vocagno.corpus, "_shards", lambda files: pytest.fail("read again"))
-        assert scan(path, cache) == first
+        patch.setattr(vocagno.corpus, "_cuts", lambda source: pytest.fail("read again"))
+        assert scan(path, cache).shards == first.shards
     write_corpus(path, [*TEXTS, "sixth"])
     assert scan(path, cache).documents == 6
     with pytest.raises(CorpusError, match="changed since"):
-        first.texts(first.shards[0].__class__(**{
-            **{name: getattr(first.shards[0], name) for name in first.shards[0].__slots__},
-            "num_lines": 6,
-        }))  # fmt: skip
+        first.read(replace(first.shards[0], num_records=6))
 
 
 @pytest.mark.parametrize(
@@ -94,3 +98,108 @@ def test_what_is_not_there_or_empty(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CorpusError, match=r"cut\.jsonl\.gz.*damaged or cut short"):
         scan(tmp_path / "cut.jsonl.gz")
+
+
+def write_as(folder, kind, texts):
+    """The same documents in each of the forms a corpus may have."""
+    lines = write_corpus(folder / "c.jsonl", texts).read_bytes()
+    if kind == "jsonl":
+        return folder / "c.jsonl"
+    (folder / "c.jsonl").unlink()
+    if kind == "gz":
+        (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines))
+        return folder / "c.jsonl.gz"
+    if kind == "zst":
+        path = folder / "c.jsonl.zst"
+        with pa.output_stream(str(path), compression="zstd") as file:
+            file.write(lines)
+        return path
+    if kind == "txt":
+        for number, text in enumerate(texts):
+            (folder / f"{number:03}.txt").write_bytes(text.encode())
+        return folder
+    table = pa.table({"id": list(range(len(texts))), "text": texts})
+    pq.write_table(table, folder / "c.parquet", row_group_size=2)
+    return f"datasets:{folder}" if kind == "datasets" else folder / "c.parquet"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst", "txt", "parquet", "datasets"])
+def test_every_form_holds_the_same_documents(tmp_path, monkeypatch, kind):
+    """In any order of shards: what is packed or stored in rows is entered anywhere."""
+    if kind == "datasets":
+        pytest.importorskip("datasets")
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(vocagno.corpus, "SHARD_BYTES", 10)
+    texts = TEXTS * 3
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    expected = scan(write_as(tmp_path / "a", "jsonl", texts))
+    corpus = scan(write_as(tmp_path / "b", kind, texts), tmp_path / "cache")
+    assert len(corpus.shards) > 3
+    assert corpus.fingerprint == expected.fingerprint
+    assert all_texts(corpus) == texts
+    for shard in reversed(corpus.shards):
+        again = scan(corpus.name, tmp_path / "cache").read(shard)
+        assert again.texts == corpus.read(shard).texts
+        assert again.hashes == [text_hash(text) for text in again.texts]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_prompts_and_completions(tmp_path, kind):
+    pairs = [("Q: 1 + 1?\nA:", " 2"), ("", "no prompt"), ("é", "")]
+    if kind == "jsonl":
+        path = tmp_path / "p.jsonl"
+        lines = [json.dumps({"prompt": prompt, "completion": end}) for prompt, end in pairs]
+        path.write_text("\n".join(lines))
+    else:
+        path = tmp_path / "p.parquet"
+        prompts, ends = zip(*pairs, strict=True)
+        pq.write_table(pa.table({"prompt": prompts, "completion": ends}), path)
+    corpus = scan(path)
+    found = corpus.read(corpus.shards[0])
+    assert found.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
+    assert found.prompt_bytes == [12, 0, 2]
+    plain = scan(write_corpus(tmp_path / "t.jsonl", found.texts))
+    assert plain.fingerprint == corpus.fingerprint
+    assert plain.prompt_fingerprint == "" != corpus.prompt_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "words"),
+    [
+        ("x.csv", lambda path: path.write_text("text\na"), r"expected a file named \.jsonl"),
+        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "not a whole Parquet file"),
+        ("x.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "column `text`"),
+        (
+            "x.parquet",
+            lambda path: pq.write_table(pa.table({"text": ["a", None]}), path),
+            r"x\.parquet, row 2: `text` must be a string, got NoneType",
+        ),
+        ("x.txt", lambda path: path.write_bytes(b"\xff"), r"x\.txt: not text in UTF-8"),
+        ("x.jsonl.zst", lambda path: path.write_bytes(b"nothing"), "damaged or cut short"),
+        (
+            "x.jsonl",
+            lambda path: path.write_text('{"prompt": ["a"], "completion": "b"}'),
+            "line 1: `prompt` must be a string, got list",
+        ),
+    ],
+)
+def test_files_that_are_no_corpus_are_named(tmp_path, name, make, words):
+    make(tmp_path / name)
+    with pytest.raises(CorpusError, match=words):
+        scan(tmp_path / name)
+
+
+def test_a_dataset_that_does_not_exist(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CorpusError, match=f"datasets:{tmp_path}/none: "):
+        scan(f"datasets:{tmp_path}/none")
+
+
+def test_a_text_that_changes_under_way_is_named(tmp_path):
+    path = write_corpus(tmp_path / "a.jsonl", TEXTS)
+    corpus = scan(path)
+    path.write_bytes(path.read_bytes().replace(b"first", b"other"))
+    with pytest.raises(CorpusError, match=r"a\.jsonl: has changed since it was read"):
+        corpus.read(corpus.shards[0])

@@ -1,5 +1,7 @@
 """The teacher's losses: the same as from full logits, whatever the batch and the window."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ from vocagno.config import ConfigError, TeacherConfig
 from vocagno.corpus import scan
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
-from vocagno.training import head, scoring
+from vocagno.token_spans import TokenizedTexts
+from vocagno.training import head, scorer, scoring
 from vocagno.training.head import (
     UnsupportedModelError,
     chunked_nll,
@@ -20,18 +23,18 @@ from vocagno.training.head import (
     language_head,
 )
 from vocagno.training.scoring import (
-    Teacher,
+    load_teacher_of,
     score_corpus,
     scores_made_from,
-    windows,
 )
+from vocagno.training.windows import windows
 
 CPU = torch.device("cpu")
 
 
 def teacher_of(folder, tokenizer=None, **options):
     config = TeacherConfig(model=str(folder), **options)
-    return Teacher(config, tokenizer or TokenSpans(folder), CPU)
+    return load_teacher_of(config, tokenizer or TokenSpans(folder), CPU)
 
 
 def full_nll(model, prefix, ids):
@@ -53,14 +56,14 @@ def test_scores_are_those_of_the_full_logits(teacher_model, bos):
         if not text:
             assert document.nll.shape == (0,)
             continue
-        expected = full_nll(teacher.model, teacher.prefix.tolist(), tokens.ids.tolist())
+        expected = full_nll(teacher.scorer.model, teacher.prefix.tolist(), tokens.ids.tolist())
         np.testing.assert_array_equal(document.spans, tokens.spans)
         np.testing.assert_allclose(document.nll, expected, atol=4e-3)
 
 
 def test_a_planted_shift_by_one_is_seen(teacher_model, monkeypatch):
     monkeypatch.setattr(
-        scoring, "causal_shift", lambda sequence: (sequence[..., 1:], sequence[..., 1:])
+        scorer, "causal_shift", lambda sequence: (sequence[..., 1:], sequence[..., 1:])
     )
     with pytest.raises(AssertionError):
         test_scores_are_those_of_the_full_logits(teacher_model, "<|endoftext|>")
@@ -87,7 +90,7 @@ def test_every_token_of_a_long_document_has_its_context(teacher_model):
     (document,) = teacher.score([text])
     prefix = teacher.prefix.tolist()
     for window in windows(0, len(ids), 16, 5):
-        expected = full_nll(teacher.model, prefix, ids[window.start : window.stop])
+        expected = full_nll(teacher.scorer.model, prefix, ids[window.start : window.stop])
         scored = slice(window.score_from, window.stop)
         np.testing.assert_allclose(
             document.nll[scored], expected[window.score_from - window.start :], atol=4e-3
@@ -152,7 +155,8 @@ def test_soft_capped_and_scaled_heads_are_understood():
 
 def scored_store(folder, corpus, config, spans):
     made_from = scores_made_from(config, spans, "weights", CPU)
-    score_corpus(corpus, folder, config, spans, made_from, CPU, show_progress=False)
+    load = functools.partial(load_teacher_of, config, spans, CPU)
+    score_corpus(corpus, folder, made_from, load, show_progress=False)
     return ScoreStore(folder)
 
 
@@ -164,7 +168,7 @@ def test_a_corpus_is_scored_once(teacher_model, tmp_path, monkeypatch):
     (direct,) = teacher_of(teacher_model).score([TEXTS[2]])
     np.testing.assert_allclose(store.document(2).nll, direct.nll, atol=4e-3)
     np.testing.assert_array_equal(store.document(2).spans, direct.spans)
-    monkeypatch.setattr(scoring, "Teacher", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setitem(globals(), "load_teacher_of", lambda *_: pytest.fail("scored again"))
     scored_store(tmp_path / "store", corpus, config, spans)
 
 
@@ -229,3 +233,134 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(teacher_model, toke
 def test_a_bos_that_is_no_token_is_refused(teacher_model):
     with pytest.raises(ConfigError, match=r"teacher\.bos: '<bos>'"):
         teacher_of(teacher_model, bos="<bos>")
+
+
+@pytest.mark.parametrize("batching", ["packed", "buckets"])
+@pytest.mark.parametrize("bos", [None, "<|endoftext|>"])
+def test_documents_read_together_do_not_see_each_other(teacher_model, batching, bos):
+    """Read one by one, and all together in one or another shape."""
+    texts = [*TEXTS[:6], "", "a", "ab", *TEXTS[:2]]
+    options = {"bos": bos, "context": 40, "min_context": 9, "batching": batching}
+    together = teacher_of(teacher_model, batch_tokens=4096, **options)
+    alone = teacher_of(teacher_model, batch_tokens=1, **{**options, "batching": "buckets"})
+    for text, ours, single in zip(
+        texts, together.score(texts), [alone.score([text])[0] for text in texts], strict=True
+    ):
+        np.testing.assert_array_equal(ours.spans, single.spans, err_msg=text)
+        np.testing.assert_allclose(ours.nll, single.nll, atol=4e-3, err_msg=text)
+    assert together.scorer.is_packed == (batching == "packed")
+    assert together.scorer.places - together.scorer.padding > 100
+
+
+def test_packing_that_leaks_is_refused(teacher_model):
+    with pytest.raises(ConfigError, match=r"teacher\.batching: LlamaForCausalLM with eager "):
+        teacher_of(teacher_model, batching="packed", attention="eager")
+
+
+def test_attention_that_finds_boundaries_by_positions_is_given_them(teacher_model, monkeypatch):
+    """Flash attention itself needs a GPU: here it is sdpa under its name, which reads boundaries
+    from positions that start anew."""
+    monkeypatch.setattr(
+        scorer, "hidden_states", functools.partial(_record_masks, masks := [], hidden_states)
+    )
+    teacher = teacher_of(teacher_model, bos="<|endoftext|>")
+    expected = teacher.score(TEXTS[:6])
+    teacher.scorer.model.config._attn_implementation_internal = "sdpa"
+    monkeypatch.setattr(scorer, "attention_of", lambda model: "flash_attention_2")
+    packing = scorer.TransformersScorer(teacher.scorer.model, batch_tokens=4096, width=2048)
+    assert packing.is_packed
+    teacher.scorer = packing
+    masks.clear()
+    for ours, alone in zip(teacher.score(TEXTS[:6]), expected, strict=True):
+        np.testing.assert_allclose(ours.nll, alone.nll, atol=4e-3)
+    assert masks == [{"position_ids"}]
+
+
+def _record_masks(masks, original, model, ids_BT, **extra):
+    masks.append(set(extra))
+    return original(model, ids_BT, **extra)
+
+
+class Failing:
+    """A scorer that is not transformers', with losses of its own: a protocol, no base class."""
+
+    def __init__(self, *losses):
+        self.losses = losses
+
+    def read(self, readings):
+        for number in reversed(range(len(readings))):
+            count = len(readings[number].ids) - readings[number].asked_from
+            yield number, np.resize(np.array(self.losses, np.float32), count)
+
+
+def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_path, capsys):
+    """NaN, infinite, or beyond what float16 holds: never silently a number."""
+    spans = TokenSpans(teacher_model)
+    scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0)
+    teacher = scoring.Teacher(scores, spans, (), context=64, min_context=8)
+    texts = ["The sum of 17", "", "a", TEXTS[0]]
+    documents = teacher.score(texts)
+    for document in documents:
+        count = len(document.nll)
+        expected = np.resize(np.array([1, *[np.nan] * 4, 2], np.float16), max(0, count - 1))
+        np.testing.assert_array_equal(document.nll[1:], expected)
+        assert np.isnan(document.nll[:1]).all()  # without a BOS it is not asked for
+        assert document.num_unscored == np.isnan(expected).sum()
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", texts))
+    score_corpus(corpus, tmp_path / "store", {}, lambda: teacher, show_progress=False)
+    store = ScoreStore(tmp_path / "store")
+    assert store.manifest.count("unscored_tokens") == sum(d.num_unscored for d in documents) > 8
+    assert store.manifest.count("unscored_documents") == 2
+
+
+def test_min_context_by_hand(teacher_model):
+    """Of 14 tokens, 6 a window behind the BOS, 2 of context: which tokens each loss has seen."""
+
+    class Watching:
+        def __init__(self):
+            self.seen = {}
+
+        def read(self, readings):
+            for number, reading in enumerate(readings):
+                for place in range(reading.asked_from, len(reading.ids)):
+                    before = reading.ids[:place].tolist()
+                    self.seen.setdefault(int(reading.ids[place]), []).append(before)
+                yield number, np.zeros(len(reading.ids) - reading.asked_from, np.float32)
+
+    class Spans:
+        def encode(self, texts):
+            ids = np.arange(1, 15, dtype=np.int32)
+            spans = np.stack([ids - 1, ids], 1)
+            return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool))
+
+    watching = Watching()
+    scoring.Teacher(watching, Spans(), (99,), context=6, min_context=2).score(["x" * 14])
+    first = {n: [[99, *range(1, n)]] for n in range(1, 7)}
+    second = {n: [[99, *range(5, n)]] for n in range(7, 11)}
+    third = {n: [[99, *range(9, n)]] for n in range(11, 15)}
+    assert watching.seen == first | second | third
+    assert min(len(before[0]) - 1 for n, before in watching.seen.items() if n > 6) == 2
+
+
+def test_a_teacher_may_be_spread_over_devices(teacher_model, monkeypatch):
+    """As transformers does it; here there is one device to spread it over, which it knows."""
+    from transformers import AutoModelForCausalLM
+
+    expected = teacher_of(teacher_model).score(TEXTS[:3])
+    load, asked = AutoModelForCausalLM.from_pretrained, []
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *names, **options: asked.append(options["device_map"]) or load(*names, **options),
+    )
+    spread = teacher_of(teacher_model, device_map="auto")
+    assert asked == ["auto"]
+    for ours, theirs in zip(spread.score(TEXTS[:3]), expected, strict=True):
+        np.testing.assert_array_equal(ours.nll, theirs.nll)
+
+
+def test_a_head_that_is_offloaded_is_refused(teacher_model):
+    model = tiny_llama(50)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
+    with pytest.raises(UnsupportedModelError, match=r"teacher\.device_map more memory"):
+        language_head(model)

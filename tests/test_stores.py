@@ -3,6 +3,9 @@
 import errno
 import json
 import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +16,11 @@ import vocagno
 from vocagno import scores as scores_module
 from vocagno.corpus import text_hash
 from vocagno.files import appearing, write_json
+from vocagno.manifest import Manifest, entry_of, finish_store
 from vocagno.rows import RowStore, cut_rows, join_documents, write_rows
+from vocagno.score_index import MatchedScores
 from vocagno.scores import DocumentScores, ScoreStore, write_scores
-from vocagno.shards import Shard, StoreError, finish_store
+from vocagno.shards import Shard, StoreError
 from vocagno.token_spans import TokenizedTexts
 
 MADE_FROM = {"teacher": "t", "tokenizer": "tok", "prefix": [], "unit": "nats"}
@@ -40,9 +45,8 @@ def score_store(folder, names=("shard-00000", "shard-00001")):
     docs = [documents(seed) for seed in range(len(names))]
     for number, name in enumerate(names):
         hashes = [text_hash(f"{number} {i}") for i in range(len(docs[number]))]
-        metadata = {**MADE_FROM, "text_hash": f"hash {number}"}
-        write_scores(folder / f"{name}.arrow", hashes, docs[number], metadata)
-    finish_store(folder, names, kind="scores", version=1, unit="documents", made_from=MADE_FROM)
+        write_scores(folder / f"{name}.arrow", hashes, docs[number], MADE_FROM)
+    finish_store(folder, names)
     return [document for shard in docs for document in shard]
 
 
@@ -72,8 +76,8 @@ def test_a_store_goes_to_a_worker_by_name(tmp_path):
 def test_spans_that_do_not_tile_come_back(tmp_path):
     spans = np.array([[0, 4], [0, 4], [4, 700], [702, 703]], np.int32)
     document = DocumentScores(spans, np.ones(4, np.float16))
-    write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], {"text_hash": "h"})
-    finish_store(tmp_path, ["s"], kind="scores", version=1, unit="documents", made_from={})
+    write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], MADE_FROM)
+    finish_store(tmp_path, ["s"])
     np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
 
 
@@ -91,12 +95,9 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
         spans[rng.integers(1, 399, 60)] = 0
     nll = rng.exponential(1, len(spans)).astype(np.float16)
     nll[rng.integers(0, len(nll), 50)] = np.nan
-    metadata = {**MADE_FROM, "text_hash": "hash"}
     scores = [DocumentScores(spans, nll)]
-    write_scores(tmp_path / "shard-00000.arrow", [bytes(16)], scores, metadata)
-    finish_store(
-        tmp_path, ["shard-00000"], kind="scores", version=1, unit="documents", made_from=MADE_FROM
-    )
+    write_scores(tmp_path / "s.arrow", [bytes(16)], scores, MADE_FROM)
+    finish_store(tmp_path, ["s"])
     store = ScoreStore(tmp_path)
     whole = store.document(0)
     student_ends = np.cumsum(rng.integers(1, 9, 260))  # the teacher's text ends before
@@ -121,49 +122,126 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
 def test_what_a_token_costs(tmp_path, length, limit):
     docs = [documents(seed, sizes=(length,))[0] for seed in range(200)]
     hashes = [text_hash(str(i)) for i in range(200)]
-    write_scores(tmp_path / "s.arrow", hashes, docs, {"text_hash": "h"})
+    write_scores(tmp_path / "s.arrow", hashes, docs, MADE_FROM)
     assert (tmp_path / "s.arrow").stat().st_size / (200 * length) <= limit
 
 
-def test_damage_is_seen_and_named(tmp_path):
+def test_truncation_anywhere_is_seen_and_named(tmp_path):
     score_store(tmp_path)
     path = tmp_path / "shard-00000.arrow"
-    data = bytearray(path.read_bytes())
-    place = bytes(data).find(documents(0)[2].nll.tobytes())
-    data[place + 40] ^= 1
-    path.write_bytes(data)
-    store = ScoreStore(tmp_path)
-    store.document(0)
-    with pytest.raises(StoreError, match=r"shard-00000\.arrow: document 2 .* damaged"):
-        store.document(2)
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(StoreError, match="not a complete vocagno shard"):
-        ScoreStore(tmp_path).document(0)
+    data = path.read_bytes()
+    for fiftieth in range(50):
+        path.write_bytes(data[: len(data) * fiftieth // 50])
+        store = ScoreStore(tmp_path)
+        with pytest.raises(StoreError, match=r"bytes, but the manifest says .* cut short"):
+            store.document(0)
+        assert any("cut short" in damage.what for damage in store.damages())
+        with pytest.raises(StoreError, match="not a complete vocagno shard"):
+            Shard(path)
     path.unlink()
+    store = ScoreStore(tmp_path)
     with pytest.raises(StoreError, match="the shard is missing"):
-        ScoreStore(tmp_path).document(0)
+        store.document(0)
+    assert [damage.what for damage in store.damages()] == [f"{path}: the shard is missing"]
 
 
-def test_another_store_is_refused_by_name(tmp_path):
+def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path):
+    """1,000 random bits of a shard, one after the other; each document is either refused or right.
+
+    Bits that belong to no document (padding between columns) can only be seen by `damages`.
+    """
+    rng = np.random.default_rng(0)
+    expected = score_store(tmp_path, names=("shard-00000",))
+    path = tmp_path / "shard-00000.arrow"
+    data = bytearray(path.read_bytes())
+    refused = 0
+    for bit in rng.choice(len(data) * 8, 1000, replace=False).tolist():
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        store = ScoreStore(tmp_path)
+        assert list(store.damages())
+        refusals = 0
+        for number, document in enumerate(expected):
+            try:
+                found = store.document(number)
+            except StoreError:
+                refusals += 1
+                continue
+            np.testing.assert_array_equal(found.nll, document.nll)
+            full = document.spans[:, 0] < document.spans[:, 1]
+            np.testing.assert_array_equal(found.spans[full], document.spans[full])
+        assert refusals or is_padding(path, bit // 8), f"bit {bit} changed nothing"
+        refused += refusals > 0
+        data[bit // 8] ^= 1 << bit % 8
+    assert refused > 900
+    path.write_bytes(data)
+    assert list(ScoreStore(tmp_path).damages()) == []
+
+
+def is_padding(path, place):
+    """Whether a byte of a shard lies between its columns' buffers."""
+    shard = Shard(path)
+    buffers = [b for c in shard.batch.columns for b in c.buffers() if b is not None and b.size]
+    starts = [b.address - shard._bytes.address for b in buffers]
+    inside = any(s <= place < s + b.size for s, b in zip(starts, buffers, strict=True))
+    return min(starts) <= place and not inside
+
+
+def test_a_flipped_bit_of_the_manifest_is_seen(tmp_path):
+    """Every bit of it."""
+    score_store(tmp_path, names=("s",))
+    path = tmp_path / "manifest.json"
+    data = bytearray(path.read_bytes())
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(StoreError, match=r"not a manifest|manifest is damaged"):
+            ScoreStore(tmp_path)
+        data[bit // 8] ^= 1 << bit % 8
+
+
+def test_ten_thousand_shards_open_in_a_second(tmp_path):
+    """And any document is there at once, without a file left open for each shard."""
+    names = [f"shard-{number:05d}" for number in range(10_000)]
+    expected = documents(0)
+    hashes = [text_hash(str(i)) for i in range(len(expected))]
+    write_scores(tmp_path / f"{names[0]}.arrow", hashes, expected, MADE_FROM)
+    for name in names[1:]:
+        (tmp_path / f"{name}.arrow").hardlink_to(tmp_path / f"{names[0]}.arrow")
+    entry, what = entry_of(tmp_path, names[0])
+    entries = [replace(entry, name=name) for name in names]
+    Manifest(what.kind, what.version, what.made_from, entries).save(tmp_path)
+    began = time.perf_counter()
+    store = ScoreStore(tmp_path)
+    assert time.perf_counter() - began < 1
+    assert len(store) == 40_000
+    files = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+    for index in np.random.default_rng(0).integers(0, len(store), 3000).tolist():
+        np.testing.assert_array_equal(store.document(index).nll, expected[index % 4].nll)
+    if files:
+        assert len(list(Path("/proc/self/fd").iterdir())) < files + 10
+
+
+def test_another_store_is_refused_by_name(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="does not exist"):
         ScoreStore(tmp_path / "missing")
     with pytest.raises(StoreError, match="was not finished"):
         ScoreStore(tmp_path)
     score_store(tmp_path)
     store = ScoreStore(tmp_path)
-    store.check_text(["hash 0", "hash 1"], "corpus")
     store.check_tokenizer("tok", "teacher")
-    with pytest.raises(StoreError, match=r"of another text than corpus .*shard 1 on"):
-        store.check_text(["hash 0", "other"], "corpus")
-    with pytest.raises(StoreError, match="shard 2 on"):
-        store.check_text(["hash 0", "hash 1", "hash 2"], "corpus")
     with pytest.raises(StoreError, match="another tokenizer"):
         store.check_tokenizer("other", "teacher")
     with pytest.raises(StoreError, match="holds scores, expected rows"):
         RowStore(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    write_json(tmp_path / "manifest.json", {**manifest, "version": 2})
-    with pytest.raises(StoreError, match="format version 2, but this vocagno reads 1"):
+    write_json(tmp_path / "manifest.json", {**manifest, "version": 3})
+    with pytest.raises(StoreError, match="the manifest is damaged"):
+        ScoreStore(tmp_path)
+    monkeypatch.setattr(scores_module, "VERSION", 3)
+    score_store(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="format version 3, but this vocagno reads 2"):
         ScoreStore(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(StoreError, match="not a manifest"):
@@ -221,8 +299,10 @@ def test_a_row_cut_inside_a_document_keeps_its_bytes(tmp_path):
 
 
 def row_store(folder, rows, seq_len=4):
-    write_rows(folder / "s.arrow", rows, seq_len, 100, {"text_hash": "h"})
-    finish_store(folder, ["s"], kind="rows", version=1, unit="rows", made_from={})
+    first = int(rows[0].documents[0])
+    hashes = [text_hash(str(i)) for i in range(first, int(rows[-1].documents[-1]) + 1)]
+    write_rows(folder / "s.arrow", rows, seq_len, 100, hashes, first, {})
+    finish_store(folder, ["s"])
     return RowStore(folder)
 
 
@@ -249,5 +329,41 @@ def test_rows_come_back(tmp_path):
 def test_small_vocabularies_take_two_bytes_an_id(tmp_path):
     rows = cut_rows(join_documents(tokens_of([9]), 0, (), 2), 4)
     for size, width in ((1 << 16, 2), ((1 << 16) + 1, 4)):
-        write_rows(tmp_path / "s.arrow", rows, 4, size, {})
+        write_rows(tmp_path / "s.arrow", rows, 4, size, [bytes(16)], 0, {})
         assert Shard(tmp_path / "s.arrow").values("ids").itemsize == width
+
+
+def test_prompts_by_hand(tmp_path):
+    """BOS 1, EOS 2; tokens of 2 bytes; prompts of 3 bytes (inside id 11), of none, of all."""
+    stream = join_documents(tokens_of([3, 2, 2]), 0, (1,), 2, [3, 0, 4])
+    assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 13, 14, 2, 1, 15, 16, 2]
+    assert np.flatnonzero(stream.is_prompt).tolist() == [
+        0,
+        1,
+        9,
+        10,
+        11,
+    ]  # id 11 crosses the border
+    rows = cut_rows(stream, 5)
+    assert [row.num_prompt.tolist() for row in rows] == [[2, 0], [0, 2], [2]]
+    store = row_store(tmp_path, rows, 5)
+    assert [store[i].num_prompt.tolist() for i in range(3)] == [[2, 0], [0, 2], [2]]
+
+
+def test_scores_are_found_by_what_a_document_says(tmp_path):
+    """Rows of documents 0 to 4; scores of 4, 2, other, 0: two are missing."""
+    rows = cut_rows(join_documents(tokens_of([3, 1, 2, 5, 1]), 0, (), 2), 4)
+    store = row_store(tmp_path / "rows", rows)
+    order = [4, 2, 99, 0]
+    scores = [DocumentScores(np.array([[0, 2]], np.int32), np.full(1, n)) for n in order]
+    hashes = [text_hash(str(number)) for number in order]
+    write_scores(tmp_path / "scores" / "s.arrow", hashes, scores, MADE_FROM)
+    finish_store(tmp_path / "scores", ["s"])
+    matched = MatchedScores(ScoreStore(tmp_path / "scores"), store)
+    found = [matched.piece(number, 0, 2).nll.tolist() for number in range(5)]
+    assert found == [[0.0], [], [2.0], [], [4.0]]
+    assert matched.missing_documents == 2
+    _, tokens = store.documents()
+    assert matched.missing_share == (tokens[1] + tokens[3]) / tokens.sum()
+    sent = pickle.loads(pickle.dumps(matched))
+    assert sent.piece(2, 0, 2).nll.tolist() == [2.0]

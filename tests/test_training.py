@@ -23,6 +23,7 @@ from runs import (
     run,
     write_config,
 )
+from vocagno.rows import RowStore
 from vocagno.training.main import main
 
 
@@ -121,6 +122,7 @@ def kill_when(process, condition, timeout=120):
 SLOW_SAVE = """
 import sys, time
 from vocagno.training import checkpoint
+from vocagno.rows import RowStore
 from vocagno.training.main import main
 publish = checkpoint.publish_folder
 def slow(temporary, final):
@@ -134,6 +136,7 @@ sys.exit(main())
 SLOW_STEPS = """
 import sys, time
 from vocagno.training import loop
+from vocagno.rows import RowStore
 from vocagno.training.main import main
 step = loop.Training._step
 def slow(self, number, *rest):
@@ -267,7 +270,7 @@ def test_the_loss_is_that_of_transformers(tokenizers):
     count = len(ids)
     row = Row(
         np.array(ids, np.int32), np.zeros((count, 2), np.int32),
-        np.zeros(1, np.int64), np.array([count], np.int32),
+        np.zeros(1, np.int64), np.array([count], np.int32), np.zeros(1, np.int32),
     )  # fmt: skip
     naive = GuidanceConfig(method="cpt")
     batch = Collator(None, naive, DataConfig(train="unused", seq_len=count - 1))([row])
@@ -389,8 +392,55 @@ def test_scores_of_another_text_or_tokenizer_are_refused(
     other_tokenizer = ["--teacher.tokenizer", str(tokenizer_files / "student.json")]
     error = refused(config(output=str(tmp_path / "t")), capsys, *use, *other_tokenizer)
     assert "made with another tokenizer" in error
-    write_corpus(corpus, TEXTS[1:])
-    assert "are of another text" in refused(config(output=str(tmp_path / "x")), capsys, *use)
+
+
+def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, teacher_model, capsys):
+    """Moved documents guide as before; edited and added ones are counted, and stop the run."""
+    from vocagno.cli import main as command_line
+
+    texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
+    write_corpus(corpus, texts)
+    store = tmp_path / "store"
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
+    use = ["--teacher.scores", str(store)]
+
+    def run_on(name, documents, *arguments):
+        write_corpus(corpus, documents)
+        path = config(output=str(tmp_path / name), train={"steps": 3, "log_every": 3})
+        status = train(path, *use, *arguments)
+        return status, capsys.readouterr().err
+
+    status, error = run_on("moved", texts[:3] + texts[:2:-1] + texts[5:6])  # one twice, too
+    assert status == 0, error
+    assert "have no scores" not in error
+    entry = metrics(tmp_path / "moved")[0][-1]
+    assert entry["coverage"] == 1.0
+
+    changed = ["edited", *texts[1:-2], "added", texts[-1]]
+    status, error = run_on("stopped", changed)
+    assert status == 2
+    assert "2 documents of" in error
+    assert "guidance.min_coverage is 99.00%: they were edited or added since" in error
+    assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
+    status, error = run_on("lenient", changed, "--guidance.min_coverage", "0.9")
+    assert status == 0, error
+    assert "2 documents of" in error
+    entry = metrics(tmp_path / "lenient")[0][-1]
+    assert 0.9 < entry["coverage"] < 1.0
+    assert entry["unmapped"]["truncated"] > 0
+
+
+def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
+    lines = [{"prompt": f"{text}\nQ:", "completion": " 42."} for text in TEXTS]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert train(config(train={"steps": 3, "log_every": 3})) == 0
+    seen = sum(entry["tokens"] for entry in metrics(tmp_path / "run")[0])
+    store = RowStore(next((tmp_path / "cache" / "rows").iterdir()))
+    rows = [store[index] for index in range(len(store))]
+    learnt = sum(int((row.num_tokens - row.num_prompt).sum()) for row in rows)
+    assert 0 < learnt < 0.25 * store.num_tokens
+    assert 0 < seen < 0.25 * store.num_tokens * 3 * 8 / len(rows)
 
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
@@ -399,10 +449,10 @@ def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkey
 
     original = scoring._scored
 
-    def collapsed(spans, nll):
+    def collapsed(spans, *losses):
         spans = spans.copy()
         spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
-        return original(spans, nll)
+        return original(spans, *losses)
 
     monkeypatch.setattr(scoring, "_scored", collapsed)
     error = refused(config(), capsys)

@@ -9,6 +9,7 @@ from typing import Any
 from vocagno._vocagno import SpanError
 from vocagno.commands import alignment, stores
 from vocagno.errors import InputError
+from vocagno.stopping import UNFINISHED, Terminated
 from vocagno.wording import in_columns
 
 _COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[[Any], dict[str, Any] | None]]] = {
@@ -22,7 +23,7 @@ _COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[[Any], dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0, or 2 for an error of the user's."""
+    """Runs a command; 0, 75 if it was told to stop and can go on, 2 for an error of the user's."""
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except ModuleNotFoundError as error:
@@ -34,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `vocagno ... | head`: whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Terminated:
+        print("SIGTERM: stopped; what is made stays, run again to go on", file=sys.stderr)
+        return UNFINISHED
+    except KeyboardInterrupt:
+        print("interrupted; what is made stays, run again to go on", file=sys.stderr)
+        return 130
     except (InputError, SpanError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 2

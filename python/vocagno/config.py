@@ -8,6 +8,7 @@ from vocagno.errors import InputError
 from vocagno.reduction import Reduction
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Batching = Literal["auto", "packed", "buckets"]
 
 
 class ConfigError(InputError):
@@ -74,6 +75,13 @@ class TeacherConfig:
     """In documents longer than that, tokens that every scored token has before it at least."""
     batch_tokens: int = 8192
     """Tokens of one forward pass, padding included."""
+    batching: Batching = "auto"
+    """How documents are read together: one behind the other in packed rows, or one a row and like
+    lengths together; auto: packed if the attention takes boundaries (flash attention)."""
+    attention: str | None = None
+    """Attention implementation, as transformers names it; default: the model's own choice."""
+    device_map: str | None = None
+    """How a teacher too large for one device is spread (auto, balanced, ...); start one process."""
 
     def __post_init__(self) -> None:
         _require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
@@ -91,9 +99,10 @@ class TeacherConfig:
 class DataConfig:
     """The text."""
 
-    train: Path
-    """JSON Lines with a `text`, plain or .gz, or a folder of them."""
-    validation: Path | None = None
+    train: str
+    """JSON Lines (plain, .gz, .zst) or Parquet with a `text`, or a `prompt` and a `completion`;
+    text files; a folder of these; or datasets:NAME[:CONFIG[:SPLIT]]."""
+    validation: str | None = None
     """The same, held out: its mean loss is logged."""
     seq_len: int = 2048
     """Predicted tokens of a row."""

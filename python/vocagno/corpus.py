@@ -1,67 +1,64 @@
-"""A corpus: JSON Lines (plain or .gz) or a folder of them, cut into shards of some megabytes.
+"""A corpus: documents in order, cut into shards of some megabytes."""
 
-Every line is `{"text": ...}`; other fields are ignored. Blank lines hold no document.
-"""
-
-import gzip
 import hashlib
 import json
-import sys
-import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from filelock import FileLock
-
-from vocagno.errors import InputError
+from vocagno.corpus_sources import CorpusError, Document, Place, Source, open_sources
 from vocagno.files import digest, write_json
+from vocagno.sharing import share
 
 SHARD_BYTES = 2_000_000
 """Text of a shard, the unit of work that processes share and that a killed run repeats."""
 
-_SUFFIXES = (".jsonl", ".jsonl.gz")
-_INDEX_VERSION = 1
-
-
-class CorpusError(InputError):
-    """A corpus that cannot be read; names file and line."""
+_INDEX_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class CorpusShard:
-    """Some consecutive documents of one file."""
+class Cut:
+    """Some consecutive records of one source."""
 
-    name: str
-    file: str
-    line: int
-    """Lines of the file before this shard."""
+    record: int
     offset: int
-    """Bytes of the (uncompressed) file before this shard."""
-    num_lines: int
-    first_document: int
+    """The `Place` before it."""
+    num_records: int
     documents: int
     text_bytes: int
     text_hash: str
     """Names the texts of its documents, in order, whatever the file or its other fields."""
+    prompt_hash: str
+    """Names how much of each document is prompt; "" if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusShard(Cut):
+    """A cut of a source with its place in the corpus."""
+
+    name: str
+    source: int
+    """Which of the sources."""
+    first_document: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTexts:
+    """The documents of a shard."""
+
+    texts: list[str]
+    hashes: list[bytes]
+    """`text_hash` of each."""
+    prompt_bytes: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """The shards of a corpus, whose texts are on disk."""
 
-    path: Path
+    name: str
+    sources: list[Source]
     shards: list[CorpusShard]
-    _open: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def _at(self, path: Path, offset: int) -> Any:
-        """A file at a place. It stays open, so that a packed one is unpacked once if its shards are
-        read in order, and not from the start for each."""
-        if self._open.get("path") != path:
-            self._open.update(path=path, file=_opened(path))
-        self._open["file"].seek(offset)
-        return self._open["file"]
 
     @property
     def fingerprint(self) -> str:
@@ -69,23 +66,37 @@ class Corpus:
         return digest(*(shard.text_hash for shard in self.shards))
 
     @property
+    def prompt_fingerprint(self) -> str:
+        """Names how much of each document is prompt; "" if nothing is anywhere."""
+        prompts = [shard.prompt_hash for shard in self.shards]
+        return digest(*prompts) if any(prompts) else ""
+
+    @property
     def documents(self) -> int:
         return sum(shard.documents for shard in self.shards)
 
-    def texts(self, shard: CorpusShard) -> list[str]:
+    @property
+    def text_bytes(self) -> int:
+        return sum(shard.text_bytes for shard in self.shards)
+
+    def read(self, shard: CorpusShard) -> ShardTexts:
         """Reads the documents of one shard.
 
         Raises: CorpusError if they are not what they were when the corpus was scanned.
         """
-        path = Path(shard.file)
-        texts: list[str] = []
-        lines = _lines(self._at(path, shard.offset), path)
-        for number in range(shard.line + 1, shard.line + shard.num_lines + 1):
-            text = _document(next(lines, b""), path, number)
-            texts.extend(() if text is None else (text,))
-        if texts_hash(text_hash(text) for text in texts) != shard.text_hash:
-            raise CorpusError(f"{shard.file}: the file has changed since it was scanned; run again")
-        return texts
+        source = self.sources[shard.source]
+        found: list[Document] = []
+        records = source.read(Place(shard.record, shard.offset))
+        for _ in range(shard.num_records):
+            _, document = next(records, (None, None))
+            found.extend(() if document is None else (document,))
+        hashes = [text_hash(document.text) for document in found]
+        prompts = [document.prompt_bytes for document in found]
+        if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
+            shard.text_hash, shard.prompt_hash,
+        ):  # fmt: skip
+            raise CorpusError(f"{source.name}: has changed since it was read; run again")
+        return ShardTexts([document.text for document in found], hashes, prompts)
 
 
 def text_hash(text: str) -> bytes:
@@ -98,147 +109,123 @@ def texts_hash(hashes: Iterator[bytes]) -> str:
     return hashlib.blake2b(b"".join(hashes), digest_size=16).hexdigest()
 
 
-def scan(path: Path, cache: Path | None = None) -> Corpus:
-    """Reads a corpus once: checks every line, counts, hashes, cuts into shards.
+def scan(
+    corpus: str | Path,
+    cache: Path | None = None,
+    advance: Callable[[int], None] = lambda text_bytes: None,
+) -> Corpus:
+    """Reads a corpus once: checks every document, counts, hashes, cuts into shards.
 
-    The result is kept in `cache`, if given, until a file's size or time of change differs.
+    What was found is kept in `cache`, if given, for each source until it changes (a file: its size
+    or time); processes that scan at once share the sources.
 
-    Raises: CorpusError for a missing or empty corpus or a line that is no document.
+    Args:
+        corpus: as `open_sources`.
+        advance: told now and then how many bytes of text this process has read.
+    Raises: CorpusError for a missing or empty corpus or a record that is no document.
     """
-    files = corpus_files(path)
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, stats]))
+    sources = open_sources(corpus)
+    read = 0
+
+    def cuts_of(source: Source) -> Iterator[Cut]:
+        nonlocal read
+        for cut in _cuts(source):
+            read += cut.text_bytes
+            advance(read)
+            yield cut
+
     if cache is None:
-        return Corpus(path, _scanned(path, files))
-    index = cache / "corpora" / f"{key}.json"
-    index.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(index.with_suffix(".lock")):  # one process reads, the others wait for it
-        if not index.is_file():
-            write_json(index, [asdict(shard) for shard in _scanned(path, files)])
-    return Corpus(path, [CorpusShard(**entry) for entry in json.loads(index.read_bytes())])
+        found = [list(cuts_of(source)) for source in sources]
+    else:
+        found = _kept(sources, cache / "corpora", cuts_of)
+    shards = list(_numbered(found))
+    if not shards:
+        raise _empty(corpus)
+    return Corpus(str(corpus), sources, shards)
 
 
-def read_batches(path: Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
+def _kept(
+    sources: list[Source], folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
+) -> list[list[Cut]]:
+    """The cuts of each source from their files, made where missing."""
+    keys = [digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, s.identity()])) for s in sources]
+    by_key = dict(zip(keys, sources, strict=True))
+
+    def make(key: str) -> None:
+        write_json(folder / f"{key}.json", [asdict(cut) for cut in cuts_of(by_key[key])])
+
+    share(list(by_key), folder, done=lambda key: (folder / f"{key}.json").is_file(), make=make)
+    return [
+        [Cut(**entry) for entry in json.loads((folder / f"{key}.json").read_bytes())]
+        for key in keys
+    ]
+
+
+def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
+    number = first_document = 0
+    for source, cuts in enumerate(found):
+        for cut in cuts:
+            if cut.documents:
+                yield CorpusShard(
+                    **asdict(cut),
+                    name=f"shard-{number:05d}", source=source, first_document=first_document,
+                )  # fmt: skip
+                number, first_document = number + 1, first_document + cut.documents
+
+
+def _cuts(source: Source) -> Iterator[Cut]:
+    """A source in cuts of about `SHARD_BYTES` of text."""
+    before = after = Place()
+    text_bytes = 0
+    hashes: list[bytes] = []
+    prompts: list[int] = []
+
+    def cut() -> Cut:
+        return Cut(
+            *before, after.record - before.record, len(hashes), text_bytes,
+            texts_hash(iter(hashes)), _prompt_hash(prompts),
+        )  # fmt: skip
+
+    for after, document in source.read(Place()):
+        if document is not None:
+            hashes.append(text_hash(document.text))
+            prompts.append(document.prompt_bytes)
+            text_bytes += len(document.text.encode())
+        if text_bytes >= SHARD_BYTES:
+            yield cut()
+            before, text_bytes, hashes, prompts = after, 0, [], []
+    if after != before:
+        yield cut()
+
+
+def _prompt_hash(prompt_bytes: list[int]) -> str:
+    return digest(json.dumps(prompt_bytes)) if any(prompt_bytes) else ""
+
+
+def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
     """The documents of a corpus in order, as lists of at least so many bytes of text; not hashed.
 
-    Raises: as `scan`, when it comes to the line.
+    Raises: as `scan`, when it comes to the record.
     """
     texts: list[str] = []
     size, is_empty = 0, True
-    for file in corpus_files(path):
-        for _, text in _parsed(file):
-            if text is None:
+    for source in open_sources(corpus):
+        for _, document in source.read(Place()):
+            if document is None:
                 continue
             is_empty = False
-            texts.append(text)
-            size += len(text.encode())
+            texts.append(document.text)
+            size += len(document.text.encode())
             if size >= batch_bytes:
                 yield texts
                 texts, size = [], 0
     if texts:
         yield texts
     if is_empty:
-        raise _empty(path)
+        raise _empty(corpus)
 
 
-def _empty(path: Path) -> CorpusError:
-    return CorpusError(f"{path}: the corpus is empty; expected lines of " + '{"text": ...}')
-
-
-def _scanned(path: Path, files: list[Path]) -> list[CorpusShard]:
-    shards = list(_shards(files))
-    if not shards:
-        raise _empty(path)
-    return shards
-
-
-def corpus_files(path: Path) -> list[Path]:
-    """The files of a corpus in their order (by name, in a folder)."""
-    path = path.absolute()
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
-        if not files:
-            raise CorpusError(f"{path}: a folder without {' or '.join(_SUFFIXES)} files")
-        others = sorted(entry.name for entry in path.iterdir() if entry not in files)
-        if others:
-            print(f"{path}: not read, being no {' or '.join(_SUFFIXES)}: {', '.join(others)}",
-                  file=sys.stderr)  # fmt: skip
-        return files
-    if not path.is_file():
-        raise CorpusError(f"{path}: no such file or folder; expected JSON Lines, plain or .gz")
-    return [path]
-
-
-def _shards(files: list[Path]) -> Iterator[CorpusShard]:
-    number = first_document = 0
-    for file in files:
-        line = offset = 0
-        for num_lines, num_bytes, hashes, text_bytes in _cuts(file):
-            if hashes:
-                name, documents = f"shard-{number:05d}", len(hashes)
-                hashed = texts_hash(iter(hashes))
-                yield CorpusShard(
-                    name, str(file), line, offset, num_lines, first_document, documents,
-                    text_bytes, hashed,
-                )  # fmt: skip
-                number, first_document = number + 1, first_document + documents
-            line, offset = line + num_lines, offset + num_bytes
-
-
-def _cuts(file: Path) -> Iterator[tuple[int, int, list[bytes], int]]:
-    """Lines, bytes, document hashes and text bytes of each shard of a file."""
-    num_lines = num_bytes = text_bytes = 0
-    hashes: list[bytes] = []
-    for line_bytes, text in _parsed(file):
-        num_lines, num_bytes = num_lines + 1, num_bytes + line_bytes
-        if text is not None:
-            hashes.append(text_hash(text))
-            text_bytes += len(text.encode())
-        if text_bytes >= SHARD_BYTES:
-            yield num_lines, num_bytes, hashes, text_bytes
-            num_lines = num_bytes = text_bytes = 0
-            hashes = []
-    if num_lines:
-        yield num_lines, num_bytes, hashes, text_bytes
-
-
-def _parsed(file: Path) -> Iterator[tuple[int, str | None]]:
-    """The bytes of each line of a file, and the document it holds, if any."""
-    with _opened(file) as lines:
-        for number, line in enumerate(_lines(lines, file), start=1):
-            yield len(line), _document(line, file, number)
-
-
-def _opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Lines ended by LF alone (texts may hold U+2028); a damaged .gz is an error of the corpus."""
-    try:
-        for line in file:  # noqa: UP028 - `yield from` would close the file with this generator
-            yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path}: the file is damaged or cut short: {error}") from error
-
-
-def _document(line: bytes, path: Path, number: int) -> str | None:
-    where = f"{path}, line {number}"
-    if not line.strip():
-        return None
-    try:
-        entry = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: not JSON in UTF-8 ({error})") from error
-    if not isinstance(entry, dict) or "text" not in entry:
-        raise CorpusError(f"{where}: expected an object with a `text`, got {line[:60]!r}")
-    text = entry["text"]
-    if not isinstance(text, str):
-        raise CorpusError(f"{where}: `text` must be a string, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{where}: `text` holds a lone surrogate at character {error.start}"
-        ) from error
-    return text
+def _empty(corpus: str | Path) -> CorpusError:
+    return CorpusError(
+        f"{corpus}: the corpus is empty; expected documents, such as lines of " + '{"text": ...}'
+    )

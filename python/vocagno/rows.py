@@ -5,6 +5,7 @@ one), its tokens, EOS. A row holds `seq_len + 1` ids and the next row starts wit
 so every token but the very first of a shard is predicted once. The last row of a shard is padded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vocagno.shards import (
-    Shard,
-    ShardedStore,
-    StoreError,
-    checksum,
-    list_column,
-    write_shard,
-)
+from vocagno.corpus import texts_hash
+from vocagno.shards import Description, Frame, StoreError, checksum, list_column, write_shard
 from vocagno.span_codec import CodedSpans, Pieces, decode_spans, encode_spans
+from vocagno.store import RowShard, ShardedStore
 from vocagno.token_spans import TokenizedTexts
 
 KIND = "rows"
-VERSION = 1
+VERSION = 2
 UNIT = "rows"
 
 
@@ -41,6 +37,8 @@ class Row:
     """(P,) which document of the corpus each piece is from."""
     num_tokens: NDArray[np.int32]
     """(P,) tokens of each piece; they sum to n."""
+    num_prompt: NDArray[np.int32]
+    """(P,) tokens at the start of each piece that belong to a prompt: read, never learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +49,39 @@ class Stream:
     spans: NDArray[np.int32]
     documents: NDArray[np.int64]
     """(n,) which document of the corpus each token is from."""
+    is_prompt: NDArray[np.bool_]
+    """(n,) whether it belongs to a prompt."""
 
 
 def join_documents(
-    tokens: TokenizedTexts, first_document: int, prefix_ids: tuple[int, ...], eos_id: int
+    tokens: TokenizedTexts,
+    first_document: int,
+    prefix_ids: tuple[int, ...],
+    eos_id: int,
+    prompt_bytes: Sequence[int] | None = None,
 ) -> Stream:
-    """Puts documents one after the other, each between its BOS and EOS."""
+    """Puts documents one after the other, each between its BOS and EOS.
+
+    Args:
+        prompt_bytes: of each document, how much of its text is prompt: the tokens that end there,
+            and the BOS before them, are not learnt.
+    """
     empty = np.zeros((1, 2), np.int32)
     prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
     eos = np.array([eos_id], np.int32)
-    ids, spans, sizes = [], [], []
+    ids, spans, sizes, prompts = [], [], [], []
     for index in range(len(tokens)):
         place = tokens.text(index)
         ids += [prefix, tokens.ids[place], eos]
         spans += [prefix_spans, tokens.spans[place], empty]
         sizes.append(len(prefix) + place.stop - place.start + 1)
+        learnt_from = 0
+        if prompt_bytes is not None and prompt_bytes[index]:
+            answers = tokens.spans[place][:, 1] > prompt_bytes[index]
+            learnt_from = len(prefix) + int(np.argmax(np.append(answers, True)))
+        prompts.append(np.arange(sizes[-1]) < learnt_from)
     documents = np.repeat(np.arange(len(tokens), dtype=np.int64) + first_document, sizes)
-    return Stream(np.concatenate(ids), np.concatenate(spans), documents)
+    return Stream(np.concatenate(ids), np.concatenate(spans), documents, np.concatenate(prompts))
 
 
 def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
@@ -80,13 +94,25 @@ def _row(stream: Stream, place: slice) -> Row:
     documents = stream.documents[place]
     heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))
     counts = np.diff(heads, append=len(documents)).astype(np.int32)
-    return Row(stream.ids[place], stream.spans[place], documents[heads], counts)
+    prompts = np.add.reduceat(stream.is_prompt[place], heads, dtype=np.int32)
+    return Row(stream.ids[place], stream.spans[place], documents[heads], counts, prompts)
 
 
 def write_rows(
-    path: Path, rows: list[Row], seq_len: int, vocabulary_size: int, metadata: dict[str, Any]
+    path: Path,
+    rows: list[Row],
+    seq_len: int,
+    vocabulary_size: int,
+    hashes: list[bytes],
+    first_document: int,
+    made_from: dict[str, Any],
 ) -> None:
-    """Writes one shard of rows, whole or not at all."""
+    """Writes one shard of rows, whole or not at all.
+
+    Args:
+        hashes: `corpus.text_hash` of each document of the shard, the first of which is document
+            `first_document` of the corpus.
+    """
     width = seq_len + 1
     ids = np.zeros((len(rows), width), np.int32)
     lengths = np.zeros((len(rows), width), np.uint8)
@@ -98,6 +124,7 @@ def write_rows(
         lengths[number, : len(row.ids)] = spans.lengths
         first_bytes.append(firsts)
         coded.append(spans)
+    names = np.frombuffer(b"".join(hashes), "V16")
     id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
     columns = {
         "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()).cast(id_type), width),
@@ -105,20 +132,29 @@ def write_rows(
         "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
         "start": list_column([spans.starts for spans in coded], pa.int32()),
         "document": list_column([row.documents for row in rows], pa.int64()),
+        "text_hash": list_column(
+            [names[row.documents - first_document] for row in rows], pa.binary(16)
+        ),
         "first_byte": list_column(first_bytes, pa.int32()),
         "num_tokens": list_column([row.num_tokens for row in rows], pa.int32()),
+        "num_prompt": list_column([row.num_prompt for row in rows], pa.int32()),
     }  # fmt: skip
     columns["check"] = pa.array(
         [
             checksum(row.ids.astype(np.int32), spans.lengths, spans.long_lengths, spans.starts,
-                     row.documents, firsts, row.num_tokens)
+                     row.documents, names[row.documents - first_document], firsts, row.num_tokens,
+                     row.num_prompt)
             for row, spans, firsts in zip(rows, coded, first_bytes, strict=True)
         ],
         pa.uint32(),
     )  # fmt: skip
-    tokens = sum(len(row.ids) - 1 for row in rows)
-    counts = {"rows": len(rows), "tokens": tokens}
-    write_shard(path, columns, {"kind": KIND, "version": VERSION, **metadata, **counts})
+    counts = {
+        "rows": len(rows),
+        "documents": len(hashes),
+        "tokens": sum(len(row.ids) - 1 for row in rows),
+    }
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    write_shard(path, columns, what)
 
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
@@ -134,44 +170,74 @@ def _first_bytes(row: Row) -> NDArray[np.int32]:
     return firsts
 
 
-class RowStore(ShardedStore["_RowShard"]):
+class RowStore(ShardedStore["RowsShard"]):
     """All rows of a prepared corpus; a row costs O(seq_len), wherever it stands.
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, KIND, VERSION, UNIT, _RowShard)
+        super().__init__(folder, KIND, VERSION, UNIT, RowsShard)
 
     def __getitem__(self, index: int) -> Row:
         shard, row = self.locate(index)
         return shard[row]
 
+    def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Of each document of the corpus: its `corpus.text_hash` (16 bytes) and its tokens.
 
-class _RowShard(Shard):
+        A document without a row (an empty one, alone in its shard) has zeros.
+        """
+        count = self.manifest.count("documents")
+        hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
+        for shard in self.shards():
+            numbers = shard.documents.values
+            hashes[numbers] = shard.text_hashes.values
+            np.add.at(tokens, numbers, shard.num_tokens.values)
+        return hashes, tokens
+
+
+class RowsShard(RowShard):
     """A shard with its columns looked up once."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
         self._ids = self.values("ids").reshape(len(self), -1)
         self._lengths = self.values("length").reshape(len(self), -1)
         self._checks = self.values("check")
-        lists = ("long_length", "start", "document", "first_byte", "num_tokens")
-        self._lists = {name: (self.offsets(name), self.values(name)) for name in lists}
+        self.documents = self.lists("document")
+        self.text_hashes = self.lists("text_hash")
+        self.num_tokens = self.lists("num_tokens")
+        self._lists = (
+            self.lists("long_length"), self.lists("start"), self.documents, self.text_hashes,
+            self.lists("first_byte"), self.num_tokens, self.lists("num_prompt"),
+        )  # fmt: skip
 
     def __getitem__(self, index: int) -> Row:
-        long_lengths, starts, documents, first_bytes, num_tokens = (
-            values[offsets[index] : offsets[index + 1]] for offsets, values in self._lists.values()
-        )
-        n = int(num_tokens.sum())
-        ids = self._ids[index, :n].astype(np.int32)
-        coded = CodedSpans(self._lengths[index, :n], long_lengths, starts)
-        found = checksum(
-            ids, coded.lengths, long_lengths, starts, documents, first_bytes, num_tokens
-        )
-        if found != self._checks[index]:
+        row = self._read(index)
+        if row is None:
             raise StoreError(
                 f"{self.path}: row {index} of this shard is damaged (its checksum differs); "
-                "delete the shard and run `vocagno prepare` again"
+                f"delete the folder {self.path.parent} and run `vocagno prepare` again"
             )
-        return Row(ids, decode_spans(coded, Pieces(num_tokens, first_bytes)), documents, num_tokens)
+        return row
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a row agrees with its checksum."""
+        return self._read(row) is not None
+
+    def _read(self, index: int) -> Row | None:
+        """A row, or None if it is damaged."""
+        if not all(column.is_sound(index) for column in self._lists):
+            return None
+        parts = [column[index] for column in self._lists]
+        long_lengths, starts, documents, _, first_bytes, num_tokens, num_prompt = parts
+        n = int(num_tokens.sum())
+        ids = self._ids[index, :n].astype(np.int32)
+        lengths = self._lengths[index, :n]
+        if checksum(ids, lengths, *parts) != self._checks[index]:
+            return None
+        spans = decode_spans(
+            CodedSpans(lengths, long_lengths, starts), Pieces(num_tokens, first_bytes)
+        )
+        return Row(ids, spans, documents, num_tokens, num_prompt)

@@ -12,15 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vocagno.shards import (
-    Shard,
-    ShardedStore,
-    StoreError,
-    checksum,
-    list_column,
-    write_shard,
-)
+from vocagno.corpus import texts_hash
+from vocagno.shards import Description, Frame, StoreError, checksum, list_column, write_shard
 from vocagno.span_codec import CodedSpans, decode_spans, encode_spans
+from vocagno.store import RowShard, ShardedStore
 
 _WHOLE = 8_192
 """Tokens of a document up to which it is read whole: finding a part would cost as much."""
@@ -28,7 +23,7 @@ _KEPT = 32
 """Long documents whose tokens' places are kept."""
 
 KIND = "scores"
-VERSION = 1
+VERSION = 2
 UNIT = "documents"
 
 
@@ -39,25 +34,34 @@ class DocumentScores:
     spans: NDArray[np.int32]
     """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
     nll: NDArray[np.float16]
-    """(M,) loss of each token in nats; NaN where it has none (no token before it)."""
+    """(M,) loss of each token in nats; NaN where it has none."""
     first_row: int = 0
     """Tokens of the document before these, if they are a part of it."""
+    num_unscored: int = 0
+    """Tokens for which the teacher gave no finite number, though it was asked. (The first token of
+    a document read without a BOS, and tokens without text, are not asked for.)"""
 
 
 def write_scores(
-    path: Path, hashes: list[bytes], documents: list[DocumentScores], metadata: dict[str, Any]
+    path: Path,
+    hashes: list[bytes],
+    documents: list[DocumentScores],
+    made_from: dict[str, Any],
 ) -> None:
     """Writes one shard of scores, whole or not at all.
 
     Args:
         hashes: `corpus.text_hash` of each document.
-        metadata: what the scores were made from; goes into the manifest as it is.
+        made_from: what the scores were made from, apart from the texts; goes into the manifest.
+    Raises: ValueError for a loss that is infinite (NaN says that there is none).
     """
     coded = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
     for text, loss, spans in zip(hashes, losses, coded, strict=True):
         if len(loss) != len(spans.lengths):
             raise ValueError(f"{len(loss)} losses for {len(spans.lengths)} spans ({text.hex()})")
+        if np.isinf(loss).any():
+            raise ValueError(f"an infinite loss ({text.hex()})")
     checks = [_check(*row) for row in zip(hashes, losses, coded, strict=True)]
     columns = {
         "text_hash": pa.array(hashes, pa.binary(16)),
@@ -67,36 +71,30 @@ def write_scores(
         "start": list_column([spans.starts for spans in coded], pa.int32()),
         "check": pa.array(checks, pa.uint32()),
     }
-    tokens = sum(len(loss) for loss in losses)
-    counts = {"documents": len(hashes), "tokens": tokens}
-    write_shard(path, columns, {"kind": KIND, "version": VERSION, **metadata, **counts})
+    unscored = [document.num_unscored for document in documents]
+    counts = {
+        "documents": len(hashes),
+        "tokens": sum(len(loss) for loss in losses),
+        "unscored_documents": sum(count > 0 for count in unscored),
+        "unscored_tokens": sum(unscored),
+    }
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    write_shard(path, columns, what)
 
 
 def _check(text: bytes, nll: NDArray[np.float16], spans: CodedSpans) -> int:
     return checksum(text, nll, spans.lengths, spans.long_lengths, spans.starts)
 
 
-class ScoreStore(ShardedStore["_ScoreShard"]):
+class ScoreStore(ShardedStore["ScoreShard"]):
     """The scores of a whole corpus; a document costs O(1), wherever it stands.
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, KIND, VERSION, UNIT, _ScoreShard)
+        super().__init__(folder, KIND, VERSION, UNIT, ScoreShard)
         self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
-
-    def check_text(self, corpus_hashes: list[str], name: str) -> None:
-        """Refuses a store whose shards are not of these texts (`CorpusShard.text_hash`)."""
-        ours = self.text_hashes
-        if ours != corpus_hashes:
-            pairs = zip(ours, corpus_hashes, strict=False)
-            differing = [number for number, (a, b) in enumerate(pairs) if a != b]
-            place = differing[0] if differing else min(len(ours), len(corpus_hashes))
-            raise StoreError(
-                f"{self.folder}: these scores are of another text than {name} (they differ from "
-                f"shard {place} on; {len(self)} documents are scored); run `vocagno score` on it"
-            )
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
         """Refuses scores that were made with another tokenizer than the teacher's."""
@@ -129,18 +127,15 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
         """Losses and coded spans as they are stored, checked the first time they are read."""
         shard, row = self.locate(index)
-        nll = shard.row("nll", row)
-        spans = CodedSpans(
-            shard.row("length", row), shard.row("long_length", row), shard.row("start", row)
-        )
         if not shard.is_checked[row]:
-            if _check(shard.text_hashes[row].tobytes(), nll, spans) != shard.checks[row]:
+            if not shard.is_whole(row):
                 raise StoreError(
                     f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
-                    " delete the shard and run `vocagno score` again"
+                    f" `vocagno scores verify {self.folder} --discard` removes what is damaged, and"
+                    " `vocagno score` makes it again"
                 )
             shard.is_checked[row] = True
-        return nll, spans
+        return shard.nll[row], shard.coded(row)
 
     def _find_edges(
         self, index: int
@@ -154,18 +149,28 @@ class ScoreStore(ShardedStore["_ScoreShard"]):
         return np.ascontiguousarray(starts), np.ascontiguousarray(ends), empty
 
 
-class _ScoreShard(Shard):
+class ScoreShard(RowShard):
     """A shard with its columns looked up once."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.checks = self.values("check")
-        self.is_checked = np.zeros(len(self.checks), np.bool_)
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
         self.text_hashes = self.values("text_hash")
-        lists = ("nll", "length", "long_length", "start")
-        self._lists = {name: (self.offsets(name), self.values(name)) for name in lists}
+        """(documents,) 16 bytes each: `corpus.text_hash`."""
+        self.nll = self.lists("nll")
+        self.lengths = self.lists("length")
+        self.is_checked = np.zeros(len(self), np.bool_)
+        self._escaped = self.lists("long_length")
+        self._starts = self.lists("start")
+        self._checks = self.values("check")
 
-    def row(self, column: str, index: int) -> NDArray[Any]:
-        """One row of a column of lists, a view."""
-        offsets, values = self._lists[column]
-        return values[offsets[index] : offsets[index + 1]]
+    def coded(self, row: int) -> CodedSpans:
+        """The spans of a document as they are stored."""
+        return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a document agrees with its checksum."""
+        lists = (self.nll, self.lengths, self._escaped, self._starts)
+        if not all(column.is_sound(row) for column in lists):
+            return False
+        text = self.text_hashes[row].tobytes()
+        return _check(text, self.nll[row], self.coded(row)) == int(self._checks[row])

@@ -1,23 +1,18 @@
-"""Arrow IPC shards, memory-mapped, and the manifest that makes a folder of them a store."""
+"""Arrow IPC shards, memory-mapped: one record batch each, with its description."""
 
-import bisect
 import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.errors import InputError
-from vocagno.files import appearing, write_json
+from vocagno.files import appearing, digest
 
-MANIFEST = "manifest.json"
 _METADATA_KEY = b"vocagno"
 
 
@@ -25,26 +20,72 @@ class StoreError(InputError):
     """A store that is missing, damaged, or of other data than asked for."""
 
 
-def write_shard(path: Path, columns: dict[str, pa.Array], metadata: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a shard is, without reading it; stands in the file itself."""
+
+    kind: str
+    """"scores" or "rows"."""
+    version: int
+    made_from: dict[str, Any]
+    """Hashes and settings, equal in every shard of a store."""
+    text_hash: str
+    """Names the texts of its documents, in order."""
+    counts: dict[str, int]
+    """Documents, rows, tokens and the like."""
+
+
+def write_shard(path: Path, columns: dict[str, pa.Array], description: Description) -> None:
     """Writes one record batch with its description; the file appears whole or not at all."""
     batch = pa.record_batch(columns)
-    schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(metadata)})
+    fields = {name: getattr(description, name) for name in Description.__slots__}
+    schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
     with appearing(path) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
-class Shard:
-    """A shard mapped into memory: columns as NumPy views, nothing is read before it is used."""
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All of a file that is not values: what says where they lie and what they are. Compared before
+    anything is read; with a checksum for each row, nothing can change unseen by who reads a row."""
 
-    def __init__(self, path: Path) -> None:
+    start: int
+    """Bytes before the values."""
+    stop: int
+    """Where the values end."""
+    hash: str
+
+
+class Shard:
+    """A shard mapped into memory: columns as NumPy views, nothing is read before it is used.
+
+    No file descriptor stays open, so that a store may have more shards than a process may open
+    files.
+    """
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        """Args:
+            frame: what the file's frame was when it was written, if that is known.
+        Raises: StoreError for a shard that is missing, cut short, damaged or another one.
+        """
         self.path = path
         try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            with pa.memory_map(str(path)) as file:  # the mapping lives on with its buffers
+                self._bytes = file.read_buffer()
+            if frame is not None and self._frame_hash(frame.start, frame.stop) != frame.hash:
+                raise StoreError(
+                    f"{path}: damaged, or not the shard that the manifest names; delete it and the "
+                    "manifest, and make the store again (the other shards stay)"
+                )
+            reader = pa.ipc.open_file(self._bytes)
             self.batch = reader.get_batch(0)
-            self.metadata: dict[str, Any] = json.loads(reader.schema.metadata[_METADATA_KEY])
+            fields = json.loads(reader.schema.metadata[_METADATA_KEY])
+            self.description = Description(**fields)
         except FileNotFoundError:
             raise StoreError(f"{path}: the shard is missing; make the store again") from None
-        except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+        except StoreError:
+            raise
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f"{path}: not a complete vocagno shard ({error}); delete it and make it again"
             ) from error
@@ -52,21 +93,56 @@ class Shard:
     def __len__(self) -> int:
         return int(self.batch.num_rows)
 
+    @property
+    def num_bytes(self) -> int:
+        return int(self._bytes.size)
+
+    def frame(self) -> Frame:
+        """The frame of this file."""
+        places = [
+            (buffer.address - self._bytes.address, buffer.size)
+            for column in self.batch.columns
+            for buffer in column.buffers()
+            if buffer is not None and buffer.size
+        ]
+        start = min((place for place, _ in places), default=self.num_bytes)
+        stop = max((place + size for place, size in places), default=self.num_bytes)
+        return Frame(start, stop, self._frame_hash(start, stop))
+
+    def _frame_hash(self, start: int, stop: int) -> str:
+        view = memoryview(self._bytes)
+        return digest(bytes(view[:start]), bytes(view[stop:]))
+
     def values(self, column: str) -> NDArray[Any]:
         """All values of a column of fixed width as a flat view (lists one after the other)."""
         array = self.batch.column(column)
         while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             array = array.values
         if pa.types.is_fixed_size_binary(array.type):
-            width = array.type.byte_width
-            return np.frombuffer(array.buffers()[1], np.dtype((np.void, width)))
+            return np.frombuffer(array.buffers()[1], np.dtype((np.void, array.type.byte_width)))
         view: NDArray[Any] = array.to_numpy(zero_copy_only=True)
         return view
 
-    def offsets(self, column: str) -> NDArray[Any]:
-        """(rows + 1,) boundaries of the lists of a column in its `values`."""
-        view: NDArray[Any] = self.batch.column(column).offsets.to_numpy(zero_copy_only=True)
-        return view
+    def lists(self, column: str) -> "Lists":
+        """A column of lists."""
+        offsets = self.batch.column(column).offsets.to_numpy(zero_copy_only=True)
+        return Lists(offsets, self.values(column))
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """A list for each row, one after the other."""
+
+    offsets: NDArray[Any]
+    """(rows + 1,) where each list begins and ends in `values`."""
+    values: NDArray[Any]
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def is_sound(self, row: int) -> bool:
+        """Whether the list lies inside the values: damaged offsets may point anywhere."""
+        return bool(0 <= self.offsets[row] <= self.offsets[row + 1] <= len(self.values))
 
 
 def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bool = False) -> Any:
@@ -75,7 +151,13 @@ def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bo
     np.cumsum([len(values) for values in lists], out=offsets[1:])
     flat = np.concatenate(lists) if lists else np.empty(0)
     kind = pa.LargeListArray if large else pa.ListArray
-    return kind.from_arrays(pa.array(offsets), pa.array(flat, value_type))
+    if pa.types.is_fixed_size_binary(value_type):
+        width = value_type.byte_width
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(flat, np.dtype((np.void, width))))]
+        values = pa.Array.from_buffers(value_type, len(flat), buffers)
+    else:
+        values = pa.array(flat, value_type)
+    return kind.from_arrays(pa.array(offsets), values)
 
 
 def checksum(*arrays: NDArray[Any] | bytes) -> int:
@@ -84,117 +166,3 @@ def checksum(*arrays: NDArray[Any] | bytes) -> int:
     for array in arrays:
         value = zlib.crc32(array if isinstance(array, bytes) else array.tobytes(), value)
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a store was made from, and its shards in order."""
-
-    kind: str
-    """"scores" or "rows"."""
-    version: int
-    made_from: dict[str, Any]
-    """Hashes and settings, equal in every shard."""
-    shards: list[dict[str, Any]]
-    """name, text_hash, documents, and counts of each shard."""
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / MANIFEST, {field: getattr(self, field) for field in self.__slots__})
-
-    @classmethod
-    def load(cls, folder: Path, kind: str, version: int) -> "Manifest":
-        """Reads and checks a manifest.
-
-        Raises: StoreError if it is missing or unfinished, or of another kind or version.
-        """
-        path = folder / MANIFEST
-        if not path.is_file():
-            state = "was not finished" if folder.is_dir() else "does not exist"
-            raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
-        try:
-            manifest = cls(**json.loads(path.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"{path}: not a manifest of vocagno: {error}") from error
-        if manifest.kind != kind:
-            raise StoreError(f"{path}: holds {manifest.kind}, expected {kind}")
-        if manifest.version != version:
-            raise StoreError(
-                f"{path}: format version {manifest.version}, but this vocagno reads {version}; "
-                "make the store again, or install the vocagno that wrote it"
-            )
-        return manifest
-
-
-def finish_store(
-    folder: Path,
-    names: Sequence[str],
-    *,
-    kind: str,
-    version: int,
-    unit: str,
-    made_from: dict[str, Any],
-) -> None:
-    """Writes the manifest once all shards are there; any process may, and may again.
-
-    Args:
-        unit: what a row of a shard is ("documents", "rows"), counted in the shards' metadata.
-    """
-    shards = []
-    for name in names:
-        metadata = Shard(folder / f"{name}.arrow").metadata
-        shards.append({"name": name} | {key: metadata[key] for key in _identity(unit)})
-    Manifest(kind, version, made_from, shards).save(folder)
-
-
-def _identity(unit: str) -> tuple[str, ...]:
-    return ("text_hash", unit, "tokens")
-
-
-AnyShard = TypeVar("AnyShard", bound=Shard)
-
-
-class ShardedStore(Generic[AnyShard]):
-    """The shards of a finished store, opened when first used; any row is found in O(log shards).
-
-    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
-    """
-
-    def __init__(
-        self, folder: Path, kind: str, version: int, unit: str, shard_type: type[AnyShard]
-    ) -> None:
-        self.folder = folder
-        self.manifest = Manifest.load(folder, kind, version)
-        self._unit = unit
-        self._shard_type = shard_type
-        self._ends = list(accumulate(shard[unit] for shard in self.manifest.shards))
-        self._opened = lru_cache(maxsize=None)(self._open)
-
-    def __reduce__(self) -> tuple[Any, tuple[Path]]:
-        """Worker processes open the files themselves; a mapped shard would be sent as a copy."""
-        return type(self), (self.folder,)
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    @property
-    def text_hashes(self) -> list[str]:
-        """`CorpusShard.text_hash` of each shard: names the texts."""
-        return [shard["text_hash"] for shard in self.manifest.shards]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(shard["tokens"] for shard in self.manifest.shards)
-
-    def locate(self, index: int) -> tuple[AnyShard, int]:
-        """The shard of row `index` of the store, and the row in it."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index {index} into {self._unit} of {len(self)}")
-        number = bisect.bisect_right(self._ends, index)
-        return self._opened(number), index - (self._ends[number - 1] if number else 0)
-
-    def _open(self, number: int) -> AnyShard:
-        entry = self.manifest.shards[number]
-        shard = self._shard_type(self.folder / f"{entry['name']}.arrow")
-        if any(shard.metadata.get(key) != entry[key] for key in _identity(self._unit)):
-            raise StoreError(f"{shard.path}: not the shard that the manifest names; make it again")
-        return shard

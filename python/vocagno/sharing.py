@@ -7,7 +7,8 @@ again after a while.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -51,6 +52,14 @@ def share(
         if busy and busy >= len(waiting):
             time.sleep(POLL_SECONDS)
             busy = 0
+
+
+@contextmanager
+def exclusively(name: str, folder: Path) -> Iterator[None]:
+    """Waits until no other process is at `name`, which may be an item of `share`."""
+    (folder / ".locks").mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".locks" / name):
+        yield
 
 
 def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:

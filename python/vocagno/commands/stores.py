@@ -1,5 +1,11 @@
-"""`vocagno score` and `vocagno prepare`: what training needs, made ahead."""
+"""`vocagno score` and `vocagno prepare`: what training needs, made ahead.
 
+Both may be started any number of times, on any number of machines that see one folder: they share
+the shards, and each returns when all is there. A killed one loses the shard it was at.
+"""
+
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +29,87 @@ def add_prepare(parser: Any) -> None:
     )
     parser.add_argument("--eos", type=str, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
+    parser.add_argument("--workers", type=int, help="processes; default: one for each core")
 
 
 def _add_corpus(parser: Any) -> None:
     from vocagno.config import DataConfig
 
     cache = DataConfig.__dataclass_fields__["cache"].default
-    parser.add_argument("corpus", type=Path, help="JSON Lines with a `text`, or a folder of them")
+    parser.add_argument(
+        "corpus", type=str,
+        help="JSON Lines, Parquet or text files, a folder of these, or datasets:NAME",
+    )  # fmt: skip
     parser.add_argument("--config", action="config", help="YAML file with these options")
     parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
 
 
 def score(options: Any) -> dict[str, Any]:
     """Makes the store, or finds it made."""
-    from accelerate import PartialState
+    from vocagno.stopping import terminable
+    from vocagno.training.loading import local_device
+    from vocagno.training.materials import cached_scores, scanned
 
-    from vocagno.corpus import scan
-    from vocagno.training.materials import cached_scores
-
-    state = PartialState()
-    store = cached_scores(
-        options.teacher, scan(options.corpus, options.cache), options.cache, state.device,
-        show_progress=state.is_main_process, folder=options.out,
-    )  # fmt: skip
-    size = sum(file.stat().st_size for file in store.folder.glob("*.arrow"))
+    first = os.environ.get("RANK", "0") == "0"  # one of several started together speaks
+    with terminable():
+        corpus = scanned(options.corpus, options.cache, show_progress=first)
+        store, made = cached_scores(
+            options.teacher, corpus, options.cache, local_device(),
+            show_progress=first, folder=options.out,
+        )  # fmt: skip
+    unscored = store.manifest.count("unscored_tokens")
+    if unscored and first:
+        print(
+            f"{store.folder}: the teacher gave no finite loss for {unscored:,} tokens of "
+            f"{store.manifest.count('unscored_documents'):,} documents; they are stored as "
+            "unscored",
+            file=sys.stderr,
+        )
     return {
         "store": str(store.folder),
         "documents": len(store),
         "tokens": store.num_tokens,
-        "bytes_per_token": round(size / max(1, store.num_tokens), 3),
+        "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),
+        "unscored_documents": store.manifest.count("unscored_documents"),
+        "unscored_tokens": unscored,
+        **made.as_dict(),
+        **_peak_memory(),
     }
 
 
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows, or finds them made."""
-    from vocagno.corpus import scan
+    from vocagno.stopping import terminable
     from vocagno.training.loading import student_tokenizer
-    from vocagno.training.materials import prepared_rows
+    from vocagno.training.materials import prepared_rows, scanned
 
     if options.seq_len < 1:
         raise InputError(f"--seq_len must be positive, got {options.seq_len}")
+    workers = len(os.sched_getaffinity(0)) if options.workers is None else options.workers
+    if workers < 1:
+        raise InputError(f"--workers must be positive, got {workers}")
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
-    corpus = scan(options.corpus, options.cache)
-    rows = prepared_rows(corpus, tokenizer, options.seq_len, options.cache, show_progress=True)
+    with terminable():
+        corpus = scanned(options.corpus, options.cache, show_progress=True)
+        rows, made = prepared_rows(
+            corpus, tokenizer, options.seq_len, options.cache, show_progress=True
+        )
     return {
         "store": str(rows.folder),
         "documents": corpus.documents,
         "rows": len(rows),
         "tokens": rows.num_tokens,
+        **made.as_dict(),
+        **_peak_memory(),
     }
+
+
+def _peak_memory() -> dict[str, Any]:
+    """Of this process and, each by itself, of those that it started; nothing on Windows."""
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    kilobytes = max(resource.getrusage(who).ru_maxrss for who in whose)
+    return {"peak_memory_mb": round(kilobytes / 1024)}

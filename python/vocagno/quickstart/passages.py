@@ -27,13 +27,13 @@ def passages(config: Config) -> list[Passage]:
     from transformers import AutoModelForCausalLM
 
     corpus = scan(config.data.train, config.data.cache)
-    scores = cached_scores(
+    scores, _ = cached_scores(
         config.teacher, corpus, config.data.cache, torch.device("cpu"), show_progress=False
     )
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
     teacher = teacher_spans(config.teacher)
     model = AutoModelForCausalLM.from_pretrained(final_folder(config)).eval()
-    texts = corpus.texts(corpus.shards[0])
+    texts = corpus.read(corpus.shards[0]).texts
     chosen = [i for i, text in enumerate(texts) if 200 < len(text) < LONGEST][:DOCUMENTS]
     return [
         _passage(f"Document {i}", texts[i], i, config, model, scores, tokenizer, teacher)

@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from vocagno.alignment import Reason, align, unmapped_reasons
-from vocagno.config import ConfigError, DataConfig, GuidanceConfig, TrainConfig
+from vocagno.config import DataConfig, GuidanceConfig, TrainConfig
 from vocagno.reduction import reduce
 from vocagno.rows import Row, RowStore
+from vocagno.score_index import MatchedScores
 from vocagno.scores import DocumentScores, ScoreStore
 from vocagno.training.guidance import IGNORED, count_kept
+from vocagno.training.isolation import isolation
 from vocagno.training.losses import causal_shift
 
 COUNTS = (
@@ -107,11 +109,11 @@ class Batch:
 class Collator:
     """Rows to tensors: aligns every piece with its document's scores and aggregates the losses.
 
-    Without scores (naive training, validation) nothing is aligned.
+    Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
     """
 
     def __init__(
-        self, scores: ScoreStore | None, guidance: GuidanceConfig, data: DataConfig
+        self, scores: MatchedScores | ScoreStore | None, guidance: GuidanceConfig, data: DataConfig
     ) -> None:
         self.scores, self.guidance = scores, guidance
         self.seq_len, self.isolate = data.seq_len, data.isolate
@@ -125,6 +127,8 @@ class Collator:
             n = len(row.ids)
             ids[number, :n], wanted[number, :n] = row.ids, True
             piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
+            if row.num_prompt.any():
+                wanted[number, :n] = ~_is_prompt(row)
         inputs, labels = causal_shift(torch.from_numpy(ids))
         reading, asked = causal_shift(piece)
         _, wanted = causal_shift(wanted)
@@ -215,6 +219,13 @@ def _unaligned(rows: list[Row]) -> _TeacherView:
     return _TeacherView(np.full(n, np.nan, np.float32), special, nothing, nothing)
 
 
+def _is_prompt(row: Row) -> NDArray[np.bool_]:
+    """(n,) the first `num_prompt` tokens of each piece."""
+    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    place = np.arange(len(row.ids)) - np.repeat(heads, row.num_tokens)
+    return place < np.repeat(row.num_prompt, row.num_tokens)
+
+
 def _flat(
     documents: list[DocumentScores],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
@@ -240,44 +251,6 @@ def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
 def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
     """Values of tokens put at their places; `fill` at padding."""
     return np.append(values, np.array(fill, values.dtype))[places]
-
-
-def isolation(piece_BT: Tensor) -> dict[str, Tensor]:
-    """Positions that start anew in every piece, and a mask that keeps attention inside it."""
-    length = piece_BT.shape[1]
-    place_T = torch.arange(length)
-    starts_BT = torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
-    start_BT = torch.where(starts_BT, place_T, 0).cummax(1).values
-    same_BTT = piece_BT[:, :, None] == piece_BT[:, None, :]
-    mask_BTT = same_BTT & (place_T[:, None] >= place_T[None, :])
-    return {"position_ids": place_T - start_BT, "attention_mask": mask_BTT[:, None]}
-
-
-def check_isolation(model: Any) -> None:
-    """Proves on two pieces of four tokens that the second is read as if it stood alone.
-
-    Raises: ConfigError for a model (or an attention implementation) that ignores the mask.
-    """
-    ids = torch.arange(8, device=model.device)[None]
-    piece = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]])
-    extra = {name: value.to(model.device) for name, value in isolation(piece).items()}
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            packed = model(input_ids=ids, use_cache=False, **extra).logits[:, 4:]
-            alone = model(input_ids=ids[:, 4:], use_cache=False).logits
-        same = torch.allclose(packed, alone, rtol=1e-3, atol=1e-3)
-    except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not understood
-        same = False
-    finally:
-        model.train(training)
-    if not same:
-        attention = getattr(model.config, "_attn_implementation", None)
-        raise ConfigError(
-            f"data.isolate: {type(model).__name__} with {attention} attention does not keep packed "
-            "documents apart; use a model with sdpa attention, or isolate: false"
-        )
 
 
 def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -> DataLoader[Any]:

@@ -32,6 +32,7 @@ class LanguageHead:
 
     def logits(self, hidden_CH: Tensor) -> Tensor:
         """(C, V) in float32: operands in the model's type, accumulated in float32."""
+        hidden_CH = hidden_CH.to(self.weight_VH.device)
         if hidden_CH.dtype == torch.float32:
             logits_CV = hidden_CH @ self.weight_VH.T
         elif hidden_CH.is_cuda:
@@ -53,16 +54,22 @@ def language_head(model: Any) -> LanguageHead:
     """
     name = type(model).__name__
     output, config = model.get_output_embeddings(), model.config.get_text_config()
+    if output is not None and output.weight.is_meta:
+        raise UnsupportedModelError(
+            f"{name}: its output embeddings do not fit on the devices (they are offloaded); give "
+            "teacher.device_map more memory, or a smaller type by teacher.dtype"
+        )
     if output is None or model.base_model is model:
         raise UnsupportedModelError(f"{name}: no output embeddings over a base model were found")
     scale = float(getattr(config, "logit_scale", None) or 1.0)
     scale /= float(getattr(config, "logits_scaling", None) or 1.0)
     bias, softcap = getattr(output, "bias", None), getattr(config, "final_logit_softcapping", None)
     head = LanguageHead(output.weight.detach(), bias, scale, softcap)
-    probe = torch.arange(min(8, config.vocab_size), device=output.weight.device)[None]
+    device = model.get_input_embeddings().weight.device
+    probe = torch.arange(min(8, config.vocab_size), device=device)[None]
     with torch.inference_mode():
         ours = head.logits(hidden_states(model, probe).flatten(0, 1))
-        theirs = model(input_ids=probe, use_cache=False).logits.flatten(0, 1).float()
+        theirs = model(input_ids=probe, use_cache=False).logits.flatten(0, 1).to(ours)
     tolerance = 1e-3 if output.weight.dtype == torch.float32 else 5e-2
     same_shape = ours.shape == theirs.shape
     if not same_shape or not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):
@@ -73,9 +80,13 @@ def language_head(model: Any) -> LanguageHead:
     return head
 
 
-def hidden_states(model: Any, ids_BT: Tensor) -> Tensor:
-    """(B, T, H): the last hidden states of a causal language model, without logits."""
-    output = model.base_model(input_ids=ids_BT, use_cache=False)
+def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
+    """(B, T, H): the last hidden states of a causal language model, without logits.
+
+    Args:
+        extra: positions and mask of packed rows (`isolation`).
+    """
+    output = model.base_model(input_ids=ids_BT, use_cache=False, **extra)
     states: Tensor = output.last_hidden_state
     return states
 

@@ -1,6 +1,7 @@
 """Models and tokenizers from folders, GGUF files or a hub, and names for what they are."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,15 +132,36 @@ def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return cast("torch.dtype", getattr(torch, dtype))
 
 
+def local_device() -> torch.device:
+    """The device of this process: the accelerator of its number on this machine, or the CPU."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    if number >= torch.accelerator.device_count():
+        raise ConfigError(
+            f"process {number} of this machine has no {accelerator.type} device: there are "
+            f"{torch.accelerator.device_count()}; start fewer processes"
+        )
+    return torch.device(accelerator.type, number)
+
+
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
-    """A frozen causal language model on a device."""
+    """A frozen causal language model on a device, or spread over several."""
     from transformers import AutoModelForCausalLM
 
+    options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
+    if config.gguf_file is not None:
+        options["gguf_file"] = config.gguf_file
+    if config.attention is not None:
+        options["attn_implementation"] = config.attention
+    if config.device_map is not None:
+        options["device_map"] = config.device_map
     with naming("teacher.model"):
-        model = AutoModelForCausalLM.from_pretrained(
-            config.model, gguf_file=config.gguf_file, dtype=torch_dtype(config.dtype, device)
-        )
-    return model.to(device).eval().requires_grad_(False)
+        model = AutoModelForCausalLM.from_pretrained(config.model, **options)
+    if config.device_map is None:
+        model = model.to(device)
+    return model.eval().requires_grad_(False)
 
 
 def load_student(config: StudentConfig, vocabulary_size: int, seed: int) -> Any:

@@ -15,7 +15,9 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from vocagno.config import Config
+from vocagno.progress import Progress
 from vocagno.rows import RowStore
+from vocagno.stopping import StopRequest
 from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
 from vocagno.training.data import (
     COUNTS,
@@ -24,9 +26,9 @@ from vocagno.training.data import (
     MicroBatches,
     RowOrder,
     ValidationBatches,
-    check_isolation,
     loader,
 )
+from vocagno.training.isolation import check_isolation
 from vocagno.training.loading import (
     StudentTokenizer,
     check_positions,
@@ -42,8 +44,7 @@ from vocagno.training.optimization import (
     loss_scale,
     set_learning_rate,
 )
-from vocagno.training.processes import HostSum, StopRequest, agreed
-from vocagno.training.progress import Progress
+from vocagno.training.processes import HostSum, agreed
 from vocagno.training.student import SUMS, GuidedStudent
 
 

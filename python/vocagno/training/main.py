@@ -13,7 +13,8 @@ from vocagno._vocagno import SpanError
 from vocagno.config import Config, ConfigError
 from vocagno.errors import InputError
 from vocagno.files import appearing, write_json
-from vocagno.training.processes import UNFINISHED, agreed, start
+from vocagno.stopping import UNFINISHED, Terminated, terminable
+from vocagno.training.processes import agreed, start
 
 if TYPE_CHECKING:
     from vocagno.training.materials import Materials
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str] | None = None, default_config: Path | None = N
 
             make_assets(default_config.parent)
         return UNFINISHED if not train(config, resolved) else 0
+    except Terminated:  # before the first step
+        print("SIGTERM: stopped; run again to go on", file=sys.stderr)
+        return UNFINISHED
     except (InputError, SpanError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -86,7 +90,10 @@ def train(config: Config, resolved: str) -> bool:
             print(f"complete: {final_folder(config)}", file=sys.stderr)
         return True
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
-    materials = gather_materials(config, tokenizer, accelerator.device, show_progress=main_process)
+    with terminable():
+        materials = gather_materials(
+            config, tokenizer, accelerator.device, show_progress=main_process
+        )
     _same_materials(config, materials, write=main_process)
     torch.manual_seed(config.train.seed)
     complete = Training(config, accelerator, materials, tokenizer).run()
@@ -124,7 +131,10 @@ def _same_materials(config: Config, materials: "Materials", *, write: bool) -> N
     path = config.output / "materials.json"
     now = {
         name: {"text": store.text_hashes, **store.manifest.made_from}
-        for name, store in (("rows", materials.rows), ("scores", materials.scores))
+        for name, store in (
+            ("rows", materials.rows),
+            ("scores", materials.scores.store if materials.scores else None),
+        )
         if store is not None
     }
     if path.is_file():

@@ -1,5 +1,6 @@
 """What a run needs before its first step: prepared rows and teacher scores, made where missing."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,13 +8,16 @@ import torch
 
 from vocagno.config import Config, ConfigError, TeacherConfig
 from vocagno.corpus import Corpus, scan
+from vocagno.progress import Progress
 from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
+from vocagno.shards import StoreError
 from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import StudentTokenizer, weights_identity
+from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import prepare_corpus, rows_made_from
-from vocagno.training.scoring import score_corpus, scores_made_from
-from vocagno.training.stores import store_key
+from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Materials:
 
     rows: RowStore
     validation: RowStore | None
-    scores: ScoreStore | None
+    scores: MatchedScores | None
     """None for naive training."""
 
 
@@ -32,34 +36,62 @@ def gather_materials(
     """Opens the stores of a run, making what is not in the cache, together with other processes.
 
     Nobody waits inside a collective: scoring may take hours, and a collective gives up in minutes.
+
+    Raises: StoreError if more of the text than `guidance.min_coverage` allows has no scores.
     """
     data = config.data
-    corpus = scan(data.train, data.cache)
-    rows = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=show_progress)
+    corpus = scanned(data.train, data.cache, show_progress=show_progress)
+    rows, _ = prepared_rows(
+        corpus, tokenizer, data.seq_len, data.cache, show_progress=show_progress
+    )
     if not len(rows):
         raise ConfigError(f"data.train: {data.train} holds no text to train on")
     validation = None
     if data.validation is not None:
-        held_out = scan(data.validation, data.cache)
-        validation = prepared_rows(
+        held_out = scanned(data.validation, data.cache, show_progress=show_progress)
+        validation, _ = prepared_rows(
             held_out, tokenizer, data.seq_len, data.cache, show_progress=show_progress
         )
         if not len(validation):
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
     scores = None
     if config.guidance.method != "cpt":
-        scores = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
-        scores.check_text(rows.text_hashes, str(data.train))
+        store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
+        scores = MatchedScores(store, rows)
+        _check_missing(scores, config, show=show_progress)
     return Materials(rows, validation, scores)
+
+
+def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:
+    if not scores.missing_documents:
+        return
+    missing = (
+        f"{scores.store.folder}: {scores.missing_documents:,} documents of {config.data.train} "
+        f"({scores.missing_share:.2%} of its tokens) have no scores here"
+    )
+    limit = config.guidance.min_coverage
+    if 1 - scores.missing_share < limit:
+        raise StoreError(
+            f"{missing}, and guidance.min_coverage is {limit:.2%}: they were edited or added since "
+            "the corpus was scored, or it is another corpus; run `vocagno score` on it"
+        )
+    if show:
+        print(f"{missing}; they count as unmapped", file=sys.stderr)
+
+
+def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
+    """The corpus, read once unless that has been done."""
+    with Progress("reading", None, unit="B", show=show_progress) as progress:
+        return scan(corpus, cache, progress.at)
 
 
 def prepared_rows(
     corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int, cache: Path, *, show_progress: bool
-) -> RowStore:
+) -> tuple[RowStore, Made]:
     """The rows of a corpus out of the cache, packed first if they are not there."""
-    folder = cache / "rows" / store_key(corpus, rows_made_from(tokenizer, seq_len))
-    prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
-    return RowStore(folder)
+    folder = cache / "rows" / store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
+    return RowStore(folder), made
 
 
 def cached_scores(
@@ -70,7 +102,7 @@ def cached_scores(
     *,
     show_progress: bool,
     folder: Path | None = None,
-) -> ScoreStore:
+) -> tuple[ScoreStore, Made]:
     """The teacher's scores of a corpus, in `folder` or the cache; made first where missing."""
     if config.model is None:
         raise ConfigError("teacher.model: needed to score a corpus")
@@ -78,8 +110,11 @@ def cached_scores(
     spans = teacher_spans(config)
     made_from = scores_made_from(config, spans, weights, device)
     folder = folder or cache / "scores" / store_key(corpus, made_from)
-    score_corpus(corpus, folder, config, spans, made_from, device, show_progress=show_progress)
-    return ScoreStore(folder)
+    made = score_corpus(
+        corpus, folder, made_from, lambda: load_teacher_of(config, spans, device),
+        show_progress=show_progress,
+    )  # fmt: skip
+    return ScoreStore(folder), made
 
 
 def teacher_spans(config: TeacherConfig) -> TokenSpans:
@@ -94,7 +129,7 @@ def _scores(
     config: TeacherConfig, corpus: Corpus, cache: Path, device: torch.device, *, show_progress: bool
 ) -> ScoreStore:
     if config.scores is None:
-        return cached_scores(config, corpus, cache, device, show_progress=show_progress)
+        return cached_scores(config, corpus, cache, device, show_progress=show_progress)[0]
     store = ScoreStore(config.scores)
     if config.tokenizer is not None or config.model is not None:
         name = config.tokenizer or config.model

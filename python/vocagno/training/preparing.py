@@ -1,18 +1,17 @@
 """The student's side of a corpus: tokenized once, packed into fixed rows."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vocagno.corpus import Corpus, CorpusShard
-from vocagno.rows import KIND, UNIT, VERSION, cut_rows, join_documents, write_rows
+from vocagno.rows import KIND, VERSION, cut_rows, join_documents, write_rows
 from vocagno.training.loading import StudentTokenizer
-from vocagno.training.stores import StoreKind, make_store
+from vocagno.training.making import Advance, Made, StoreKind, make_store
 
-ROWS = StoreKind(KIND, VERSION, UNIT, "preparing")
+ROWS = StoreKind(KIND, VERSION, "preparing")
 
 
-def rows_made_from(tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
+def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
     """What decides the rows of a text, apart from the text."""
     return {
         "format": f"{KIND} {VERSION}",
@@ -20,6 +19,7 @@ def rows_made_from(tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
         "prefix": list(tokenizer.spans.prefix_ids),
         "eos": tokenizer.eos_id,
         "seq_len": seq_len,
+        "prompts": corpus.prompt_fingerprint,
     }
 
 
@@ -30,20 +30,21 @@ def prepare_corpus(
     seq_len: int,
     *,
     show_progress: bool,
-) -> None:
+) -> Made:
     """Packs a corpus into a store of rows; processes share the shards."""
     prefix_ids, eos_id = tokenizer.spans.prefix_ids, tokenizer.eos_id
+    made_from = rows_made_from(corpus, tokenizer, seq_len)
 
-    def make(
-        shard: CorpusShard,
-        path: Path,
-        metadata: dict[str, Any],
-        advance: Callable[[float], None],
-    ) -> None:
-        tokens = tokenizer.spans.encode(corpus.texts(shard))
-        stream = join_documents(tokens, shard.first_document, prefix_ids, eos_id)
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        found = corpus.read(shard)
+        tokens = tokenizer.spans.encode(found.texts)
+        stream = join_documents(
+            tokens, shard.first_document, prefix_ids, eos_id, found.prompt_bytes
+        )
         rows = cut_rows(stream, seq_len)
-        write_rows(path, rows, seq_len, tokenizer.spans.vocabulary_size, metadata)
+        write_rows(
+            path, rows, seq_len, tokenizer.spans.vocabulary_size,
+            found.hashes, shard.first_document, made_from,
+        )  # fmt: skip
 
-    made_from = rows_made_from(tokenizer, seq_len)
-    make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+    return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)

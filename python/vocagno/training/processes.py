@@ -1,8 +1,6 @@
 """Starting on Accelerate, and small numbers shared among processes without touching the device."""
 
 import os
-import signal
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +10,6 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor
 
 from vocagno.config import Config, ConfigError
-
-UNFINISHED = 75
-"""Exit status of a run that was told to stop, saved its state and can go on (EX_TEMPFAIL)."""
 
 
 def start(config: Config) -> Accelerator:
@@ -65,21 +60,3 @@ def agreed(value: Any) -> Any:
     values = [value]
     broadcast_object_list(values)
     return values[0]
-
-
-class StopRequest:
-    """Turns SIGTERM into a flag that the loop reads between steps, while the block lasts."""
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def __enter__(self) -> "StopRequest":
-        self._before = signal.signal(signal.SIGTERM, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _receive(self, number: int, frame: Any) -> None:
-        self.received = True
-        print("SIGTERM: saving after this step", file=sys.stderr, flush=True)

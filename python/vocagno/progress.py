@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 
 from tqdm import tqdm
@@ -10,14 +11,19 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """How far some work is, shown by one process."""
+    """How far some work is, shown by one process.
 
-    def __init__(self, name: str, total: int, *, unit: str, show: bool, start: int = 0) -> None:
+    What was done before it began (`start`) counts as done, and not for the speed.
+    """
+
+    def __init__(
+        self, name: str, total: int | None, *, unit: str, show: bool, start: int = 0
+    ) -> None:
         self._name, self._total, self._unit = name, total, unit
         terminal = sys.stderr.isatty()
         self._lines = show and not terminal
-        self._done = start
-        self._last_line = time.monotonic()
+        self._start = self._done = start
+        self._began = self._last_line = time.monotonic()
         self._bar = tqdm(
             total=total, initial=start, desc=name, unit=unit, unit_scale=unit == "B",
             disable=not (show and terminal), file=sys.stderr,
@@ -33,9 +39,19 @@ class Progress:
             self._line(note)
 
     def _line(self, note: str) -> None:
+        words = [f"{self._name}: {self._amount()}"]
+        words += [note] if note else []
+        elapsed, speed = time.monotonic() - self._began, self._done - self._start
+        if self._total and speed and self._done < self._total:
+            left = elapsed * (self._total - self._done) / speed
+            words.append(f"{timedelta(seconds=round(left))} left")
+        print(", ".join(words), file=sys.stderr, flush=True)
+
+    def _amount(self) -> str:
+        if self._total is None:
+            return f"{self._done:,} {self._unit}"
         share = 100 * self._done // max(1, self._total)
-        counts = f"{self._done:,} of {self._total:,} {self._unit}"
-        print(f"{self._name}: {share} % ({counts}) {note}".rstrip(), file=sys.stderr, flush=True)
+        return f"{share} % ({self._done:,} of {self._total:,} {self._unit})"
 
     def __enter__(self) -> "Progress":
         return self
@@ -47,5 +63,6 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        if self._lines and error is None:
+        short = self._total is None and self._last_line == self._began  # not worth a word
+        if self._lines and error is None and not short:
             self._line("")

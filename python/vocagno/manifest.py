@@ -1,0 +1,132 @@
+"""The manifest that makes a folder of shards a store: what they are, and their hashes."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vocagno.files import digest, file_digest, write_json
+from vocagno.shards import Description, Frame, Shard, StoreError
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shard as it was when the store was finished."""
+
+    name: str
+    text_hash: str
+    counts: dict[str, int]
+    bytes: int
+    file_hash: str
+    """`files.file_digest` of the whole file: what `verify` compares."""
+    frame: Frame
+    """What is compared whenever the shard is opened."""
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.arrow"
+
+    def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
+        """The shard itself.
+
+        Raises: StoreError if it is missing, cut short, or not the one that the manifest names.
+        """
+        path = self.file(folder)
+        size = path.stat().st_size if path.is_file() else None
+        if size is not None and size != self.bytes:
+            raise StoreError(
+                f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: cut short or "
+                "replaced; delete it and the manifest, and make the store again (the other shards "
+                "stay)"
+            )
+        return shard_type(path, self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store was made from, and its shards in order. Holds no time and no name of a machine,
+    so that the same work leaves the same bytes."""
+
+    kind: str
+    version: int
+    made_from: dict[str, Any]
+    shards: list[Entry]
+
+    def count(self, unit: str) -> int:
+        """Documents, tokens or the like of all shards."""
+        return sum(entry.counts[unit] for entry in self.shards)
+
+    def save(self, folder: Path) -> None:
+        fields = {
+            "kind": self.kind,
+            "version": self.version,
+            "made_from": self.made_from,
+            "shards": [asdict(entry) for entry in self.shards],
+        }
+        write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
+
+    @classmethod
+    def load(cls, folder: Path, kind: str, version: int) -> "Manifest":
+        """Reads and checks a manifest.
+
+        Raises: StoreError if it is missing, unfinished or damaged, or of another kind or version.
+        """
+        path = folder / MANIFEST
+        if not path.is_file():
+            state = "was not finished" if folder.is_dir() else "does not exist"
+            raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
+        try:
+            fields = json.loads(path.read_bytes())
+            check = fields.pop("check")
+            found_kind, found_version = fields["kind"], fields["version"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{path}: not a manifest of vocagno: {error!r}") from error
+        if check != _check(fields):
+            raise StoreError(
+                f"{path}: the manifest is damaged (its check differs); delete it and make the "
+                "store again: the shards that are whole stay"
+            )
+        if found_kind != kind:
+            raise StoreError(f"{path}: holds {found_kind}, expected {kind}")
+        if found_version != version:
+            raise StoreError(
+                f"{path}: format version {found_version}, but this vocagno reads {version}; "
+                "make the store again, or install the vocagno that wrote it"
+            )
+        entries = [
+            Entry(**{**entry, "frame": Frame(**entry["frame"])}) for entry in fields["shards"]
+        ]
+        return cls(found_kind, found_version, fields["made_from"], entries)
+
+
+def _check(fields: dict[str, Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")))
+
+
+def entry_of(folder: Path, name: str) -> tuple[Entry, Description]:
+    """A manifest's entry for a shard as it is now, which is read whole for it."""
+    path = folder / f"{name}.arrow"
+    shard = Shard(path)
+    what = shard.description
+    file_hash = file_digest(path)
+    entry = Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())
+    return entry, what
+
+
+def finish_store(folder: Path, names: Sequence[str]) -> None:
+    """Writes the manifest once all shards are there; any process may, and may again.
+
+    Raises: StoreError if the shards do not belong together.
+    """
+    entries, identity = [], None
+    for name in names:
+        entry, what = entry_of(folder, name)
+        identity = identity or (what.kind, what.version, what.made_from)
+        if (what.kind, what.version, what.made_from) != identity:
+            raise StoreError(f"{entry.file(folder)}: not of one store with {names[0]}")
+        entries.append(entry)
+    if identity is None:
+        raise ValueError("a store needs a shard")
+    Manifest(*identity, entries).save(folder)

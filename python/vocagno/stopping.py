@@ -1,0 +1,46 @@
+"""What SIGTERM does: a run that can go on later stops soon and says so by its exit status."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+UNFINISHED = 75
+"""Exit status of a run that was told to stop and can go on (EX_TEMPFAIL)."""
+
+
+class Terminated(BaseException):
+    """SIGTERM: whatever was being done is given up, and leaves no trace."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Turns SIGTERM into `Terminated` while the block lasts (in the main thread)."""
+
+    def receive(number: int, frame: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class StopRequest:
+    """Turns SIGTERM into a flag that the loop reads between steps, while the block lasts."""
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __enter__(self) -> "StopRequest":
+        self._before = signal.signal(signal.SIGTERM, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        self.received = True
+        print("SIGTERM: saving after this step", file=sys.stderr, flush=True)

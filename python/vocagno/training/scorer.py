@@ -1,0 +1,150 @@
+"""What gives a loss to each token of a sequence: a small protocol, and transformers behind it.
+
+B: rows of a batch, T: places of a row, N: tokens asked for.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.config import Batching, ConfigError
+from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
+from vocagno.training.head import chunked_nll, hidden_states, language_head
+from vocagno.training.isolation import isolation, keeps_apart
+from vocagno.training.losses import causal_shift
+
+Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
+"""Waits for a batch: numbers of readings, and their losses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sequence of tokens that is read on its own."""
+
+    ids: NDArray[np.int64]
+    """(n,) with what stands before the text (BOS)."""
+    asked_from: int
+    """Losses are wanted of `ids[asked_from:]`; at least 1, since the first token has none."""
+
+
+class Scorer(Protocol):
+    """Anything that can say how much each token surprises a model, given those before it."""
+
+    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yields for each reading that asks for any, in any order, its number and the losses, in
+        nats (float32, (len(ids) - asked_from,)); infinite or NaN where the model fails."""
+
+
+class TransformersScorer:
+    """A causal language model of transformers, held in this process.
+
+    Sequences of different lengths are read together and never see each other: packed one behind
+    the other under block-diagonal attention, or one a row, by length.
+    """
+
+    def __init__(
+        self, model: Any, *, batch_tokens: int, width: int, batching: Batching = "auto"
+    ) -> None:
+        """Args:
+            batch_tokens: places of one forward pass.
+            width: places of a packed row under a mask (attention costs its square).
+            batching: auto: packed where the attention takes sequence boundaries (flash attention),
+                and by length where it would take a mask, which costs more than the padding that it
+                saves.
+        Raises: ConfigError if packing is asked for and the model reads across the boundaries.
+        """
+        self.model, self.head = model, language_head(model)
+        self.device = model.get_input_embeddings().weight.device
+        self._batch_tokens = batch_tokens
+        attention = attention_of(model)
+        self._knows_boundaries = "flash" in attention
+        self._width = batch_tokens if self._knows_boundaries else width
+        wanted = batching == "packed" or (batching == "auto" and self._knows_boundaries)
+        with_mask = not self._knows_boundaries
+        sliding = getattr(model.config.get_text_config(), "sliding_window", None)
+        fits = not (with_mask and sliding and sliding < width)  # a mask would undo the sliding
+        self.is_packed = wanted and fits and keeps_apart(model, with_mask=with_mask)
+        if batching == "packed" and not self.is_packed:
+            raise ConfigError(
+                f"teacher.batching: {type(model).__name__} with {attention} attention does not "
+                "keep packed documents apart (or has a sliding window); use buckets"
+            )
+        self.places = self.padding = 0
+        """Of all batches so far."""
+
+    def batches(self, lengths: Sequence[int]) -> Iterator[Rows]:
+        """The sequences of such lengths that are read together."""
+        if self.is_packed:
+            return packs(lengths, self._batch_tokens, self._width)
+        return buckets(lengths, self._batch_tokens)
+
+    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.read`. The device works at one batch while the host takes the one before."""
+        sequences = [causal_shift(reading.ids)[0] for reading in readings]
+        asked = [n for n, reading in enumerate(readings) if reading.asked_from < len(reading.ids)]
+        fetch: Fetch | None = None
+        for batch in self.batches([len(sequences[number]) for number in asked]):
+            rows = [[asked[index] for index in row] for row in batch]
+            begun = self._begin(rows, sequences, readings)
+            if fetch is not None:
+                yield from fetch()
+            fetch = begun
+        if fetch is not None:
+            yield from fetch()
+
+    def _begin(
+        self, rows: Rows, sequences: list[NDArray[np.int64]], readings: Sequence[Reading]
+    ) -> "Fetch":
+        layout = lay_out(rows, sequences)
+        self.places += layout.ids_BT.size
+        self.padding += layout.padding
+        numbers, places, labels = [number for row in rows for number in row], [], []
+        for number, first_place in zip(numbers, layout.first_places, strict=True):
+            ids = readings[number].ids
+            _, is_asked = causal_shift(np.arange(len(ids)) >= readings[number].asked_from)
+            places.append(first_place + np.flatnonzero(is_asked))
+            labels.append(causal_shift(ids)[1][is_asked])
+        nll_N = self.losses(layout, np.concatenate(places), np.concatenate(labels))
+
+        def fetch() -> Iterator[tuple[int, NDArray[np.float32]]]:
+            ends = np.cumsum([len(of_one) for of_one in labels])
+            yield from zip(numbers, np.split(nll_N.cpu().numpy(), ends[:-1]), strict=True)
+
+        return fetch
+
+    @torch.inference_mode()
+    def losses(
+        self, layout: Layout, places_N: NDArray[np.int64], labels_N: NDArray[np.int64]
+    ) -> Tensor:
+        """(N,) float32 on the device: the loss of each label at a place of the flattened batch.
+
+        Padding stands at the end of rows, so that no token asked for attends to it.
+        """
+        states_NH = self.states(layout).flatten(0, 1)
+        device = states_NH.device  # of the last layer, if the model is spread over devices
+        states_NH = states_NH[_to(device, places_N)]
+        return chunked_nll(states_NH, self.head, _to(device, labels_N))
+
+    @torch.inference_mode()
+    def states(self, layout: Layout) -> Tensor:
+        """(B, T, H): the last hidden states."""
+        extra: dict[str, Any] = {}
+        if self.is_packed:
+            piece_BT = torch.from_numpy(layout.piece_BT)
+            extra = isolation(piece_BT, with_mask=not self._knows_boundaries)
+        extra = {name: value.to(self.device) for name, value in extra.items()}
+        return hidden_states(self.model, _to(self.device, layout.ids_BT), **extra)
+
+
+def attention_of(model: Any) -> str:
+    """The name of its attention implementation."""
+    return str(getattr(model.config, "_attn_implementation", None))
+
+
+def _to(device: torch.device, values: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(values).to(device, non_blocking=True)
