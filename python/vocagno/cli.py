@@ -7,19 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vocagno._vocagno import SpanError
-from vocagno.commands import alignment, stores
+from vocagno.commands import alignment, scores, stores
 from vocagno.errors import InputError
 from vocagno.stopping import UNFINISHED, Terminated
 from vocagno.wording import in_columns
 
-_COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[[Any], dict[str, Any] | None]]] = {
+Command = tuple[Callable[[Any], None], Callable[[Any], dict[str, Any] | None]]
+"""What adds a command's arguments, and what runs it: a result, or None if it printed."""
+
+_COMMANDS: dict[str, Command] = {
     "align": (alignment.add_align, alignment.align),
     "overlap": (alignment.add_overlap, alignment.overlap),
     "describe": (alignment.add_describe, alignment.describe),
     "score": (stores.add_score, stores.score),
     "prepare": (stores.add_prepare, stores.prepare),
+    "scores info": (scores.add_info, scores.info),
+    "scores verify": (scores.add_verify, scores.verify),
+    "scores export": (scores.add_export, scores.export),
+    "scores import": (scores.add_import, scores.import_),
 }
-"""For each command what adds its arguments, and what runs it: a result, or None if it printed."""
+_GROUPS = {"scores": scores.__doc__}
+"""First words that stand for several commands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +65,8 @@ def _run(arguments: list[str]) -> int:
         raise InputError(str(error)) from error
     command = options.subcommand
     chosen = options[command]
+    if command in _GROUPS:
+        command, chosen = f"{command} {chosen.subcommand}", chosen[chosen.subcommand]
     result = _COMMANDS[command][1](chosen)
     if result is not None and chosen.json:
         print(json.dumps(result))
@@ -70,10 +80,15 @@ def _parser() -> Any:
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(prog="vocagno", description=__doc__, exit_on_error=False)
-    commands = parser.add_subcommands()
+    places = {"": parser.add_subcommands()}
     for name, (add, _) in _COMMANDS.items():
+        group, _, last = name.rpartition(" ")
+        if group not in places:
+            of_group = ArgumentParser(description=_GROUPS[group], exit_on_error=False)
+            places[""].add_subcommand(group, of_group)
+            places[group] = of_group.add_subcommands()
         command = ArgumentParser(description=add.__doc__, exit_on_error=False)
         add(command)
         command.add_argument("--json", action="store_true", help="result as one JSON object")
-        commands.add_subcommand(name, command)
+        places[group].add_subcommand(last, command)
     return parser

@@ -62,28 +62,32 @@ def write_scores(
             raise ValueError(f"{len(loss)} losses for {len(spans.lengths)} spans ({text.hex()})")
         if np.isinf(loss).any():
             raise ValueError(f"an infinite loss ({text.hex()})")
-    checks = [_check(*row) for row in zip(hashes, losses, coded, strict=True)]
+    unscored = np.array([document.num_unscored for document in documents], np.uint32)
+    checks = [_check(*row) for row in zip(hashes, losses, coded, unscored, strict=True)]
     columns = {
         "text_hash": pa.array(hashes, pa.binary(16)),
         "nll": list_column(losses, pa.float16(), large=True),
         "length": list_column([spans.lengths for spans in coded], pa.uint8(), large=True),
         "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
         "start": list_column([spans.starts for spans in coded], pa.int32()),
+        "unscored": pa.array(unscored),
         "check": pa.array(checks, pa.uint32()),
     }
-    unscored = [document.num_unscored for document in documents]
     counts = {
         "documents": len(hashes),
         "tokens": sum(len(loss) for loss in losses),
-        "unscored_documents": sum(count > 0 for count in unscored),
-        "unscored_tokens": sum(unscored),
+        "unscored_documents": int((unscored > 0).sum()),
+        "unscored_tokens": int(unscored.sum()),
     }
     what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
     write_shard(path, columns, what)
 
 
-def _check(text: bytes, nll: NDArray[np.float16], spans: CodedSpans) -> int:
-    return checksum(text, nll, spans.lengths, spans.long_lengths, spans.starts)
+def _check(
+    text: bytes, nll: NDArray[np.float16], spans: CodedSpans, num_unscored: np.uint32
+) -> int:
+    parts = (nll, spans.lengths, spans.long_lengths, spans.starts)
+    return checksum(text, *parts, num_unscored.tobytes())
 
 
 class ScoreStore(ShardedStore["ScoreShard"]):
@@ -161,7 +165,10 @@ class ScoreShard(RowShard):
         self.is_checked = np.zeros(len(self), np.bool_)
         self._escaped = self.lists("long_length")
         self._starts = self.lists("start")
-        self._checks = self.values("check")
+        self.unscored = self.values("unscored")
+        """(documents,) tokens of each for which the teacher gave no finite number."""
+        self.checks = self.values("check")
+        """(documents,) CRC-32 of each."""
 
     def coded(self, row: int) -> CodedSpans:
         """The spans of a document as they are stored."""
@@ -173,4 +180,5 @@ class ScoreShard(RowShard):
         if not all(column.is_sound(row) for column in lists):
             return False
         text = self.text_hashes[row].tobytes()
-        return _check(text, self.nll[row], self.coded(row)) == int(self._checks[row])
+        check = _check(text, self.nll[row], self.coded(row), self.unscored[row])
+        return check == int(self.checks[row])

@@ -59,6 +59,7 @@ def exclusively(name: str, folder: Path) -> Iterator[None]:
     """Waits until no other process is at `name`, which may be an item of `share`."""
     (folder / ".locks").mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".locks" / name):
+        _remove_torn(name, folder)
         yield
 
 
@@ -68,9 +69,14 @@ def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[s
     try:
         with lock.acquire(timeout=0):
             if not done(name):
-                for left in folder.glob(f".{name}.*.tmp"):
-                    left.unlink(missing_ok=True)  # by a process that was killed
+                _remove_torn(name, folder)
                 make(name)
             return True
     except Timeout:
         return False  # another process is at it
+
+
+def _remove_torn(name: str, folder: Path) -> None:
+    """Removes what a killed process had begun to write."""
+    for torn in folder.glob(f".{name}.*.tmp"):
+        torn.unlink(missing_ok=True)

@@ -44,21 +44,24 @@ def _add_corpus(parser: Any) -> None:
     parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
 
 
-def score(options: Any) -> dict[str, Any]:
-    """Makes the store, or finds it made."""
+def score(options: Any) -> dict[str, Any] | None:
+    """Makes the store, or finds it made; of processes started together the first one says so."""
     from vocagno.stopping import terminable
     from vocagno.training.loading import local_device
-    from vocagno.training.materials import cached_scores, scanned
+    from vocagno.training.materials import cached_scores
+    from vocagno.training.preparing import scanned
 
-    first = os.environ.get("RANK", "0") == "0"  # one of several started together speaks
+    first = os.environ.get("RANK", "0") == "0"
     with terminable():
         corpus = scanned(options.corpus, options.cache, show_progress=first)
         store, made = cached_scores(
             options.teacher, corpus, options.cache, local_device(),
             show_progress=first, folder=options.out,
         )  # fmt: skip
+    if not first:
+        return None
     unscored = store.manifest.count("unscored_tokens")
-    if unscored and first:
+    if unscored:
         print(
             f"{store.folder}: the teacher gave no finite loss for {unscored:,} tokens of "
             f"{store.manifest.count('unscored_documents'):,} documents; they are stored as "
@@ -80,20 +83,21 @@ def score(options: Any) -> dict[str, Any]:
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows, or finds them made."""
     from vocagno.stopping import terminable
-    from vocagno.training.loading import student_tokenizer
-    from vocagno.training.materials import prepared_rows, scanned
+    from vocagno.training.preparing import prepared_rows, scanned
+    from vocagno.training.student_tokenizer import student_tokenizer
 
     if options.seq_len < 1:
         raise InputError(f"--seq_len must be positive, got {options.seq_len}")
-    workers = len(os.sched_getaffinity(0)) if options.workers is None else options.workers
+    workers = options.workers or _cores()
     if workers < 1:
         raise InputError(f"--workers must be positive, got {workers}")
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
         corpus = scanned(options.corpus, options.cache, show_progress=True)
         rows, made = prepared_rows(
-            corpus, tokenizer, options.seq_len, options.cache, show_progress=True
-        )
+            corpus, tokenizer, options.seq_len, options.cache,
+            show_progress=True, workers=workers,
+        )  # fmt: skip
     return {
         "store": str(rows.folder),
         "documents": corpus.documents,
@@ -102,6 +106,12 @@ def prepare(options: Any) -> dict[str, Any]:
         **made.as_dict(),
         **_peak_memory(),
     }
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _peak_memory() -> dict[str, Any]:

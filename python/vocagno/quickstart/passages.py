@@ -12,10 +12,10 @@ from vocagno.scores import ScoreStore
 from vocagno.token_spans import TokenSpans
 from vocagno.training.data import Collator
 from vocagno.training.guidance import token_weights
-from vocagno.training.loading import StudentTokenizer, student_tokenizer
 from vocagno.training.loop import final_folder
 from vocagno.training.losses import token_nll
 from vocagno.training.materials import cached_scores, teacher_spans
+from vocagno.training.student_tokenizer import StudentTokenizer, student_tokenizer
 
 DOCUMENTS = 3
 LONGEST = 700

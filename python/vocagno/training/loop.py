@@ -30,7 +30,6 @@ from vocagno.training.data import (
 )
 from vocagno.training.isolation import check_isolation
 from vocagno.training.loading import (
-    StudentTokenizer,
     check_positions,
     load_student,
     transformers_tokenizer,
@@ -46,6 +45,7 @@ from vocagno.training.optimization import (
 )
 from vocagno.training.processes import HostSum, agreed
 from vocagno.training.student import SUMS, GuidedStudent
+from vocagno.training.student_tokenizer import StudentTokenizer
 
 
 class Training:

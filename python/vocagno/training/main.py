@@ -79,9 +79,9 @@ def parse(arguments: Sequence[str]) -> tuple[Config, str]:
 def train(config: Config, resolved: str) -> bool:
     """Runs or goes on with a run; True if it is complete."""
     accelerator = start(config)
-    from vocagno.training.loading import student_tokenizer
     from vocagno.training.loop import Training, final_folder
     from vocagno.training.materials import gather_materials
+    from vocagno.training.student_tokenizer import student_tokenizer
 
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)

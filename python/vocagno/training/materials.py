@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 
 from vocagno.config import Config, ConfigError, TeacherConfig
-from vocagno.corpus import Corpus, scan
-from vocagno.progress import Progress
+from vocagno.corpus import Corpus
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.token_spans import TokenSpans
-from vocagno.training.loading import StudentTokenizer, weights_identity
+from vocagno.training.loading import weights_identity
 from vocagno.training.making import Made, store_key
-from vocagno.training.preparing import prepare_corpus, rows_made_from
+from vocagno.training.preparing import prepared_rows, scanned
 from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
+from vocagno.training.student_tokenizer import StudentTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +77,6 @@ def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None
         )
     if show:
         print(f"{missing}; they count as unmapped", file=sys.stderr)
-
-
-def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
-    """The corpus, read once unless that has been done."""
-    with Progress("reading", None, unit="B", show=show_progress) as progress:
-        return scan(corpus, cache, progress.at)
-
-
-def prepared_rows(
-    corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int, cache: Path, *, show_progress: bool
-) -> tuple[RowStore, Made]:
-    """The rows of a corpus out of the cache, packed first if they are not there."""
-    folder = cache / "rows" / store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
-    made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
-    return RowStore(folder), made
 
 
 def cached_scores(

@@ -1,14 +1,27 @@
 """The student's side of a corpus: tokenized once, packed into fixed rows."""
 
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vocagno.corpus import Corpus, CorpusShard
-from vocagno.rows import KIND, VERSION, cut_rows, join_documents, write_rows
-from vocagno.training.loading import StudentTokenizer
-from vocagno.training.making import Advance, Made, StoreKind, make_store
+from vocagno.corpus import Corpus, CorpusShard, scan
+from vocagno.manifest import MANIFEST
+from vocagno.progress import Progress
+from vocagno.rows import KIND, VERSION, RowStore, cut_rows, join_documents, write_rows
+from vocagno.training.making import Advance, Made, StoreKind, make_store, store_key
+from vocagno.training.student_tokenizer import StudentTokenizer, student_tokenizer
 
 ROWS = StoreKind(KIND, VERSION, "preparing")
+
+
+def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
+    """The corpus, read once unless that has been done."""
+    with Progress("reading", None, unit="B", show=show_progress) as progress:
+        return scan(corpus, cache, progress.at)
 
 
 def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
@@ -21,6 +34,27 @@ def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) ->
         "seq_len": seq_len,
         "prompts": corpus.prompt_fingerprint,
     }
+
+
+def prepared_rows(
+    corpus: Corpus,
+    tokenizer: StudentTokenizer,
+    seq_len: int,
+    cache: Path,
+    *,
+    show_progress: bool,
+    workers: int = 1,
+) -> tuple[RowStore, Made]:
+    """The rows of a corpus out of the cache, packed first if they are not there.
+
+    Args:
+        workers: processes that share the shards; the rows are the same for any number.
+    """
+    folder = cache / "rows" / store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
+    with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len):
+        made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
+    return RowStore(folder), made
 
 
 def prepare_corpus(
@@ -48,3 +82,39 @@ def prepare_corpus(
         )  # fmt: skip
 
     return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+
+
+@contextmanager
+def _helpers(count: int, *arguments: Any) -> Iterator[None]:
+    """Processes that do the same beside this one; if one fails, the others do its share."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizers' threads
+    helpers = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
+    before = os.environ.get("RAYON_NUM_THREADS")
+    if helpers and before is None:  # the cores are shared out among the processes
+        os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // (count + 1)))
+    try:
+        for helper in helpers:
+            helper.start()
+    finally:
+        if helpers and before is None:
+            del os.environ["RAYON_NUM_THREADS"]
+    try:
+        yield
+    finally:
+        for helper in helpers:
+            helper.terminate()
+            helper.join()
+
+
+def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int) -> None:
+    """A helper; it ends with the process that started it, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    tokenizer = student_tokenizer(source, eos)
+    prepared_rows(scan(corpus, cache), tokenizer, seq_len, cache, show_progress=False)
