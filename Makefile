@@ -6,7 +6,7 @@ RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.t
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help quickstart test test-rust test-python lint format bench instructions fuzz clean
+.PHONY: help quickstart test test-rust test-python lint format bench bench-scores instructions fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -50,6 +50,17 @@ BENCH := benches/results/$(shell date +%Y-%m-%d)-benchmarks
 bench: $(VENV)/.built ## every aligner beside ours; writes a page and the README's table. TRL and spacy-alignments: if installed
 	$(BIN)/pytest -q benches --benchmark-json=target/bench.json --benchmark-max-time=0.5 --benchmark-quiet
 	$(BIN)/python benches/report.py target/bench.json $(BENCH).md --readme README.md
+
+# The corpus and the tokenizers are yours; TEACHER is a model's folder, GGUF the name of a file in it, if its weights are one.
+SCORES := benches/results/$(shell date +%Y-%m-%d)-scores.jsonl
+EOS ?= </s>
+
+bench-scores: $(VENV)/.built ## scoring, stores, preparing; writes docs/scores.md. CORPUS=, TEACHER=, GGUF=, TOKENIZER=, TOKENIZERS=, SHAPED=
+	test -n "$(CORPUS)" -a -n "$(TEACHER)" -a -n "$(TOKENIZER)" -a -n "$(TOKENIZERS)" -a -n "$(SHAPED)"
+	$(BIN)/python benches/scoring.py all $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) --tokenizer $(SHAPED) > $(SCORES)
+	$(BIN)/python benches/stores.py all $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) --tokenizer $(TOKENIZER) \
+	  --eos '$(EOS)' --tokenizers $(TOKENIZERS) >> $(SCORES)
+	$(BIN)/python benches/scores_page.py $(SCORES) docs/scores.md
 
 instructions: ## counts the kernels' instructions under valgrind, against their bounds
 	cargo build --quiet --release --package vocagno --example kernels

@@ -190,10 +190,11 @@ def tiny_llama(vocab_size, seed=0, **options):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, **options,
-    )  # fmt: skip
+    sizes = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1,
+    }  # fmt: skip
+    config = LlamaConfig(vocab_size=vocab_size, **{**sizes, **options})
     return LlamaForCausalLM(config).eval()
 
 

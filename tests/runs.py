@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -66,6 +67,20 @@ def environment(**extra):
     return clean | {
         "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
     } | extra  # fmt: skip
+
+
+def train_here(path, *arguments):
+    """In this process, which is quicker than starting one."""
+    from accelerate.state import AcceleratorState
+
+    from vocagno.training.main import main
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return main(["--config", str(path), *map(str, arguments)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(processes, script, *arguments, check=True, timeout=300, **extra):

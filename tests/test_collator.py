@@ -66,7 +66,7 @@ def check_one_row():
     assert tensors["reasons"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 1, 1, 1]]
     assert counts_of(batch) == {
         "predicted": 8, "kept": 2 + 3, "with_text": 5, "mapped": 5, "scorable": 5, "scored": 5,
-        "special": 3, "truncated": 0, "hole": 0, "unscored": 0,
+        "special": 3, "truncated": 0, "hole": 0, "unscored": 0, "missing": 0,
     }  # fmt: skip
 
 

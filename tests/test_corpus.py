@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import vocagno.corpus
 from conftest import write_corpus
 from vocagno.corpus import scan, text_hash
-from vocagno.corpus_sources import CorpusError
+from vocagno.documents import CorpusError
 
 TEXTS = ["first", "zweites ü", "", "line\u2028separators\u0085stay\ninside", "fifth"]
 
@@ -168,7 +169,7 @@ def test_prompts_and_completions(tmp_path, kind):
     ("name", "make", "words"),
     [
         ("x.csv", lambda path: path.write_text("text\na"), r"expected a file named \.jsonl"),
-        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "not a whole Parquet file"),
+        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "damaged or cut short"),
         ("x.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "column `text`"),
         (
             "x.parquet",
@@ -203,3 +204,28 @@ def test_a_text_that_changes_under_way_is_named(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"first", b"other"))
     with pytest.raises(CorpusError, match=r"a\.jsonl: has changed since it was read"):
         corpus.read(corpus.shards[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files by /proc")
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "zst", "parquet"])
+def test_no_file_of_many_stays_open(tmp_path, kind):
+    for number in range(30):
+        (tmp_path / f"{number}").mkdir()
+        made = Path(write_as(tmp_path / f"{number}", kind, TEXTS))
+        made.rename(tmp_path / f"{number:02}{''.join(made.suffixes)}")
+        (tmp_path / f"{number}").rmdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    corpus = scan(tmp_path, tmp_path.parent / f"{tmp_path.name}-cache")
+    for shard in corpus.shards:
+        corpus.read(shard)
+    assert len(corpus.shards) == 30
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_damaged_index_is_made_again(tmp_path):
+    path, cache = write_corpus(tmp_path / "a.jsonl", TEXTS), tmp_path / "cache"
+    expected = scan(path, cache).shards
+    (index,) = (cache / "corpora").glob("*.json")
+    for damaged in (b"", b"[]", index.read_bytes().replace(b"0", b"1", 1)):
+        index.write_bytes(damaged)
+        assert scan(path, cache).shards == expected

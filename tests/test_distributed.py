@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import TEXTS, write_corpus
+from conftest import TEXTS, tiny_llama, write_corpus
 from runs import TRAIN, final_weights, metrics, run, write_config
 
 SCRIPTS = Path(__file__).parent / "distributed"
@@ -100,3 +101,28 @@ def test_two_processes_log_what_one_does(tmp_path, config):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert mine["kept_fraction"] == theirs["kept_fraction"]
     assert final_weights(tmp_path / "two").keys() == final_weights(tmp_path / "one").keys()
+
+
+def test_processes_hold_one_teacher_between_them(tmp_path, tokenizers):
+    """Tensor parallelism as transformers does it: the scores of one process that holds it whole."""
+    from vocagno.scores import ScoreStore
+
+    teacher = tmp_path / "teacher"
+    size = tokenizers["byte-level"].get_vocab_size()
+    tiny_llama(size, num_key_value_heads=2).save_pretrained(teacher)
+    tokenizers["byte-level"].save(str(teacher / "tokenizer.json"))
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    stores = []
+    for processes, options in ((1, ()), (2, ("--teacher.tensor_parallel", "true"))):
+        store = tmp_path / f"store{processes}"
+        arguments = ("score", corpus, "--out", store, "--cache", tmp_path / "cache", "--json")
+        command = (SCRIPTS / "command.py", *arguments, "--teacher.model", teacher, *options)
+        for _ in range(2):  # the second time all is there
+            result = run(processes, *command)
+            assert result.stdout.count("{") == 1
+        stores.append(ScoreStore(store))
+    whole, split = stores
+    assert split.manifest.made_from == whole.manifest.made_from
+    for index in range(len(TEXTS)):
+        ours, expected = split.document(index), whole.document(index)
+        np.testing.assert_allclose(ours.nll, expected.nll, atol=4e-3)

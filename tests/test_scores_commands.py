@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from conftest import TEXTS, write_corpus
 from test_faults import contents
 from vocagno.cli import main
 from vocagno.corpus import text_hash
-from vocagno.manifest import finish_store
+from vocagno.manifest import Manifest, check_names
 from vocagno.score_statistics import EDGES, QUANTILES
-from vocagno.scores import DocumentScores, ScoreStore, write_scores
+from vocagno.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.shards import StoreError
+from vocagno.store import finish_store
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_info_counts_as_numpy_does(tmp_path, capsys):
     for part in (0, 2):
         hashes = [text_hash(str(part + i)) for i in range(2)]
         write_scores(store / f"s{part}.arrow", hashes, documents[part : part + 2], {"teacher": "t"})
-    finish_store(store, ["s0", "s2"])
+    finish_store(store, ["s0", "s2"], ScoreShard, "documents")
     found = result(capsys, "scores", "info", store)
     flat = np.concatenate([document.nll for document in documents]).astype(np.float64)
     scored = flat[~np.isnan(flat)]
@@ -82,7 +85,7 @@ def test_a_store_without_a_single_loss(tmp_path, capsys):
     spans = np.array([[0, 1]], np.int32)
     scores = [DocumentScores(spans, np.full(1, np.nan, np.float16))]
     write_scores(tmp_path / "s.arrow", [text_hash("a")], scores, {"teacher": "t"})
-    finish_store(tmp_path, ["s"])
+    finish_store(tmp_path, ["s"], ScoreShard, "documents")
     assert result(capsys, "scores", "info", tmp_path)["losses"] == {"scored": 0, "without": 1}
     assert main(["scores", "info", str(tmp_path)]) == 0
 
@@ -104,6 +107,19 @@ def test_damage_is_named_removed_and_made_again(made, capsys):
     assert "removed 2 shards; run `vocagno score` again" in capsys.readouterr().err
     assert main(score) == 0
     assert json.loads(capsys.readouterr().out)["shards_made"] == 2
+    assert contents(store) == whole
+
+
+def test_a_store_whose_copy_was_broken_off_is_completed(made, capsys):
+    store, score = made
+    whole = contents(store)
+    (store / "shard-00002.arrow").unlink()
+    (store / "shard-00004.arrow").write_bytes(whole["shard-00004.arrow"][:900])
+    capsys.readouterr()
+    assert main(score) == 0
+    captured = capsys.readouterr()
+    assert "2 shards are missing or cut short, and made again" in captured.err
+    assert json.loads(captured.out)["shards_made"] == 2
     assert contents(store) == whole
 
 
@@ -163,7 +179,7 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypa
     assert main(["scores", "export", str(store), "--out", str(parquet)]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert main(["scores", "import", str(parquet), "--out", str(store)]) == 2
-    assert "holds a store already" in capsys.readouterr().err
+    assert "is not empty; name a new folder for the import" in capsys.readouterr().err
 
 
 def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
@@ -190,3 +206,20 @@ def test_what_is_no_store_is_refused(command, tmp_path, capsys):
     more = ["--out", str(tmp_path / "out")] if command == "export" else []
     assert main(["scores", command, str(tmp_path / "none"), *more]) == 2
     assert "this store of scores does not exist" in capsys.readouterr().err
+
+
+def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys):
+    store, _ = made
+    manifest = Manifest.load(store, "scores", 2)
+    entries = [replace(manifest.shards[0], name="../../elsewhere"), *manifest.shards[1:]]
+    Manifest("scores", 2, manifest.made_from, entries).save(store)
+    assert main(["scores", "verify", str(store), "--discard"]) == 2
+    assert "names of shards are doubled or no names" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="doubled"):
+        check_names(["a", "a"], tmp_path)
+
+
+def test_a_teacher_between_processes_needs_a_launcher(made, tmp_path, capsys):
+    _, score = made
+    assert main([*score, "--out", str(tmp_path / "new"), "--teacher.tensor_parallel", "true"]) == 2
+    assert "teacher.tensor_parallel: needs a launcher" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from vocagno.corpus import scan
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.token_spans import TokenizedTexts
-from vocagno.training import head, scorer, scoring
+from vocagno.training import head, loading, scorer, scoring
 from vocagno.training.head import (
     UnsupportedModelError,
     chunked_nll,
@@ -364,3 +364,43 @@ def test_a_head_that_is_offloaded_is_refused(teacher_model):
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
     with pytest.raises(UnsupportedModelError, match=r"teacher\.device_map more memory"):
         language_head(model)
+
+
+def test_nothing_else_is_made_where_something_is_being_made(teacher_model, tmp_path, monkeypatch):
+    """A run that has no shard yet, and one with another setting in the same folder."""
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "write_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scored_store(tmp_path / "store", corpus, config, spans)
+    shorter = TeacherConfig(model=str(teacher_model), context=600)
+    with pytest.raises(StoreError, match=r"scores of another context .* are being made here"):
+        scored_store(tmp_path / "store", corpus, shorter, spans)
+    assert len(scored_store(tmp_path / "store", corpus, config, spans)) == len(TEXTS)
+
+
+def test_two_files_of_one_hub_repository_are_two_teachers(tmp_path, monkeypatch):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+
+    def cached(name, file):
+        return f"/cache/models--x--y/snapshots/{commit}/{file}"
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached)
+    names = [
+        loading.weights_identity(TeacherConfig(model="x/y", gguf_file=file), tmp_path)
+        for file in (None, "q4.gguf", "q8.gguf")
+    ]
+    assert names == [f"x/y@{commit}", f"x/y@{commit}/q4.gguf", f"x/y@{commit}/q8.gguf"]
+
+
+def test_a_context_without_room_is_refused(teacher_model):
+    with pytest.raises(ConfigError, match=r"min_context 39 leaves no room in teacher\.context 40"):
+        scoring.load_teacher_of(
+            TeacherConfig(model=str(teacher_model), context=40, min_context=39),
+            TwoPrefixTokens(teacher_model), CPU,
+        )  # fmt: skip
+
+
+class TwoPrefixTokens(TokenSpans):
+    prefix_ids = (1, 2)

@@ -82,12 +82,19 @@ class TeacherConfig:
     """Attention implementation, as transformers names it; default: the model's own choice."""
     device_map: str | None = None
     """How a teacher too large for one device is spread (auto, balanced, ...); start one process."""
+    tensor_parallel: bool = False
+    """Whether all processes of a launch hold one teacher between them, each a part of every layer;
+    otherwise each holds the teacher whole, and they share the corpus."""
 
     def __post_init__(self) -> None:
         _require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
         _require(
             0 < self.min_context < self.context,
             f"teacher.min_context must be in [1, {self.context}), got {self.min_context}",
+        )
+        _require(
+            not (self.tensor_parallel and self.device_map),
+            "teacher.tensor_parallel: cannot be had together with teacher.device_map",
         )
         _require(
             self.batch_tokens >= 1,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vocagno.corpus_sources import CorpusError, Document, Place, Source, open_sources
+from vocagno.corpus_sources import Place, Source, open_sources
+from vocagno.documents import CorpusError, Document
 from vocagno.files import digest, write_json
 from vocagno.sharing import share
 
@@ -95,7 +96,10 @@ class Corpus:
         if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
             shard.text_hash, shard.prompt_hash,
         ):  # fmt: skip
-            raise CorpusError(f"{source.name}: has changed since it was read; run again")
+            raise CorpusError(
+                f"{source.name}: has changed since it was read; run again (if its size and time "
+                "are what they were, delete `corpora` in the cache first)"
+            )
         return ShardTexts([document.text for document in found], hashes, prompts)
 
 
@@ -151,14 +155,24 @@ def _kept(
     keys = [digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, s.identity()])) for s in sources]
     by_key = dict(zip(keys, sources, strict=True))
 
-    def make(key: str) -> None:
-        write_json(folder / f"{key}.json", [asdict(cut) for cut in cuts_of(by_key[key])])
+    found: dict[str, list[Cut]] = {}
 
-    share(list(by_key), folder, done=lambda key: (folder / f"{key}.json").is_file(), make=make)
-    return [
-        [Cut(**entry) for entry in json.loads((folder / f"{key}.json").read_bytes())]
-        for key in keys
-    ]
+    def make(key: str) -> None:
+        cuts = [asdict(cut) for cut in cuts_of(by_key[key])]
+        write_json(folder / f"{key}.json", {"cuts": cuts, "check": digest(json.dumps(cuts))})
+
+    def done(key: str) -> bool:
+        """Whether an index is there and whole; keeps what it says."""
+        try:
+            index = json.loads((folder / f"{key}.json").read_bytes())
+            if index["check"] == digest(json.dumps(index["cuts"])):
+                found[key] = [Cut(**cut) for cut in index["cuts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return key in found
+
+    share(list(by_key), folder, done=done, make=make, report=done)
+    return [found[key] for key in keys]
 
 
 def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:

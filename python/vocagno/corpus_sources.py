@@ -6,14 +6,13 @@ holds one document or (a blank line) none.
 
 import gzip
 import io
-import json
 import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from vocagno.errors import InputError
+from vocagno.documents import CorpusError, Document, document_of, json_document
 
 DATASETS = "datasets:"
 """What a corpus begins with that is a name for the `datasets` library."""
@@ -21,18 +20,6 @@ DATASETS = "datasets:"
 _LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _SUFFIXES = (*_LINES, ".parquet", ".txt")
 _ROWS_AT_ONCE = 1024
-
-
-class CorpusError(InputError):
-    """A corpus that cannot be read; names file and line."""
-
-
-class Document(NamedTuple):
-    """One document."""
-
-    text: str
-    prompt_bytes: int = 0
-    """How much of the text, in UTF-8 bytes, is a prompt, which is read and not learnt."""
 
 
 class Place(NamedTuple):
@@ -74,7 +61,7 @@ def open_sources(corpus: str | Path) -> list[Source]:
         files = [entry for entry in entries if entry.is_file() and entry.name.endswith(_SUFFIXES)]
         if not files:
             raise CorpusError(f"{path}: a folder without {', '.join(_SUFFIXES)} files")
-        if others := [entry.name for entry in entries if entry not in files]:
+        if others := [entry.name for entry in sorted({*entries} - {*files})]:
             print(
                 f"{path}: not read, being no {', '.join(_SUFFIXES)} file: {', '.join(others)}",
                 file=sys.stderr,
@@ -97,10 +84,27 @@ def open_sources(corpus: str | Path) -> list[Source]:
     return [*sources, TextFilesSource(path, texts)] if texts else sources
 
 
-class LinesSource:
+class _OneOpen:
+    """A source whose file stays open between reads, so that one that is entered where the last read
+    ended goes on there. Of all such sources one is open at a time."""
+
+    _open: ClassVar["_OneOpen | None"] = None
+
+    def _take_turn(self) -> None:
+        if _OneOpen._open is not None and _OneOpen._open is not self:
+            _OneOpen._open.close()
+        _OneOpen._open = self
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        raise NotImplementedError
+
+
+class LinesSource(_OneOpen):
     """JSON Lines, plain, .gz or .zst: `{"text": ...}` or `{"prompt": ..., "completion": ...}`.
 
-    Other fields are ignored. Lines end in LF alone (texts may hold U+2028).
+    Other fields are ignored. Lines end in LF alone (texts may hold U+2028). A packed file is
+    unpacked once if its shards are read in order, and not from the start for each.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,15 +126,21 @@ class LinesSource:
             while line := self._file.readline():
                 record, self._at = record + 1, self._at + len(line)
                 where = f"{self.path}, line {record}"
-                document = _json_document(line, where) if line.strip() else None
+                document = json_document(line, where) if line.strip() else None
                 yield Place(record, self._at), document
         except (OSError, EOFError, zlib.error) as error:
-            raise CorpusError(f"{self.path}: the file is damaged or cut short: {error}") from error
+            raise _unreadable(self.path, error) from error
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
     def _go_to(self, offset: int) -> None:
-        """The file stays open, so that a packed one is unpacked once if its shards are read in
-        order, and not from the start for each."""
+        self._take_turn()
         if self._file is None or self._at > offset:
+            self.close()
             self._file, self._at = self._opened(), 0
         if self._file.seekable():
             self._file.seek(offset)
@@ -151,11 +161,13 @@ class LinesSource:
         return self.path.open("rb")
 
 
-class ParquetSource:
+class ParquetSource(_OneOpen):
     """Parquet with a column `text`, or `prompt` and `completion`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._rest: Iterator[tuple[Place, Document]] | None = None
+        self._at = Place()
 
     @property
     def name(self) -> str:
@@ -166,26 +178,39 @@ class ParquetSource:
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
+
+        self._take_turn()
+        if self._rest is None or self._at != place:
+            self._rest = self._from(place.record)
+        try:
+            for after, document in self._rest:
+                self._at = after
+                yield after, document
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            raise _unreadable(self.path, error) from error
+        self.close()
+
+    def close(self) -> None:
+        self._rest = None
+
+    def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
+        """Enters the row group that holds a row, and decodes it up to there."""
         import pyarrow.parquet as pq
 
-        try:
-            with pq.ParquetFile(self.path) as file:
-                columns = _columns(file.schema_arrow.names, self.name)
-                first, group = 0, 0
-                while group < file.num_row_groups:
-                    rows = file.metadata.row_group(group).num_rows
-                    if first + rows > place.record:
-                        break
-                    first, group = first + rows, group + 1
-                groups = list(range(group, file.num_row_groups))
-                batches = file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ()
-                for batch in batches:
+        with pq.ParquetFile(self.path) as file:
+            columns = _columns(file.schema_arrow.names, self.name)
+            first, group = 0, 0
+            while group < file.num_row_groups:
+                rows = file.metadata.row_group(group).num_rows
+                if first + rows > record:
+                    break
+                first, group = first + rows, group + 1
+            groups = list(range(group, file.num_row_groups))
+            for batch in file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ():
+                if first + batch.num_rows > record:
                     values = [batch.column(column).to_pylist() for column in columns]
-                    skipped = max(0, place.record - first)
-                    yield from _rows(columns, values, first, skipped, self.name)
-                    first += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise CorpusError(f"{self.path}: not a whole Parquet file: {error}") from error
+                    yield from _rows(columns, values, first, max(0, record - first), self.name)
+                first += batch.num_rows
 
 
 class TextFilesSource:
@@ -243,6 +268,12 @@ class DatasetSource:
             yield from _rows(self._columns, values, first, 0, self.name)
 
 
+def _unreadable(path: Path, error: Exception) -> CorpusError:
+    if isinstance(error, OSError) and error.errno is not None:
+        return CorpusError(f"{path}: cannot be read: {error}")
+    return CorpusError(f"{path}: the file is damaged or cut short: {error}")
+
+
 def _stamp(path: Path) -> list[Any]:
     stat = path.stat()
     return [str(path), stat.st_size, stat.st_mtime_ns]
@@ -264,37 +295,4 @@ def _rows(
         if index >= skipped:
             record = first + index + 1
             fields = dict(zip(columns, cells, strict=True))
-            yield Place(record), _document(fields, f"{where}, row {record}")
-
-
-def _json_document(line: bytes, where: str) -> Document:
-    try:
-        entry = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: not JSON in UTF-8 ({error})") from error
-    if not isinstance(entry, dict) or ("text" not in entry and "completion" not in entry):
-        raise CorpusError(
-            f"{where}: expected an object with a `text`, or a `prompt` and a `completion`, got "
-            f"{line[:60]!r}"
-        )
-    return _document(entry, where)
-
-
-def _document(fields: dict[str, Any], where: str) -> Document:
-    if "text" in fields:
-        return Document(_checked(fields["text"], "text", where))
-    prompt = _checked(fields.get("prompt"), "prompt", where)
-    completion = _checked(fields["completion"], "completion", where)
-    return Document(prompt + completion, len(prompt.encode()))
-
-
-def _checked(text: Any, name: str, where: str) -> str:
-    if not isinstance(text, str):
-        raise CorpusError(f"{where}: `{name}` must be a string, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{where}: `{name}` holds a lone surrogate at character {error.start}"
-        ) from error
-    return text
+            yield Place(record), document_of(fields, f"{where}, row {record}")

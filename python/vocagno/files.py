@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and hashes that name what they were made from."""
 
+import errno
 import hashlib
 import json
 import os
@@ -38,6 +39,9 @@ def flush_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
     finally:
         os.close(descriptor)
 

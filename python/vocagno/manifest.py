@@ -1,13 +1,12 @@
 """The manifest that makes a folder of shards a store: what they are, and their hashes."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vocagno.files import digest, file_digest, write_json
-from vocagno.shards import Description, Frame, Shard, StoreError
+from vocagno.shards import Frame, Shard, StoreError
 
 MANIFEST = "manifest.json"
 
@@ -27,6 +26,10 @@ class Entry:
 
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name}.arrow"
+
+    def is_there(self, file: Path) -> bool:
+        """Whether the file is there, and as large as it was."""
+        return file.is_file() and file.stat().st_size == self.bytes
 
     def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
         """The shard itself.
@@ -98,35 +101,25 @@ class Manifest:
         entries = [
             Entry(**{**entry, "frame": Frame(**entry["frame"])}) for entry in fields["shards"]
         ]
+        check_names([entry.name for entry in entries], path)
         return cls(found_kind, found_version, fields["made_from"], entries)
+
+
+def check_names(names: list[str], where: Path) -> None:
+    """Refuses names of shards that would lead out of a store's folder, or to one shard twice.
+
+    Raises: StoreError.
+    """
+    bad = [name for name in names if Path(name).name != name or name.startswith(".")]
+    if bad or len(set(names)) != len(names):
+        raise StoreError(f"{where}: names of shards are doubled or no names ({bad[:1]})")
 
 
 def _check(fields: dict[str, Any]) -> str:
     return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
-def entry_of(folder: Path, name: str) -> tuple[Entry, Description]:
-    """A manifest's entry for a shard as it is now, which is read whole for it."""
-    path = folder / f"{name}.arrow"
-    shard = Shard(path)
-    what = shard.description
-    file_hash = file_digest(path)
-    entry = Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())
-    return entry, what
-
-
-def finish_store(folder: Path, names: Sequence[str]) -> None:
-    """Writes the manifest once all shards are there; any process may, and may again.
-
-    Raises: StoreError if the shards do not belong together.
-    """
-    entries, identity = [], None
-    for name in names:
-        entry, what = entry_of(folder, name)
-        identity = identity or (what.kind, what.version, what.made_from)
-        if (what.kind, what.version, what.made_from) != identity:
-            raise StoreError(f"{entry.file(folder)}: not of one store with {names[0]}")
-        entries.append(entry)
-    if identity is None:
-        raise ValueError("a store needs a shard")
-    Manifest(*identity, entries).save(folder)
+def entry_of(name: str, shard: Shard) -> Entry:
+    """A manifest's entry for a shard as it is now; its file is read whole."""
+    what, file_hash = shard.description, file_digest(shard.path)
+    return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())

@@ -191,6 +191,7 @@ class RowStore(ShardedStore["RowsShard"]):
         count = self.manifest.count("documents")
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
         for shard in self.shards():
+            shard.check("row")
             numbers = shard.documents.values
             hashes[numbers] = shard.text_hashes.values
             np.add.at(tokens, numbers, shard.num_tokens.values)
@@ -202,8 +203,9 @@ class RowsShard(RowShard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
-        self._ids = self.values("ids").reshape(len(self), -1)
-        self._lengths = self.values("length").reshape(len(self), -1)
+        width = self.batch.schema.field("ids").type.list_size
+        self._ids = self.values("ids").reshape(len(self), width)
+        self._lengths = self.values("length").reshape(len(self), width)
         self._checks = self.values("check")
         self.documents = self.lists("document")
         self.text_hashes = self.lists("text_hash")
@@ -225,6 +227,12 @@ class RowsShard(RowShard):
     def is_whole(self, row: int) -> bool:
         """Whether a row agrees with its checksum."""
         return self._read(row) is not None
+
+    def is_consistent(self) -> bool:
+        """Whether rows and tokens are as many as the description says."""
+        counts = self.description.counts
+        tokens = int(self.num_tokens.values.sum(dtype=np.int64)) - len(self)
+        return (counts["rows"], counts["tokens"]) == (len(self), tokens)
 
     def _read(self, index: int) -> Row | None:
         """A row, or None if it is damaged."""

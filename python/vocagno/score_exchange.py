@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vocagno.files import appearing
-from vocagno.manifest import MANIFEST, Entry, finish_store
+from vocagno.manifest import Entry, check_names
 from vocagno.score_statistics import Losses
-from vocagno.scores import KIND, VERSION, DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, ScoreStore, write_scores
 from vocagno.shards import StoreError
 from vocagno.span_codec import decode_spans
+from vocagno.store import finish_store
 
 SHARDS_PER_FILE = 256
 CARD = "README.md"
@@ -58,7 +59,8 @@ def export_scores(
         part = entries[start : start + SHARDS_PER_FILE]
         with appearing(path) as file, _writer(file, store, part) as writer:
             for index in range(start, start + len(part)):
-                writer.write_table(_table(store, index))
+                table = _table(store, index)
+                writer.write_table(table, row_group_size=max(1, len(table)))
                 advance(index + 1)
         files.append(path)
     with appearing(folder / CARD) as file:
@@ -86,10 +88,8 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
 def _table(store: ScoreStore, index: int) -> pa.Table:
     """A shard as rows of the Parquet file."""
     shard: ScoreShard = store.shard(index)
+    shard.check("document")
     rows = range(len(shard))
-    for row in rows:
-        if not shard.is_whole(row):
-            raise StoreError(f"{shard.path}: document {row} of this shard is damaged")
     spans = [decode_spans(shard.coded(row)) for row in rows]
     columns = [
         [bytes(text).hex() for text in shard.text_hashes.tolist()],
@@ -110,8 +110,8 @@ def import_scores(
 
     Raises: StoreError for files that are missing, damaged, of several stores, or no export.
     """
-    if (store / MANIFEST).exists():
-        raise StoreError(f"{store}: holds a store already; name a new folder for the import")
+    if store.exists() and any(store.iterdir()):
+        raise StoreError(f"{store}: is not empty; name a new folder for the import")
     names: list[str] = []
     made_from: dict[str, Any] | None = None
     for path in _exported(folder):
@@ -124,11 +124,12 @@ def import_scores(
             if made_from is not None and about["made_from"] != made_from:
                 raise StoreError(f"{path}: not of one store with the files before it")
             made_from = about["made_from"]
+            check_names(names + [what["name"] for what in about["shards"]], path)
             for group, what in enumerate(about["shards"]):
                 _import_shard(file.read_row_group(group), store, what, about["made_from"], path)
                 names.append(what["name"])
                 advance(len(names))
-    finish_store(store, names)
+    finish_store(store, names, ScoreShard, UNIT)
     return ScoreStore(store)
 
 

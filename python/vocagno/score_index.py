@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from vocagno.rows import RowStore
 from vocagno.scores import DocumentScores, ScoreStore
 
-_NOTHING = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
+NOT_SCORED = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
+"""Stands for a document that has no scores."""
 
 
 class MatchedScores:
@@ -36,11 +37,15 @@ class MatchedScores:
         """As `ScoreStore.piece`, of a document of the rows."""
         if self._places is not None:
             document = int(self._places[document])
-        return self.store.piece(document, first_byte, end_byte) if document >= 0 else _NOTHING
+        return self.store.piece(document, first_byte, end_byte) if document >= 0 else NOT_SCORED
 
 
 def _hashes(scores: ScoreStore) -> NDArray[Any]:
-    return np.concatenate([shard.text_hashes for shard in scores.shards()])
+    found = []
+    for shard in scores.shards():
+        shard.check("document")
+        found.append(shard.text_hashes)
+    return np.concatenate(found)
 
 
 def _places(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64]:

@@ -182,3 +182,14 @@ class ScoreShard(RowShard):
         text = self.text_hashes[row].tobytes()
         check = _check(text, self.nll[row], self.coded(row), self.unscored[row])
         return check == int(self.checks[row])
+
+    def is_consistent(self) -> bool:
+        """Whether the description counts and names what the shard holds."""
+        counts = {
+            "documents": len(self),
+            "tokens": len(self.nll.values),
+            "unscored_documents": int((self.unscored > 0).sum()),
+            "unscored_tokens": int(self.unscored.sum()),
+        }
+        named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
+        return (counts, named) == (self.description.counts, self.description.text_hash)

@@ -85,10 +85,12 @@ class Shard:
             raise StoreError(f"{path}: the shard is missing; make the store again") from None
         except StoreError:
             raise
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"{path}: not a complete vocagno shard ({error}); delete it and make it again"
-            ) from error
+        except OSError as error:
+            if error.errno is None:  # pyarrow's, for a file of another form
+                raise _not_whole(path, error) from error
+            raise StoreError(f"{path}: cannot be read: {error}") from error
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise _not_whole(path, error) from error
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -127,6 +129,12 @@ class Shard:
         """A column of lists."""
         offsets = self.batch.column(column).offsets.to_numpy(zero_copy_only=True)
         return Lists(offsets, self.values(column))
+
+
+def _not_whole(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"{path}: not a complete vocagno shard ({error}); delete it and make the store again"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ process had claimed is free again. Nobody waits inside a collective: who finds n
 again after a while.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 POLL_SECONDS = 0.2
+LOCKS = ".locks"
+"""Folder in that of the items, with a file for each."""
 
 
 def share(
@@ -22,7 +25,7 @@ def share(
     *,
     done: Callable[[str], bool],
     make: Callable[[str], None],
-    report: Callable[[str], None] = lambda name: None,
+    report: Callable[[str], object] = lambda name: None,
 ) -> None:
     """Returns when every item is done, by this process or another.
 
@@ -33,7 +36,7 @@ def share(
         make: does one item; what it raises is raised here, and the item stays free for others.
         report: is told of each item once, when it is known to be done.
     """
-    (folder / ".locks").mkdir(parents=True, exist_ok=True)
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     waiting: deque[str] = deque()
     for name in names:
         if done(name):
@@ -57,23 +60,34 @@ def share(
 @contextmanager
 def exclusively(name: str, folder: Path) -> Iterator[None]:
     """Waits until no other process is at `name`, which may be an item of `share`."""
-    (folder / ".locks").mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".locks" / name):
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / LOCKS / name):
         _remove_torn(name, folder)
         yield
 
 
 def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:
     """Does one item unless it is done or another process has it; True if it is done now."""
-    lock = FileLock(folder / ".locks" / name)
+    lock = FileLock(folder / LOCKS / name)
     try:
-        with lock.acquire(timeout=0):
-            if not done(name):
-                _remove_torn(name, folder)
-                make(name)
-            return True
+        lock.acquire(timeout=0)
     except Timeout:
         return False  # another process is at it
+    try:
+        _look_again(folder)
+        if not done(name):
+            _remove_torn(name, folder)
+            make(name)
+        return True
+    finally:
+        lock.release()
+
+
+def _look_again(folder: Path) -> None:
+    """Opens the folder: a network file system may remember that a file was not there, and asks the
+    server about a folder that is opened."""
+    with os.scandir(folder) as entries:
+        next(entries, None)
 
 
 def _remove_torn(name: str, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """A finished store: shards behind a manifest, opened when first used."""
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from vocagno.files import file_digest
-from vocagno.manifest import Entry, Manifest
+from vocagno.manifest import Entry, Manifest, entry_of
 from vocagno.shards import Shard, StoreError
+
+_REMEDY = "delete the shard and the manifest, and make the store again (the other shards stay)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,22 @@ class RowShard(Shard):
         """Whether a row agrees with its checksum."""
         raise NotImplementedError
 
+    def is_consistent(self) -> bool:
+        """Whether the description agrees with what the shard holds."""
+        raise NotImplementedError
+
+    def check(self, unit: str) -> None:
+        """Reads everything. Raises: StoreError naming the first row (of what: `unit`) that is
+        damaged, or the description."""
+        damaged = (row for row in range(len(self)) if not self.is_whole(row))
+        if (row := next(damaged, None)) is not None:
+            raise StoreError(f"{self.path}: {unit} {row} of this shard is damaged; {_REMEDY}")
+        if not self.is_consistent():
+            raise StoreError(f"{self.path}: the shard's description is damaged; {_REMEDY}")
+
+
+_MOST_OPEN = 4096
+"""Shards of a store that stay mapped; systems allow a process some 65,000 mappings."""
 
 AnyShard = TypeVar("AnyShard", bound=RowShard)
 
@@ -48,8 +66,8 @@ class ShardedStore(Generic[AnyShard]):
         self._unit = unit
         self._shard_type = shard_type
         self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
-        self.shard = lru_cache(maxsize=None)(self._open)
-        """Shard `number`, opened once."""
+        self.shard = lru_cache(_MOST_OPEN)(self._open)
+        """Shard `number`, which stays open until many others were used since."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
         """Worker processes open the files themselves; a mapped shard would be sent as a copy."""
@@ -108,6 +126,34 @@ class ShardedStore(Generic[AnyShard]):
         except StoreError as error:
             yield str(error)
             return
+        unit = self._unit.removesuffix("s")
         for row in range(len(shard)):
             if not shard.is_whole(row):
-                yield f"{shard.path}: {self._unit.removesuffix('s')} {row} of this shard is damaged"
+                yield f"{shard.path}: {unit} {row} of this shard is damaged"
+        if not shard.is_consistent():
+            yield f"{shard.path}: the shard's description is damaged"
+
+
+def finish_store(
+    folder: Path, names: Sequence[str], shard_type: type[RowShard], unit: str
+) -> Manifest:
+    """Writes the manifest once all shards are there; any process may, and may again.
+
+    Every row is compared with its checksum first, so that the hashes are of what was meant.
+
+    Raises: StoreError if a shard is damaged, or does not belong with the others.
+    """
+    entries, identity = [], None
+    for name in names:
+        shard = shard_type(folder / f"{name}.arrow")
+        shard.check(unit.removesuffix("s"))
+        what = shard.description
+        identity = identity or (what.kind, what.version, what.made_from)
+        if (what.kind, what.version, what.made_from) != identity:
+            raise StoreError(f"{shard.path}: not of one store with {names[0]}")
+        entries.append(entry_of(name, shard))
+    if identity is None:
+        raise ValueError("a store needs a shard")
+    manifest = Manifest(*identity, entries)
+    manifest.save(folder)
+    return manifest

@@ -91,6 +91,8 @@ def prepare(options: Any) -> dict[str, Any]:
     workers = options.workers or _cores()
     if workers < 1:
         raise InputError(f"--workers must be positive, got {workers}")
+    threads = max(1, _cores() // workers)  # of each process, unless the user said otherwise
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
         corpus = scanned(options.corpus, options.cache, show_progress=True)
@@ -115,11 +117,8 @@ def _cores() -> int:
 
 
 def _peak_memory() -> dict[str, Any]:
-    """Of this process and, each by itself, of those that it started; nothing on Windows."""
-    if sys.platform == "win32":
-        return {}
-    import resource
+    """Of this process, not of those that it started."""
+    from vocagno.memory import peak_megabytes
 
-    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    kilobytes = max(resource.getrusage(who).ru_maxrss for who in whose)
-    return {"peak_memory_mb": round(kilobytes / 1024)}
+    peak = peak_megabytes()
+    return {} if peak is None else {"peak_memory_mb": round(peak)}

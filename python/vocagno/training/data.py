@@ -17,7 +17,7 @@ from vocagno.alignment import Reason, align, unmapped_reasons
 from vocagno.config import DataConfig, GuidanceConfig, TrainConfig
 from vocagno.reduction import reduce
 from vocagno.rows import Row, RowStore
-from vocagno.score_index import MatchedScores
+from vocagno.score_index import NOT_SCORED, MatchedScores
 from vocagno.scores import DocumentScores, ScoreStore
 from vocagno.training.guidance import IGNORED, count_kept
 from vocagno.training.isolation import isolation
@@ -25,9 +25,10 @@ from vocagno.training.losses import causal_shift
 
 COUNTS = (
     "predicted", "kept", "with_text", "mapped", "scorable", "scored",
-    "special", "truncated", "hole", "unscored",
+    "special", "truncated", "hole", "unscored", "missing",
 )  # fmt: skip
-"""What is counted of the predicted tokens of a batch, in this order."""
+"""What is counted of the predicted tokens of a batch, in this order. Those of documents that are
+not scored at all are `missing`, and stand in none but the first two."""
 
 
 class RowOrder:
@@ -164,7 +165,9 @@ class Collator:
             np.where(whole, teacher_cu[:-1] + 1, -2), num_tokens
         )
         loss = reduce(nll, mapping, self.guidance.aggregation)
-        return _TeacherView(loss, reasons, student[:, 0] < student[:, 1], first_only)
+        is_missing = np.array([document is NOT_SCORED for document in documents])
+        missing = np.repeat(is_missing, num_tokens)
+        return _TeacherView(loss, reasons, student[:, 0] < student[:, 1], first_only, missing)
 
     def _with_teacher(
         self,
@@ -174,19 +177,20 @@ class Collator:
         wanted: NDArray[np.bool_],
     ) -> Batch:
         """Puts each token's loss and reason where the token is predicted, and counts."""
-        loss, reasons, with_text, first_only = (
+        loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
             for values, fill in (
                 (tokens.loss, np.nan), (tokens.reasons, Reason.SPECIAL),
-                (tokens.with_text, False), (tokens.first_only, False),
+                (tokens.with_text, False), (tokens.first_only, False), (tokens.missing, False),
             )
         )  # fmt: skip
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
         kept = count_kept(tensors["teacher_loss"], tensors["labels"], self.guidance)
-        with_text = with_text & wanted
+        known = wanted & ~missing
+        with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
-        why = np.bincount(reasons[wanted], minlength=len(Reason)).tolist()
+        why = np.bincount(reasons[known], minlength=len(Reason)).tolist()
         with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
         counts = {
             "predicted": int(wanted.sum()),
@@ -196,6 +200,7 @@ class Collator:
             "scorable": int(scorable.sum()),
             "scored": int((scorable & (reasons == Reason.MAPPED)).sum()),
             **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
+            "missing": int((wanted & missing).sum()),
         }
         return Batch(tensors, torch.tensor([counts[name] for name in COUNTS]))
 
@@ -209,6 +214,8 @@ class _TeacherView:
     with_text: NDArray[np.bool_]
     first_only: NDArray[np.bool_]
     """Mapped to nothing but the first teacher token of the document."""
+    missing: NDArray[np.bool_]
+    """Of a document that is not scored."""
 
 
 def _unaligned(rows: list[Row]) -> _TeacherView:
@@ -216,7 +223,7 @@ def _unaligned(rows: list[Row]) -> _TeacherView:
     n = sum(len(row.ids) for row in rows)
     nothing = np.zeros(n, bool)
     special = np.full(n, Reason.SPECIAL, np.uint8)
-    return _TeacherView(np.full(n, np.nan, np.float32), special, nothing, nothing)
+    return _TeacherView(np.full(n, np.nan, np.float32), special, nothing, nothing, nothing)
 
 
 def _is_prompt(row: Row) -> NDArray[np.bool_]:

@@ -64,7 +64,7 @@ def language_head(model: Any) -> LanguageHead:
     scale = float(getattr(config, "logit_scale", None) or 1.0)
     scale /= float(getattr(config, "logits_scaling", None) or 1.0)
     bias, softcap = getattr(output, "bias", None), getattr(config, "final_logit_softcapping", None)
-    head = LanguageHead(output.weight.detach(), bias, scale, softcap)
+    head = LanguageHead(_whole(output.weight.detach()), bias, scale, softcap)
     device = model.get_input_embeddings().weight.device
     probe = torch.arange(min(8, config.vocab_size), device=device)[None]
     with torch.inference_mode():
@@ -87,8 +87,13 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
         extra: positions and mask of packed rows (`isolation`).
     """
     output = model.base_model(input_ids=ids_BT, use_cache=False, **extra)
-    states: Tensor = output.last_hidden_state
-    return states
+    return _whole(output.last_hidden_state)
+
+
+def _whole(tensor: Any) -> Tensor:
+    """A tensor whose parts may lie on several processes (a DTensor), whole on each."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
 
 
 @torch.inference_mode()
@@ -102,6 +107,7 @@ def chunked_nll(hidden_NH: Tensor, head: LanguageHead, labels_N: Tensor) -> Tens
     for start in range(0, hidden_NH.shape[0], chunk):
         place = slice(start, start + chunk)
         logits_CV = head.logits(hidden_NH[place])
-        picked_C = logits_CV.gather(1, labels_N[place, None]).squeeze(1)
+        labels_C1 = labels_N[place, None].to(logits_CV.device)
+        picked_C = logits_CV.gather(1, labels_C1).squeeze(1)
         nll_N[place] = logits_CV.logsumexp(1) - picked_C
     return nll_N

@@ -51,11 +51,15 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
         model.train(training)
 
 
+def attention_of(model: Any) -> str:
+    """The name of its attention implementation."""
+    return str(getattr(model.config, "_attn_implementation", None))
+
+
 def check_isolation(model: Any) -> None:
     """Raises: ConfigError for a model (or an attention implementation) that ignores the mask."""
     if not keeps_apart(model):
-        attention = getattr(model.config, "_attn_implementation", None)
         raise ConfigError(
-            f"data.isolate: {type(model).__name__} with {attention} attention does not keep packed "
-            "documents apart; use a model with sdpa attention, or isolate: false"
+            f"data.isolate: {type(model).__name__} with {attention_of(model)} attention does not "
+            "keep packed documents apart; use a model with sdpa attention, or isolate: false"
         )

@@ -34,7 +34,9 @@ def weights_identity(config: TeacherConfig, cache: Path) -> str:
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash
 
-        return f"{name}@{extract_commit_hash(cached_file(name, 'config.json'), None)}"
+        file = config.gguf_file or "config.json"
+        commit = extract_commit_hash(cached_file(name, file), None)
+        return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
     wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
     files = [path / file for file in wanted]
     if missing := [file for file in files if not file.is_file()]:
@@ -94,9 +96,14 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
         options["attn_implementation"] = config.attention
     if config.device_map is not None:
         options["device_map"] = config.device_map
+    if config.tensor_parallel:
+        from transformers.distributed import DistributedConfig
+
+        processes = torch.distributed.get_world_size()
+        options["distributed_config"] = DistributedConfig(tp_size=processes)
     with naming("teacher.model"):
         model = AutoModelForCausalLM.from_pretrained(config.model, **options)
-    if config.device_map is None:
+    if config.device_map is None and not config.tensor_parallel:
         model = model.to(device)
     return model.eval().requires_grad_(False)
 

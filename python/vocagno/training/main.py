@@ -89,14 +89,15 @@ def train(config: Config, resolved: str) -> bool:
         if main_process:
             print(f"complete: {final_folder(config)}", file=sys.stderr)
         return True
-    tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
     with terminable():
+        tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
         materials = gather_materials(
             config, tokenizer, accelerator.device, show_progress=main_process
         )
-    _same_materials(config, materials, write=main_process)
-    torch.manual_seed(config.train.seed)
-    complete = Training(config, accelerator, materials, tokenizer).run()
+        _same_materials(config, materials, write=main_process)
+        torch.manual_seed(config.train.seed)
+        training = Training(config, accelerator, materials, tokenizer)
+    complete = training.run()
     if main_process:
         state = f"complete: {final_folder(config)}" if complete else "saved; run again to go on"
         print(state, file=sys.stderr)

@@ -1,5 +1,7 @@
 """Makes a store out of a corpus, shard by shard, by however many processes are at it."""
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.corpus import Corpus, CorpusShard
-from vocagno.files import digest
-from vocagno.manifest import MANIFEST, Manifest, finish_store
+from vocagno.files import digest, write_json
+from vocagno.manifest import MANIFEST, Manifest
 from vocagno.progress import Progress
 from vocagno.shards import Description, Shard, StoreError
-from vocagno.sharing import exclusively, share
+from vocagno.sharing import LOCKS, exclusively, share
+from vocagno.store import RowShard, finish_store
 
 Advance = Callable[[float, int], None]
 """Told now and then which fraction of a shard is done, and how many of its tokens."""
@@ -23,6 +26,9 @@ class StoreKind:
 
     kind: str
     version: int
+    unit: str
+    """What a row of a shard is, in the plural."""
+    shard_type: type[RowShard]
     verb: str
     """What the progress bar says is being done."""
 
@@ -65,9 +71,12 @@ def make_store(
         make: writes one shard to a path at one stroke.
     Raises: StoreError if the folder holds shards of another text or other settings.
     """
-    if (folder / MANIFEST).is_file():
-        _check_finished(corpus, folder, kind, made_from)
+    if _torn(corpus, folder, kind, made_from) == []:
         return Made(0, 0, 0.0)
+    with exclusively(MANIFEST, folder):
+        if torn := _torn(corpus, folder, kind, made_from):
+            _reopen(folder, torn)
+        _claim(corpus, folder, kind, made_from)
     shards = {shard.name: shard for shard in corpus.shards}
     there = {name: what for name in shards if (what := _found(folder, shards[name], made_from))}
     with _Tally(kind.verb, corpus, there, show_progress) as tally:
@@ -90,7 +99,7 @@ def make_store(
         )
     with exclusively(MANIFEST, folder):  # whoever is first reads all shards for their hashes
         if not (folder / MANIFEST).is_file():
-            finish_store(folder, list(shards))
+            finish_store(folder, list(shards), kind.shard_type, kind.unit)
     return tally.made()
 
 
@@ -134,9 +143,12 @@ class _Tally:
         self._progress.__exit__(*what)
 
 
-def _check_finished(
+def _torn(
     corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any]
-) -> None:
+) -> list[Path] | None:
+    """The shards that a finished store lacks, or has cut short; None if it is not finished."""
+    if not (folder / MANIFEST).is_file():
+        return None
     store = Manifest.load(folder, kind.kind, kind.version)
     ours = [(shard.name, shard.text_hash) for shard in corpus.shards]
     theirs = [(entry.name, entry.text_hash) for entry in store.shards]
@@ -145,6 +157,30 @@ def _check_finished(
         raise StoreError(
             f"{folder}: holds finished {kind.kind} of another {what}; name another folder, or "
             "delete this one"
+        )
+    return [file for entry in store.shards if not entry.is_there(file := entry.file(folder))]
+
+
+def _reopen(folder: Path, torn: list[Path]) -> None:
+    """Makes an unfinished store of one whose copy, say, was broken off."""
+    (folder / MANIFEST).unlink()
+    for file in torn:
+        file.unlink(missing_ok=True)
+    print(
+        f"{folder}: {len(torn):,} shards are missing or cut short, and made again", file=sys.stderr
+    )
+
+
+def _claim(corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any]) -> None:
+    """Says in the folder what is being made there, so that nothing else is made beside it."""
+    path = folder / LOCKS / "made-from.json"
+    ours = {"kind": kind.kind, "text": corpus.fingerprint, **made_from}
+    if not path.is_file():
+        write_json(path, ours)
+    elif (theirs := json.loads(path.read_bytes())) != ours:
+        raise StoreError(
+            f"{folder}: {theirs.get('kind')} of another {_first_difference(theirs, ours)} are "
+            "being made here; name another folder, or delete this one"
         )
 
 

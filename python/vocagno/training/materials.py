@@ -18,6 +18,7 @@ from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import prepared_rows, scanned
 from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
 from vocagno.training.student_tokenizer import StudentTokenizer
+from vocagno.training.together import Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def cached_scores(
     folder = folder or cache / "scores" / store_key(corpus, made_from)
     made = score_corpus(
         corpus, folder, made_from, lambda: load_teacher_of(config, spans, device),
-        show_progress=show_progress,
+        show_progress=show_progress, together=Together() if config.tensor_parallel else None,
     )  # fmt: skip
     return ScoreStore(folder), made
 

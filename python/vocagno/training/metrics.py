@@ -11,7 +11,7 @@ from vocagno.errors import InputError
 from vocagno.training.data import COUNTS
 from vocagno.training.student import SUMS
 
-_REASONS = ("special", "truncated", "hole", "unscored")
+_REASONS = ("special", "truncated", "hole", "unscored", "missing")
 
 
 class GuidanceError(InputError):
@@ -81,7 +81,10 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
             )
     if guidance.method == "cpt":
         return
-    for name, possible in (("coverage", ("truncated", "hole")), ("scored", _REASONS[1:])):
+    for name, possible in (
+        ("coverage", ("truncated", "hole")),
+        ("scored", ("truncated", "hole", "unscored")),
+    ):
         share = entry.get(name, 1.0)  # absent: no token that could be mapped, or scored
         if share < guidance.min_coverage:
             reasons = {reason: entry["unmapped"][reason] for reason in possible}

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +13,21 @@ from typing import Any
 from vocagno.corpus import Corpus, CorpusShard, scan
 from vocagno.manifest import MANIFEST
 from vocagno.progress import Progress
-from vocagno.rows import KIND, VERSION, RowStore, cut_rows, join_documents, write_rows
+from vocagno.rows import (
+    KIND,
+    UNIT,
+    VERSION,
+    RowsShard,
+    RowStore,
+    cut_rows,
+    join_documents,
+    write_rows,
+)
+from vocagno.stopping import Terminated, terminable
 from vocagno.training.making import Advance, Made, StoreKind, make_store, store_key
 from vocagno.training.student_tokenizer import StudentTokenizer, student_tokenizer
 
-ROWS = StoreKind(KIND, VERSION, "preparing")
+ROWS = StoreKind(KIND, VERSION, UNIT, RowsShard, "preparing")
 
 
 def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
@@ -89,20 +101,14 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
     """Processes that do the same beside this one; if one fails, the others do its share."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizers' threads
     helpers = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
-    before = os.environ.get("RAYON_NUM_THREADS")
-    if helpers and before is None:  # the cores are shared out among the processes
-        os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // (count + 1)))
-    try:
-        for helper in helpers:
-            helper.start()
-    finally:
-        if helpers and before is None:
-            del os.environ["RAYON_NUM_THREADS"]
+    for helper in helpers:
+        helper.start()
     try:
         yield
     finally:
         for helper in helpers:
             helper.terminate()
+        for helper in helpers:
             helper.join()
 
 
@@ -116,5 +122,12 @@ def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int) -> None
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-    tokenizer = student_tokenizer(source, eos)
-    prepared_rows(scan(corpus, cache), tokenizer, seq_len, cache, show_progress=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    try:
+        with terminable():
+            tokenizer = student_tokenizer(source, eos)
+            prepared_rows(scan(corpus, cache), tokenizer, seq_len, cache, show_progress=False)
+    except Terminated:
+        pass
+    except Exception as error:  # the others go on; if it meets them, too, they say so
+        print(f"a helper stopped: {type(error).__name__}: {error}", file=sys.stderr)

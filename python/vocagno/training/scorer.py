@@ -15,7 +15,7 @@ from torch import Tensor
 from vocagno.config import Batching, ConfigError
 from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.training.head import chunked_nll, hidden_states, language_head
-from vocagno.training.isolation import isolation, keeps_apart
+from vocagno.training.isolation import attention_of, isolation, keeps_apart
 from vocagno.training.losses import causal_shift
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
@@ -139,11 +139,6 @@ class TransformersScorer:
             extra = isolation(piece_BT, with_mask=not self._knows_boundaries)
         extra = {name: value.to(self.device) for name, value in extra.items()}
         return hidden_states(self.model, _to(self.device, layout.ids_BT), **extra)
-
-
-def attention_of(model: Any) -> str:
-    """The name of its attention implementation."""
-    return str(getattr(model.config, "_attn_implementation", None))
 
 
 def _to(device: torch.device, values: NDArray[np.int64]) -> Tensor:

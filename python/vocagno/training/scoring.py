@@ -4,6 +4,7 @@ M: teacher tokens of a document.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vocagno.config import TeacherConfig
+from vocagno.config import ConfigError, TeacherConfig
 from vocagno.corpus import Corpus, CorpusShard
-from vocagno.scores import KIND, VERSION, DocumentScores, write_scores
+from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
 from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import (
     check_positions,
@@ -24,9 +25,10 @@ from vocagno.training.loading import (
 )
 from vocagno.training.making import Advance, Made, StoreKind, make_store
 from vocagno.training.scorer import Reading, Scorer, TransformersScorer
+from vocagno.training.together import Together
 from vocagno.training.windows import Window, windows
 
-SCORES = StoreKind(KIND, VERSION, "scoring")
+SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
 
 
 class Teacher:
@@ -95,11 +97,20 @@ def load_scorer(config: TeacherConfig, spans: TokenSpans, device: torch.device) 
 
 
 def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.device) -> Teacher:
-    """The configured teacher."""
+    """The configured teacher.
+
+    Raises: ConfigError if its windows have no room for new tokens beside prefix and context.
+    """
+    prefix = teacher_prefix(config, spans)
+    if config.context + 1 - len(prefix) <= config.min_context:
+        raise ConfigError(
+            f"teacher.min_context {config.min_context} leaves no room in teacher.context "
+            f"{config.context} beside the {len(prefix)} tokens before a text; lower it"
+        )
     return Teacher(
         load_scorer(config, spans, device),
         spans,
-        teacher_prefix(config, spans),
+        prefix,
         context=config.context,
         min_context=config.min_context,
     )
@@ -143,18 +154,28 @@ def score_corpus(
     load: Callable[[], Teacher],
     *,
     show_progress: bool,
+    together: Together | None = None,
 ) -> Made:
     """Scores a corpus into a store; what is there already stays, and processes share the rest.
 
     Args:
         load: called when the first shard is to be scored, so never if all are there.
+        together: processes that share the teacher, and not the corpus.
     """
-    teacher: list[Teacher] = []
+    loaded = cache(load)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
-        if not teacher:
-            teacher.append(load())
+        if together is not None:
+            together.say(shard.name)
         found = corpus.read(shard)
-        write_scores(path, found.hashes, teacher[0].score(found.texts, advance), made_from)
+        write_scores(path, found.hashes, loaded().score(found.texts, advance), made_from)
 
-    return make_store(corpus, folder, SCORES, made_from, make, show_progress=show_progress)
+    if together is not None and not together.leads:
+        shards = {shard.name: shard for shard in corpus.shards}
+        while (name := together.say(None)) is not None:
+            loaded().score(corpus.read(shards[name]).texts)
+        return Made(0, 0, 0.0)
+    made = make_store(corpus, folder, SCORES, made_from, make, show_progress=show_progress)
+    if together is not None:
+        together.say(None)
+    return made

@@ -1,0 +1,23 @@
+"""What a figure was measured on; without a name of the machine."""
+
+import importlib.metadata
+import os
+import platform
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Processor, cores that may be used, Python, versions and the day."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    affinity = getattr(os, "sched_getaffinity", None)
+    found = {
+        "date": date.today().isoformat(),
+        "processor": names[0] if names else platform.processor(),
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "python": platform.python_version(),
+    }
+    return found | {name: importlib.metadata.version(name) for name in packages}

@@ -1,0 +1,305 @@
+"""How fast the teacher scores, and what memory it takes. Each prints JSON, one object a line.
+
+    python benches/scoring.py throughput CORPUS --model FOLDER [--gguf FILE] [--documents 12]
+    python benches/scoring.py throughput CORPUS --tokenizer qwen2.5.json.gz --shape qwen2.5-0.5b
+    python benches/scoring.py memory
+    python benches/scoring.py all CORPUS --model FOLDER [--gguf FILE] --tokenizer qwen2.5.json.gz
+
+`throughput` times, in turn in one run and over the same batches: scoring from texts to a written
+shard; the model alone (forward pass to hidden states, and the head's product in chunks, dropped);
+and the plain way (each document by itself, all logits, cross-entropy), whose losses are compared
+with ours. `memory` scores one document of random tokens in a process for each size, and says by how
+much its peak grew above the loaded model.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from machine import machine
+from vocagno import TokenSpans
+from vocagno.config import TeacherConfig
+from vocagno.corpus import read_batches, text_hash
+from vocagno.memory import peak_megabytes
+from vocagno.scores import DocumentScores, write_scores
+from vocagno.training import head as head_module
+from vocagno.training.loading import load_teacher, local_device
+from vocagno.training.scorer import Reading, TransformersScorer
+from vocagno.training.scoring import Teacher
+from vocagno.training.windows import windows
+
+SHAPES = {
+    "qwen2.5-0.5b": {
+        "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
+        "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "tie_word_embeddings": True, "max_position_embeddings": 32_768,
+    },
+}  # fmt: skip
+"""Published sizes of models whose weights are drawn at random here."""
+
+
+class Recording(TransformersScorer):
+    """Keeps the batches that it reads."""
+
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.layouts = []
+        self.readings = []
+
+    def read(self, readings):
+        self.readings = readings
+        return super().read(readings)
+
+    def losses(self, layout, places_N, labels_N):
+        self.layouts.append((layout, places_N))
+        return super().losses(layout, places_N, labels_N)
+
+
+def throughput(options: argparse.Namespace) -> dict:
+    device = local_device()
+    model, spans, name = _model(options, device)
+    prefix = spans.prefix_ids
+    scorer = Recording(
+        model, batch_tokens=options.batch_tokens, width=2048, batching=options.batching
+    )
+    teacher = Teacher(scorer, spans, prefix, context=2048, min_context=512)
+    texts = _texts(options)
+    _scored(teacher, texts)
+    layouts = list(scorer.layouts)
+    tokens = sum(layout.ids_BT.size - layout.padding for layout, _ in layouts)
+
+    def ours() -> None:
+        _scored(teacher, texts)
+
+    @torch.inference_mode()
+    def alone() -> None:
+        chunk = max(1, head_module.CHUNK_ELEMENTS // scorer.head.weight_VH.shape[0])
+        for layout, places_N in layouts:
+            states_NH = scorer.states(layout).flatten(0, 1)
+            states_NH = states_NH[torch.from_numpy(places_N).to(states_NH.device)]
+            for part in states_NH.split(chunk):
+                scorer.head.logits(part)
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    readings = list(scorer.readings)
+    plain = _plain(model, readings)
+    expected = dict(scorer.read(readings))
+    worst = max(float(np.abs(expected[n] - losses.numpy()).max()) for n, losses in plain())
+    if worst > (1e-3 if model.dtype == torch.float32 else 0.1):
+        raise SystemExit(f"losses differ from the plain way's by up to {worst} nats")
+    seconds = _in_turn(options.repeats, ours=ours, alone=alone, plain=lambda: list(plain()))
+    ratios = [a / b for a, b in zip(seconds["alone"], seconds["ours"], strict=True)]
+    places = sum(layout.ids_BT.size for layout, _ in layouts)
+    return {
+        "what": "throughput",
+        "model": name,
+        "device": _device_name(device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "batching": "packed" if scorer.is_packed else "buckets",
+        "documents": len(texts),
+        "tokens": tokens,
+        "padding": round(1 - tokens / places, 4),
+        "padding_of_a_shard": _padding_of_a_shard(scorer, spans, options),
+        "tokens_per_second": round(tokens / median(seconds["ours"]), 1),
+        "model_alone_tokens_per_second": round(tokens / median(seconds["alone"]), 1),
+        "ratio": round(median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "plain_tokens_per_second": round(tokens / median(seconds["plain"]), 1),
+        "largest_difference": worst,
+        **machine("torch", "transformers"),
+    }
+
+
+def _model(options: argparse.Namespace, device: torch.device):
+    if options.model:
+        config = TeacherConfig(
+            model=options.model, gguf_file=options.gguf, dtype=options.dtype,
+            attention=options.attention,
+        )  # fmt: skip
+        spans = TokenSpans.from_pretrained(options.model, gguf_file=options.gguf)
+        return load_teacher(config, device), spans, Path(options.gguf or options.model).stem
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[options.shape]))
+    if device.type == "cuda":
+        model = model.to(torch.bfloat16)
+    model = model.to(device).eval().requires_grad_(False)
+    return model, TokenSpans(options.tokenizer), f"random, of the shape of {options.shape}"
+
+
+def _texts(options: argparse.Namespace) -> list[str]:
+    """Documents about as long as the median of a shard: few of them make whole batches, as all of a
+    shard do, which is what padding depends on."""
+    shard = sorted(next(read_batches(options.corpus)), key=len)
+    first = max(0, (len(shard) - options.documents) // 2)
+    return _cut(shard[first : first + options.documents], options.characters)
+
+
+def _cut(texts: list[str], characters: int | None) -> list[str]:
+    if not characters:
+        return texts
+    return [
+        text[start : start + characters]
+        for text in texts
+        for start in range(0, len(text), characters)
+    ]
+
+
+def _scored(teacher: Teacher, texts: list[str]) -> list[DocumentScores]:
+    documents = teacher.score(texts)
+    with tempfile.TemporaryDirectory() as folder:
+        hashes = [text_hash(text) for text in texts]
+        write_scores(Path(folder) / "shard.arrow", hashes, documents, {"teacher": "bench"})
+    return documents
+
+
+def _plain(model, readings: list[Reading]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
+    """Each reading by itself, with all its logits."""
+
+    @torch.inference_mode()
+    def run() -> Iterator[tuple[int, Tensor]]:
+        for number, reading in enumerate(readings):
+            sequence = torch.from_numpy(reading.ids)[None].to(model.device)
+            logits = model(input_ids=sequence[:, :-1], use_cache=False).logits[0].float()
+            nll = torch.nn.functional.cross_entropy(logits, sequence[0, 1:], reduction="none")
+            if reading.asked_from < len(reading.ids):
+                yield number, nll[reading.asked_from - 1 :].cpu()
+
+    return run
+
+
+def _padding_of_a_shard(
+    scorer: TransformersScorer, spans: TokenSpans, options: argparse.Namespace
+) -> float:
+    """Share of padding in the batches of a whole shard (2 MB) of the corpus."""
+    texts = _cut(next(read_batches(options.corpus)), options.characters)
+    sizes = np.diff(spans.encode(texts).cu_seqlens).tolist()
+    lengths = [w.stop - w.start for size in sizes for w in windows(0, size, 2048, 512)]
+    places = sum(
+        len(batch) * max(sum(lengths[n] for n in row) for row in batch)
+        for batch in scorer.batches(lengths)
+    )
+    return round(1 - sum(lengths) / places, 4)
+
+
+def _in_turn(repeats: int, **ways: Callable) -> dict[str, list[float]]:
+    """Seconds of each way, taken in turn, so that other work on the machine meets all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+VOCABULARIES = (4_096, 32_768, 262_144)
+LENGTHS = (2_048, 8_192, 32_768)
+
+
+def memory(options: argparse.Namespace) -> dict:
+    grown = {}
+    for vocabulary in VOCABULARIES:
+        for length in LENGTHS:
+            command = [sys.executable, __file__, "one-size", str(vocabulary), str(length)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            grown[f"{vocabulary} x {length}"] = json.loads(done.stdout)["grown_mb"]
+    return {
+        "what": "memory",
+        "model": "two Llama layers of 64, float32",
+        "grown_mb": grown,
+        "logits_mb": {
+            f"{vocabulary} x {length}": vocabulary * length * 4 >> 20
+            for vocabulary in VOCABULARIES
+            for length in LENGTHS
+        },
+        **machine("torch", "transformers"),
+    }
+
+
+def one_size(options: argparse.Namespace) -> dict:
+    """Peak of this process above what it had with the model loaded and warm."""
+    config = LlamaConfig(
+        vocab_size=options.vocabulary, hidden_size=64, intermediate_size=128,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        max_position_embeddings=max(LENGTHS),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    scorer = TransformersScorer(model, batch_tokens=8192, width=2048)
+    ids = np.random.default_rng(0).integers(0, options.vocabulary, options.length + 1)
+    list(scorer.read([Reading(ids[:64], 1)]))
+    before = peak_megabytes()
+    ((_, losses),) = scorer.read([Reading(ids, 1)])
+    assert losses.shape == (options.length,)
+    assert np.isfinite(losses).all()
+    return {"grown_mb": round(peak_megabytes() - before)}
+
+
+def everything(options: argparse.Namespace) -> Iterator[dict]:
+    """The runs whose figures stand in `docs/scores.md`."""
+    named = {"model": options.model, "gguf": options.gguf}
+    drawn = {"model": None, "documents": 2}
+    short = {"documents": 2, "characters": 300}
+    for change in (
+        {**named, "documents": 4},
+        drawn,
+        {**named, **short},
+        {**named, **short, "batching": "packed"},
+        {**named, "documents": 4, "batching": "packed"},
+    ):
+        yield throughput(argparse.Namespace(**{**vars(options), **change}))
+    yield memory(options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    for name, run in (("throughput", throughput), ("all", everything)):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("corpus")
+        command.add_argument("--model")
+        command.add_argument("--gguf")
+        command.add_argument("--dtype", default="auto")
+        command.add_argument("--attention")
+        command.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
+        command.add_argument("--tokenizer")
+        command.add_argument("--documents", type=int, default=12)
+        command.add_argument("--characters", type=int, help="cut the documents to this length")
+        command.add_argument("--batch-tokens", type=int, default=8192)
+        command.add_argument("--batching", default="auto")
+        command.add_argument("--repeats", type=int, default=3)
+    commands.add_parser("memory").set_defaults(run=memory)
+    command = commands.add_parser("one-size")
+    command.set_defaults(run=one_size)
+    command.add_argument("vocabulary", type=int)
+    command.add_argument("length", type=int)
+    options = parser.parse_args()
+    found = options.run(options)
+    for result in [found] if isinstance(found, dict) else found:
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

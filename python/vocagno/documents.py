@@ -1,0 +1,59 @@
+"""What a document of a corpus is, and what is refused as one."""
+
+import json
+from typing import Any, NamedTuple
+
+from vocagno.errors import InputError
+
+
+class CorpusError(InputError):
+    """A corpus that cannot be read; names file and line."""
+
+
+class Document(NamedTuple):
+    """One document."""
+
+    text: str
+    prompt_bytes: int = 0
+    """How much of the text, in UTF-8 bytes, is a prompt, which is read and not learnt."""
+
+
+def json_document(line: bytes, where: str) -> Document:
+    """The document of a line of JSON.
+
+    Raises: CorpusError, beginning with `where`.
+    """
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise CorpusError(f"{where}: not JSON in UTF-8 ({error})") from error
+    if not isinstance(entry, dict) or ("text" not in entry and "completion" not in entry):
+        raise CorpusError(
+            f"{where}: expected an object with a `text`, or a `prompt` and a `completion`, got "
+            f"{line[:60]!r}"
+        )
+    return document_of(entry, where)
+
+
+def document_of(fields: dict[str, Any], where: str) -> Document:
+    """The document that a record holds: its `text`, or its `prompt` and `completion`.
+
+    Raises: CorpusError, beginning with `where`.
+    """
+    if "text" in fields:
+        return Document(_checked(fields["text"], "text", where))
+    prompt = _checked(fields.get("prompt"), "prompt", where)
+    completion = _checked(fields["completion"], "completion", where)
+    return Document(prompt + completion, len(prompt.encode()))
+
+
+def _checked(text: Any, name: str, where: str) -> str:
+    if not isinstance(text, str):
+        raise CorpusError(f"{where}: `{name}` must be a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(
+            f"{where}: `{name}` holds a lone surrogate at character {error.start}"
+        ) from error
+    return text

@@ -1,0 +1,34 @@
+"""Processes that hold one teacher between them: all read the same texts, the first one writes."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from vocagno.config import ConfigError
+
+_PATIENCE = timedelta(days=30)
+"""How long the others wait for the first one's word; it may wait for shards of other launches."""
+
+
+class Together:
+    """The processes of this launch. The first one says what is to be read, the others follow."""
+
+    def __init__(self) -> None:
+        """Raises: ConfigError if the processes were not started by a launcher."""
+        if "RANK" not in os.environ:
+            raise ConfigError(
+                "teacher.tensor_parallel: needs a launcher that starts the processes, such as "
+                "`accelerate launch -m vocagno ...` or torchrun"
+            )
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group()
+        self.leads = torch.distributed.get_rank() == 0
+        self._words: Any = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
+
+    def say(self, word: str | None) -> str | None:
+        """The first process's word, on every process; None means that there is nothing to do."""
+        words = [word]
+        torch.distributed.broadcast_object_list(words, src=0, group=self._words)
+        return words[0]

@@ -1,0 +1,7 @@
+"""The command `vocagno`, as a script that a launcher can start."""
+
+import sys
+
+from vocagno.cli import main
+
+sys.exit(main())
