@@ -11,8 +11,11 @@ from torch import Tensor
 
 from vocagno.errors import InputError
 
-CHUNK_ELEMENTS = 1 << 24
-"""Logits that exist at a time: 64 MiB in float32, whatever the vocabulary and the length."""
+CHUNK_ELEMENTS = 1 << 25
+"""Logits that exist at a time: 128 MiB in float32, whatever the vocabulary and the length.
+
+With 151,936 entries of 896 on two CPU cores: 361, 397, 498 and 509 tokens/s at 1 << 23 to 1 << 26.
+"""
 
 
 class UnsupportedModelError(InputError):
