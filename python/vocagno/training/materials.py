@@ -1,6 +1,7 @@
 """What a run needs before its first step: prepared rows and teacher scores, made where missing."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +97,11 @@ def cached_scores(
     spans = teacher_spans(config)
     made_from = scores_made_from(config, spans, weights, device)
     folder = folder or cache / "scores" / store_key(corpus, made_from)
-    made = score_corpus(
-        corpus, folder, made_from, lambda: load_teacher_of(config, spans, device),
-        show_progress=show_progress, together=Together() if config.tensor_parallel else None,
-    )  # fmt: skip
+    with Together() if config.tensor_parallel else nullcontext() as together:
+        made = score_corpus(
+            corpus, folder, made_from, lambda: load_teacher_of(config, spans, device),
+            show_progress=show_progress, together=together,
+        )  # fmt: skip
     return ScoreStore(folder), made
 
 

@@ -13,7 +13,10 @@ _PATIENCE = timedelta(days=30)
 
 
 class Together:
-    """The processes of this launch. The first one says what is to be read, the others follow."""
+    """The processes of this launch. The first one says what is to be read, the others follow.
+
+    To be left as a context: a process that ended with the connections open would crash.
+    """
 
     def __init__(self) -> None:
         """Raises: ConfigError if the processes were not started by a launcher."""
@@ -22,7 +25,8 @@ class Together:
                 "teacher.tensor_parallel: needs a launcher that starts the processes, such as "
                 "`accelerate launch -m vocagno ...` or torchrun"
             )
-        if not torch.distributed.is_initialized():
+        self._began = not torch.distributed.is_initialized()
+        if self._began:
             torch.distributed.init_process_group()
         self.leads = torch.distributed.get_rank() == 0
         self._words: Any = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
@@ -32,3 +36,10 @@ class Together:
         words = [word]
         torch.distributed.broadcast_object_list(words, src=0, group=self._words)
         return words[0]
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._began:
+            torch.distributed.destroy_process_group()
