@@ -40,7 +40,8 @@ from vocagno.memory import peak_megabytes
 from vocagno.scores import DocumentScores, write_scores
 from vocagno.training import head as head_module
 from vocagno.training.loading import load_teacher, local_device
-from vocagno.training.scorer import Reading, TransformersScorer
+from vocagno.training.reading import Reading, TextReader
+from vocagno.training.scorer import TransformersScorer
 from vocagno.training.scoring import Teacher
 from vocagno.training.windows import windows
 
@@ -66,9 +67,9 @@ class Recording(TransformersScorer):
         self.readings = readings
         return super().read(readings)
 
-    def losses(self, layout, places_N, labels_N):
-        self.layouts.append((layout, places_N))
-        return super().losses(layout, places_N, labels_N)
+    def losses(self, one_pass):
+        self.layouts.append((one_pass.layout, one_pass.places_N))
+        return super().losses(one_pass)
 
 
 def throughput(options: argparse.Namespace) -> dict:
@@ -78,7 +79,7 @@ def throughput(options: argparse.Namespace) -> dict:
     scorer = Recording(
         model, batch_tokens=options.batch_tokens, width=2048, batching=options.batching
     )
-    teacher = Teacher(scorer, spans, prefix, context=2048, min_context=512)
+    teacher = Teacher(scorer, TextReader(spans, prefix, context=2048, min_context=512))
     texts = _texts(options, spans)
     _scored(teacher, texts)
     layouts = list(scorer.layouts)

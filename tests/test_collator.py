@@ -65,7 +65,8 @@ def check_one_row():
     np.testing.assert_array_equal(tensors["teacher_loss"][0], np.array(expected, np.float32))
     assert tensors["reasons"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 1, 1, 1]]
     assert counts_of(batch) == {
-        "predicted": 8, "kept": 2 + 3, "with_text": 5, "mapped": 5, "scorable": 5, "scored": 5,
+        "predicted": 8, "kept": 2 + 3, "competing": 5, "included": 3, "with_text": 5, "mapped": 5,
+        "scorable": 5, "scored": 5,
         "special": 3, "truncated": 0, "hole": 0, "unscored": 0, "missing": 0,
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from vocagno.training.guidance import (
     kept_count,
     token_weights,
 )
-from vocagno.training.losses import causal_shift, teacher_guided_loss, token_nll
+from vocagno.training.losses import causal_shift, teacher_guided_loss
 
 NAN = float("nan")
 POLICIES = ["include", "exclude", "mean"]
@@ -135,15 +135,3 @@ def test_a_dropped_infinite_loss_does_not_poison_the_sum():
     assert nll.grad.tolist() == [[0.0, 1.0]]
     with pytest.raises(ValueError, match="differ"):
         teacher_guided_loss(nll, torch.ones(1, 3))
-
-
-def test_token_nll_is_the_negative_log_probability():
-    logits = torch.randn(2, 3, 7)
-    labels = torch.tensor([[0, 6, -100], [3, 3, 3]])
-    nll = token_nll(logits, labels)
-    expected = -logits.log_softmax(-1)
-    for row in range(2):
-        for place in range(3):
-            label = labels[row, place]
-            want = 0.0 if label == -100 else expected[row, place, label]
-            assert nll[row, place] == pytest.approx(float(want), abs=1e-6)

@@ -22,6 +22,7 @@ from vocagno.training.head import (
     hidden_states,
     language_head,
 )
+from vocagno.training.reading import TextReader
 from vocagno.training.scoring import (
     load_teacher_of,
     score_corpus,
@@ -56,7 +57,9 @@ def test_scores_are_those_of_the_full_logits(teacher_model, bos):
         if not text:
             assert document.nll.shape == (0,)
             continue
-        expected = full_nll(teacher.scorer.model, teacher.prefix.tolist(), tokens.ids.tolist())
+        expected = full_nll(
+            teacher.scorer.model, teacher.reader.prefix.tolist(), tokens.ids.tolist()
+        )
         np.testing.assert_array_equal(document.spans, tokens.spans)
         np.testing.assert_allclose(document.nll, expected, atol=4e-3)
 
@@ -88,7 +91,7 @@ def test_every_token_of_a_long_document_has_its_context(teacher_model):
     ids = tokens.ids.tolist()
     teacher = teacher_of(teacher_model, bos="<|endoftext|>", context=16, min_context=5)
     (document,) = teacher.score([text])
-    prefix = teacher.prefix.tolist()
+    prefix = teacher.reader.prefix.tolist()
     for window in windows(0, len(ids), 16, 5):
         expected = full_nll(teacher.scorer.model, prefix, ids[window.start : window.stop])
         scored = slice(window.score_from, window.stop)
@@ -297,7 +300,7 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
     """NaN, infinite, or beyond what float16 holds: never silently a number."""
     spans = TokenSpans(teacher_model)
     scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0)
-    teacher = scoring.Teacher(scores, spans, (), context=64, min_context=8)
+    teacher = scoring.Teacher(scores, TextReader(spans, (), context=64, min_context=8))
     texts = ["The sum of 17", "", "a", TEXTS[0]]
     documents = teacher.score(texts)
     for document in documents:
@@ -334,7 +337,8 @@ def test_min_context_by_hand(teacher_model):
             return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool))
 
     watching = Watching()
-    scoring.Teacher(watching, Spans(), (99,), context=6, min_context=2).score(["x" * 14])
+    reader = TextReader(Spans(), (99,), context=6, min_context=2)
+    scoring.Teacher(watching, reader).score(["x" * 14])
     first = {n: [[99, *range(1, n)]] for n in range(1, 7)}
     second = {n: [[99, *range(5, n)]] for n in range(7, 11)}
     third = {n: [[99, *range(9, n)]] for n in range(11, 15)}

@@ -9,6 +9,7 @@ from vocagno.reduction import Reduction
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
+HeadLoss = Literal["auto", "loop", "torch", "liger"]
 
 
 class ConfigError(InputError):
@@ -65,6 +66,9 @@ class TeacherConfig:
     """tokenizer.json, .json.gz or folder; default: that of `model`."""
     bos: str | None = None
     """Token put before every document if the tokenizer puts none itself."""
+    mode: Literal["stored", "live"] = "stored"
+    """stored: the corpus is scored first, once, and whole documents are read; live: the teacher
+    reads each piece of a row beside the student, in every epoch anew."""
     scores: Path | None = None
     """A finished store of scores to use; default: one in the cache, made where missing."""
     dtype: Dtype = "auto"
@@ -85,6 +89,9 @@ class TeacherConfig:
     tensor_parallel: bool = False
     """Whether all processes of a launch hold one teacher between them, each a part of every layer;
     otherwise each holds the teacher whole, and they share the corpus."""
+    shard: bool = False
+    """Whether a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
+    layer at a time; otherwise each process holds it whole."""
 
     def __post_init__(self) -> None:
         _require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
@@ -95,6 +102,18 @@ class TeacherConfig:
         _require(
             not (self.tensor_parallel and self.device_map),
             "teacher.tensor_parallel: cannot be had together with teacher.device_map",
+        )
+        _require(
+            not (self.mode == "live" and self.scores),
+            "teacher.mode: live needs no teacher.scores; drop them, or use stored",
+        )
+        _require(
+            not (self.mode == "live" and self.tensor_parallel),
+            "teacher.tensor_parallel: is for scoring; a live teacher is spread by teacher.shard",
+        )
+        _require(
+            not (self.shard and (self.mode != "live" or self.device_map)),
+            "teacher.shard: is for teacher.mode: live, without teacher.device_map",
         )
         _require(
             self.batch_tokens >= 1,
@@ -137,8 +156,9 @@ class GuidanceConfig:
     """How the losses of several teacher tokens become one (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
     """Tokens without a teacher loss: all kept, none, or competing with the mean teacher loss."""
-    scope: Literal["sequence", "micro_batch"] = "sequence"
-    """What the excess losses are ranked in: each row, or all rows of a micro-batch."""
+    scope: Literal["sequence", "micro_batch", "step"] = "sequence"
+    """What the excess losses are ranked in: each row; all rows of a micro-batch; or those of all
+    processes in one micro-step (a micro-batch of each)."""
     normalize: Literal["tokens", "selected"] = "tokens"
     """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
     min_coverage: float = 0.99
@@ -200,6 +220,13 @@ class TrainConfig:
     """Rows of one forward pass of one process."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: mixed precision, with weights and losses in float32."""
+    head_loss: HeadLoss = "auto"
+    """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel;
+    auto: what was fastest where it was measured, the loop."""
+    gradient_checkpointing: bool = False
+    """Keeps the inputs of layers alone and computes the rest anew in the backward pass."""
+    compile: bool = False
+    """Compiles the decoder layers (torch.compile), one for all that are alike."""
     seed: int = 0
     """Of new weights and of the order of the rows."""
     log_every: int = 10
@@ -246,6 +273,10 @@ class Config:
         _require(
             self.guidance.method == "cpt" or bool(teacher.model or teacher.scores),
             "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
+        )
+        _require(
+            self.guidance.method == "cpt" or teacher.mode == "stored" or teacher.model is not None,
+            "teacher.model: teacher.mode: live needs one",
         )
         _require(
             self.optimizer.warmup_steps <= self.train.steps,

@@ -40,8 +40,8 @@ if os.environ.get("AVERAGE"):  # each micro-batch by its own count, then the mea
 
     class AveragingStudent(loop.GuidedStudent):
         def forward(self, labels, **tensors):
-            loss, sums = super().forward(labels=labels, **tensors)
-            return loss / (labels >= 0).sum(), sums
+            loss, *rest = super().forward(labels=labels, **tensors)
+            return loss / (labels >= 0).sum(), *rest
 
     loop.GuidedStudent = AveragingStudent
     loop.loss_scale = lambda num_processes, accumulation, count: 1.0

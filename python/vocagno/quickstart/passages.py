@@ -11,10 +11,11 @@ from vocagno.rows import cut_rows, join_documents
 from vocagno.scores import ScoreStore
 from vocagno.token_spans import TokenSpans
 from vocagno.training.data import Collator
-from vocagno.training.guidance import token_weights
+from vocagno.training.head import hidden_states, language_head
+from vocagno.training.loading import teacher_spans
 from vocagno.training.loop import final_folder
-from vocagno.training.losses import token_nll
-from vocagno.training.materials import cached_scores, teacher_spans
+from vocagno.training.materials import cached_scores
+from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.student_tokenizer import StudentTokenizer, student_tokenizer
 
 DOCUMENTS = 3
@@ -58,17 +59,21 @@ def _passage(
     data = config.data.__class__(train=config.data.train, seq_len=len(row.ids) - 1)
     tensors = Collator(scores, config.guidance, data)([row]).tensors
     with torch.inference_mode():
-        logits = model(input_ids=tensors["input_ids"], use_cache=False).logits
-    nll = token_nll(logits, tensors["labels"])
-    weights = token_weights(nll, tensors["teacher_loss"], tensors["labels"], config.guidance)
+        states = hidden_states(model, tensors["input_ids"])
+        _, metrics = selective_cross_entropy(
+            states, language_head(model), tensors["labels"], tensors["teacher_loss"],
+            config.guidance,
+        )  # fmt: skip
+    assert metrics.nll_BT is not None
     known: list[tuple[float | None, float | None, float, str]]
     known = [(None, None, 0.0, "the first token is not predicted")]  # that is BOS
     known += [
         (float(loss), _finite(teacher_loss), float(weight), Reason(int(reason)).name.lower())
         for loss, teacher_loss, weight, reason in zip(
-            nll[0], tensors["teacher_loss"][0], weights[0], tensors["reasons"][0], strict=True
+            metrics.nll_BT[0], tensors["teacher_loss"][0], metrics.weights_BT[0],
+            tensors["reasons"][0], strict=True,
         )
-    ]
+    ]  # fmt: skip
     student = [
         StudentToken(
             text=tokenizer.spans.token(int(index)) or "", id=int(index),

@@ -4,8 +4,9 @@ B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,16 +20,21 @@ from vocagno.reduction import reduce
 from vocagno.rows import Row, RowStore
 from vocagno.score_index import NOT_SCORED, MatchedScores
 from vocagno.scores import DocumentScores, ScoreStore
-from vocagno.training.guidance import IGNORED, count_kept
+from vocagno.training.guidance import IGNORED, count_kept, roles
 from vocagno.training.isolation import isolation
+from vocagno.training.live import LivePieces, LiveText
 from vocagno.training.losses import causal_shift
+from vocagno.training.reading import ReadTexts
 
 COUNTS = (
-    "predicted", "kept", "with_text", "mapped", "scorable", "scored",
+    "predicted", "kept", "competing", "included", "with_text", "mapped", "scorable", "scored",
     "special", "truncated", "hole", "unscored", "missing",
 )  # fmt: skip
 """What is counted of the predicted tokens of a batch, in this order. Those of documents that are
-not scored at all are `missing`, and stand in none but the first two."""
+not scored at all are `missing`, and stand in none but the first four."""
+
+
+AnyItem = TypeVar("AnyItem")
 
 
 class RowOrder:
@@ -97,6 +103,9 @@ class Batch:
     (B, T) uint8; and, if documents are isolated, position_ids and attention_mask."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
+    rows: list[Row]
+    live: LiveText | None = None
+    """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
         """What the model takes, on its device; the reasons are counted already and stay behind."""
@@ -114,7 +123,10 @@ class Collator:
     """
 
     def __init__(
-        self, scores: MatchedScores | ScoreStore | None, guidance: GuidanceConfig, data: DataConfig
+        self,
+        scores: MatchedScores | ScoreStore | LivePieces | None,
+        guidance: GuidanceConfig,
+        data: DataConfig,
     ) -> None:
         self.scores, self.guidance = scores, guidance
         self.seq_len, self.isolate = data.seq_len, data.isolate
@@ -138,19 +150,29 @@ class Collator:
         tensors = {"input_ids": inputs, "labels": labels.where(torch.from_numpy(wanted), IGNORED)}
         if self.isolate:
             tensors |= isolation(torch.from_numpy(reading))
-        tokens = self._aligned(rows) if self.scores else _unaligned(rows)
-        return self._with_teacher(tensors, tokens, _places(rows, width), wanted)
+        tokens = _unaligned(rows) if self.scores is None else self._aligned(rows, self.scores)
+        places = _places(rows, width)
+        counts = self._with_teacher(tensors, tokens, places, wanted)
+        live = None
+        if tokens.read is not None:
+            live = LiveText(tokens.read, tokens.mapping, causal_shift(places)[1])
+        return Batch(tensors, counts, rows, live)
 
-    def _aligned(self, rows: list[Row]) -> "_TeacherView":
+    def _aligned(
+        self, rows: list[Row], scores: MatchedScores | ScoreStore | LivePieces
+    ) -> "_TeacherView":
         """Losses and reasons of all tokens of all rows, one after the other."""
-        assert self.scores is not None
         student = np.concatenate([row.spans for row in rows])
         num_tokens = np.concatenate([row.num_tokens for row in rows])
         student_cu = _boundaries(num_tokens)
         numbers = np.concatenate([row.documents for row in rows]).tolist()
         first_bytes = np.minimum.reduceat(student[:, 0], student_cu[:-1]).tolist()
         end_bytes = np.maximum.reduceat(student[:, 1], student_cu[:-1]).tolist()
-        documents = list(map(self.scores.piece, numbers, first_bytes, end_bytes))
+        read = None
+        if isinstance(scores, LivePieces):
+            read, documents = scores.read(numbers, first_bytes, end_bytes)
+        else:
+            documents = list(map(scores.piece, numbers, first_bytes, end_bytes))
         teacher, nll, teacher_cu = _flat(documents)
         mapping = align(
             student, teacher, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu
@@ -167,7 +189,8 @@ class Collator:
         loss = reduce(nll, mapping, self.guidance.aggregation)
         is_missing = np.array([document is NOT_SCORED for document in documents])
         missing = np.repeat(is_missing, num_tokens)
-        return _TeacherView(loss, reasons, student[:, 0] < student[:, 1], first_only, missing)
+        with_text = student[:, 0] < student[:, 1]
+        return _TeacherView(loss, reasons, with_text, first_only, missing, mapping, read)
 
     def _with_teacher(
         self,
@@ -175,8 +198,8 @@ class Collator:
         tokens: "_TeacherView",
         places: NDArray[np.int64],
         wanted: NDArray[np.bool_],
-    ) -> Batch:
-        """Puts each token's loss and reason where the token is predicted, and counts."""
+    ) -> Tensor:
+        """Puts each token's loss and reason where the token is predicted; the counts."""
         loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
             for values, fill in (
@@ -186,7 +209,8 @@ class Collator:
         )  # fmt: skip
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
-        kept = count_kept(tensors["teacher_loss"], tensors["labels"], self.guidance)
+        losses_and_labels = tensors["teacher_loss"], tensors["labels"]
+        competing, included = roles(*losses_and_labels, self.guidance)
         known = wanted & ~missing
         with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
@@ -194,7 +218,9 @@ class Collator:
         with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
         counts = {
             "predicted": int(wanted.sum()),
-            "kept": int(kept),
+            "kept": int(count_kept(*losses_and_labels, self.guidance)),
+            "competing": int(competing.sum()),
+            "included": int(included.sum()),
             "with_text": int(with_text.sum()),
             "mapped": with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
             "scorable": int(scorable.sum()),
@@ -202,7 +228,7 @@ class Collator:
             **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
             "missing": int((wanted & missing).sum()),
         }
-        return Batch(tensors, torch.tensor([counts[name] for name in COUNTS]))
+        return torch.tensor([counts[name] for name in COUNTS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +242,10 @@ class _TeacherView:
     """Mapped to nothing but the first teacher token of the document."""
     missing: NDArray[np.bool_]
     """Of a document that is not scored."""
+    mapping: NDArray[np.int32]
+    """(n, 2) rows of the teacher's tokens."""
+    read: ReadTexts | None = None
+    """What a live teacher has to read for the losses."""
 
 
 def _unaligned(rows: list[Row]) -> _TeacherView:
@@ -223,7 +253,8 @@ def _unaligned(rows: list[Row]) -> _TeacherView:
     n = sum(len(row.ids) for row in rows)
     nothing = np.zeros(n, bool)
     special = np.full(n, Reason.SPECIAL, np.uint8)
-    return _TeacherView(np.full(n, np.nan, np.float32), special, nothing, nothing, nothing)
+    loss, mapping = np.full(n, np.nan, np.float32), np.full((n, 2), -1, np.int32)
+    return _TeacherView(loss, special, nothing, nothing, nothing, mapping)
 
 
 def _is_prompt(row: Row) -> NDArray[np.bool_]:
@@ -271,6 +302,15 @@ def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -
         worker_init_fn=_leave_signals_to_the_parent,
         generator=torch.Generator(),  # of its own: loading must not move the model's random state
     )
+
+
+def ahead(items: Iterator[AnyItem]) -> Iterator[AnyItem]:
+    """The same, each made in a thread while what came before is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = thread.submit(next, items, None)
+            yield item
 
 
 def _leave_signals_to_the_parent(_: int) -> None:

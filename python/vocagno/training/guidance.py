@@ -4,6 +4,7 @@ B: rows, T: tokens of a row. A token takes part if its label is not -100. Of tho
 finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -43,8 +44,10 @@ def token_weights(
     kept; ties go to the earlier position. Which tokens compete follows from the alignment alone,
     and with it how many are kept: `kept_count`.
     """
+    if config.scope == "step":
+        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config)
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
-    shape = (1, -1) if config.scope == "micro_batch" else labels_BT.shape
+    shape = _scopes(labels_BT, config)
     teacher = teacher_loss_BT.reshape(shape)
     if config.unmapped == "mean":
         teacher = _fill_with_mean(teacher, competing_BT.reshape(shape))
@@ -79,12 +82,45 @@ def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
 
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """How many tokens `token_weights` will keep, known before any forward pass."""
-    shape = (1, -1) if config.scope == "micro_batch" else labels_BT.shape
+    """How many tokens `token_weights` will keep, known before any forward pass.
+
+    With `scope: step` on several processes it is not known: others' tokens take part.
+    """
+    shape = _scopes(labels_BT, config)
     competing, included = (
         role_BT.reshape(shape).sum(1) for role_BT in roles(teacher_loss_BT, labels_BT, config)
     )
     return (kept_count(competing, config.top_fraction) + included).sum()
+
+
+def _scopes(labels_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
+    """The shape in which each row is a scope of its own."""
+    return tuple(labels_BT.shape) if config.scope == "sequence" else (1, -1)
+
+
+def _ranked_together(
+    student_nll_BT: Tensor, teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+) -> Tensor:
+    """The weights of this process's tokens, ranked with those of all others, in their order.
+
+    Every process has as many rows of the same length.
+    """
+    as_one = replace(config, scope="micro_batch")
+    group = torch.distributed
+    if not group.is_available() or not group.is_initialized() or group.get_world_size() == 1:
+        return token_weights(student_nll_BT, teacher_loss_BT, labels_BT, as_one)
+    student, teacher, labels = (
+        torch.cat(_gathered(tensor.detach().contiguous()))
+        for tensor in (student_nll_BT, teacher_loss_BT, labels_BT)
+    )
+    weights = token_weights(student, teacher, labels, as_one)
+    return weights.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
+
+
+def _gathered(tensor: Tensor) -> list[Tensor]:
+    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, tensor)
+    return parts
 
 
 def _fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:

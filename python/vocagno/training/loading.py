@@ -16,6 +16,14 @@ from vocagno.training.student_tokenizer import StudentTokenizer
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
+def teacher_spans(config: TeacherConfig) -> TokenSpans:
+    """The teacher's tokenizer: its own file, or the one of its model."""
+    if config.tokenizer is not None:
+        return TokenSpans.from_pretrained(config.tokenizer)
+    assert config.model is not None
+    return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
+
+
 def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
     """What stands before a document for the teacher: its tokenizer's BOS, else `bos`, else none."""
     if spans.prefix_ids or config.bos is None:

@@ -14,9 +14,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from vocagno.config import Config
+from vocagno.config import Config, GuidanceConfig
 from vocagno.progress import Progress
 from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
 from vocagno.stopping import StopRequest
 from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
 from vocagno.training.data import (
@@ -26,9 +27,13 @@ from vocagno.training.data import (
     MicroBatches,
     RowOrder,
     ValidationBatches,
+    ahead,
     loader,
 )
+from vocagno.training.guidance import kept_count
 from vocagno.training.isolation import check_isolation
+from vocagno.training.layers import compile_layers
+from vocagno.training.live import LivePieces, LiveTeacher
 from vocagno.training.loading import (
     check_positions,
     load_student,
@@ -44,6 +49,7 @@ from vocagno.training.optimization import (
     set_learning_rate,
 )
 from vocagno.training.processes import HostSum, agreed
+from vocagno.training.scorer import Pass
 from vocagno.training.student import SUMS, GuidedStudent
 from vocagno.training.student_tokenizer import StudentTokenizer
 
@@ -65,12 +71,19 @@ class Training:
         check_positions(model, config.data.seq_len, "data.seq_len", "student")
         if config.data.isolate:
             check_isolation(model)
-        student = GuidedStudent(model, config.guidance)
+        student = GuidedStudent(model, config.guidance, config.train.head_loss)
+        if config.train.gradient_checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        if config.train.compile:
+            compile_layers(model)
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
         self.student, self.optimizer = accelerator.prepare(
             student, build_optimizer(student, config.optimizer)
         )
+        self.live = None
+        if materials.texts is not None:
+            self.live = LiveTeacher(config, accelerator.device)
         self.host_sum = HostSum(accelerator, config.train.collective_timeout)
         self.checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
@@ -87,7 +100,7 @@ class Training:
         if first_step:
             self.checkpoints.load(first_step)
         self.log = self._metrics_log(first_step)
-        batches = iter(self._loader(first_step))
+        batches = ahead(map(self._planned, self._loader(first_step)))
         window = None
         main = self.accelerator.is_main_process
         total = config.train.steps
@@ -122,30 +135,56 @@ class Training:
         batches = MicroBatches(
             order, train, first_step, accelerator.process_index, accelerator.num_processes
         )
-        collator = Collator(self.materials.scores, self.config.guidance, self.config.data)
+        scores: MatchedScores | LivePieces | None = self.materials.scores
+        if self.live is not None:
+            assert self.materials.texts is not None
+            scores = LivePieces(self.materials.texts, self.live.reader)
+        collator = Collator(scores, self.config.guidance, self.config.data)
         return loader(rows, batches, collator, self.config.data.num_workers)
 
-    def _step(self, step: int, batches: Iterator[Batch], window: "Window") -> bool:
+    def _planned(self, batch: Batch) -> tuple[Batch, list[Pass]]:
+        """A micro-batch, and what a live teacher has to do for it."""
+        if self.live is None or batch.live is None:
+            return batch, []
+        return batch, self.live.passes(batch.live)
+
+    def _step(
+        self, step: int, batches: Iterator[tuple[Batch, list[Pass]]], window: "Window"
+    ) -> bool:
         """One optimizer step; True if any process was told to stop."""
         accelerator, config = self.accelerator, self.config
         accumulation = config.train.accumulation(accelerator.num_processes)
         started = time.monotonic()
         micro_batches = list(islice(batches, accumulation))
         window.add_wait(time.monotonic() - started)
-        local = torch.stack([batch.counts for batch in micro_batches]).sum(0)
-        shared = self.host_sum(torch.cat([local, torch.tensor([int(self.stop.received)])]))
-        counts = dict(zip(COUNTS, shared.tolist(), strict=False))
-        count = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
-        scale = loss_scale(accelerator.num_processes, accumulation, count)
+        local = torch.stack([batch.counts for batch, _ in micro_batches])
+        stop = torch.tensor([int(self.stop.received)])
+        shared = self.host_sum(torch.cat([local.flatten(), stop]))
+        counts = step_counts(shared[:-1].view_as(local), config.guidance)
+        denominator = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
+        scale = loss_scale(accelerator.num_processes, accumulation, denominator)
         set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
-        for batch in micro_batches:
+        num_passes = [len(passes) for _, passes in micro_batches]
+        if config.teacher.shard:  # all hold one teacher: it runs as often on each
+            num_passes = self.host_sum.largest(torch.tensor(num_passes)).tolist()
+        for (batch, passes), count in zip(micro_batches, num_passes, strict=True):
             tensors = batch.to(accelerator.device)
+            if self.live is not None and batch.live is not None:
+                with window.teacher_time.measured():
+                    losses = self.live.losses(batch.live, passes, count)
+                tensors["teacher_loss"] = losses
             with accelerator.accumulate(self.student):
-                loss, sums = self.student(**tensors)
+                loss, sums, _ = self.student(**tensors, num_kept=self._num_kept(batch))
                 accelerator.backward(loss * scale)
                 window.add_sums(sums)
         window.add_step(counts, self._update())
         return bool(shared[-1] > 0)
+
+    def _num_kept(self, batch: Batch) -> int | None:
+        """How many tokens of a micro-batch will be kept, unless others' tokens decide it, too."""
+        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
+            return None
+        return int(batch.counts[COUNTS.index("kept")])
 
     def _update(self) -> Tensor:
         """Clips, steps, clears; the norm of the gradient before clipping."""
@@ -217,6 +256,19 @@ class Training:
                 self.final_tokenizer.save_pretrained(temporary)
                 publish_folder(temporary, final)
         accelerator.wait_for_everyone()
+
+
+def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
+    """The counts of an optimizer step, by the names in COUNTS.
+
+    Args:
+        counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
+    """
+    total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
+    if guidance.scope == "step":  # ranked over all processes, which no single one can count
+        competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
+        total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())
+    return total
 
 
 def final_folder(config: Config) -> Path:

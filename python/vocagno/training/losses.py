@@ -1,11 +1,10 @@
 """Losses on tensors.
 
-B: rows, T: tokens of a row, V: vocabulary, N: any number of tokens, H: hidden size.
+B: rows, T: tokens of a row.
 """
 
 from typing import Any, TypeVar
 
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,14 +18,6 @@ def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
     the one place where the shift stands, for student and teacher, ids and losses alike.
     """
     return sequence[..., :-1], sequence[..., 1:]
-
-
-def token_nll(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """The loss of each label in nats, in float32; 0 where the label is -100 (Eq. 1)."""
-    flat = torch.nn.functional.cross_entropy(
-        logits_BTV.float().flatten(0, -2), labels_BT.flatten(), reduction="none"
-    )
-    return flat.view(labels_BT.shape)
 
 
 def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def train(config: Config, resolved: str) -> bool:
         materials = gather_materials(
             config, tokenizer, accelerator.device, show_progress=main_process
         )
-        _same_materials(config, materials, write=main_process)
+        _same_materials(config, materials, accelerator.num_processes, write=main_process)
         torch.manual_seed(config.train.seed)
         training = Training(config, accelerator, materials, tokenizer)
     complete = training.run()
@@ -127,7 +127,9 @@ def _free(config: Config) -> tuple[str, ...]:
     return _FREE if config.guidance.scope == "micro_batch" else (*_FREE, "train.micro_batch")
 
 
-def _same_materials(config: Config, materials: "Materials", *, write: bool) -> None:
+def _same_materials(
+    config: Config, materials: "Materials", num_processes: int, *, write: bool
+) -> None:
     """Refuses to go on with another text, tokenizer or teacher under the same names."""
     path = config.output / "materials.json"
     now = {
@@ -138,6 +140,11 @@ def _same_materials(config: Config, materials: "Materials", *, write: bool) -> N
         )
         if store is not None
     }
+    if config.guidance.scope == "step":
+        micro_step = config.train.micro_batch * num_processes
+        now["ranking"] = {"rows_of_a_micro-step": micro_step}
+    if materials.live_teacher is not None:
+        now["live teacher"] = materials.live_teacher
     if path.is_file():
         before = json.loads(path.read_bytes())
         changed = [

@@ -4,6 +4,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,10 +14,10 @@ from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
-from vocagno.token_spans import TokenSpans
-from vocagno.training.loading import weights_identity
+from vocagno.texts import TextStore
+from vocagno.training.loading import teacher_spans, weights_identity
 from vocagno.training.making import Made, store_key
-from vocagno.training.preparing import prepared_rows, scanned
+from vocagno.training.preparing import kept_texts, prepared_rows, scanned
 from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.together import Together
@@ -29,7 +30,11 @@ class Materials:
     rows: RowStore
     validation: RowStore | None
     scores: MatchedScores | None
-    """None for naive training."""
+    """None for naive training, and with a live teacher."""
+    texts: TextStore | None = None
+    """What a live teacher reads."""
+    live_teacher: dict[str, Any] | None = None
+    """Which teacher that is: what would decide its scores."""
 
 
 def gather_materials(
@@ -56,12 +61,17 @@ def gather_materials(
         )
         if not len(validation):
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
-    scores = None
-    if config.guidance.method != "cpt":
+    scores = texts = live_teacher = None
+    if config.guidance.method != "cpt" and config.teacher.mode == "live":
+        texts = kept_texts(corpus, data.cache, show_progress=show_progress)
+        weights = weights_identity(config.teacher, data.cache)
+        spans = teacher_spans(config.teacher)
+        live_teacher = scores_made_from(config.teacher, spans, weights, device)
+    elif config.guidance.method != "cpt":
         store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
         scores = MatchedScores(store, rows)
         _check_missing(scores, config, show=show_progress)
-    return Materials(rows, validation, scores)
+    return Materials(rows, validation, scores, texts, live_teacher)
 
 
 def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:
@@ -103,14 +113,6 @@ def cached_scores(
             show_progress=show_progress, together=together,
         )  # fmt: skip
     return ScoreStore(folder), made
-
-
-def teacher_spans(config: TeacherConfig) -> TokenSpans:
-    """The teacher's tokenizer: its own file, or the one of its model."""
-    if config.tokenizer is not None:
-        return TokenSpans.from_pretrained(config.tokenizer)
-    assert config.model is not None
-    return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
 
 
 def _scores(

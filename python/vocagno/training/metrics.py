@@ -1,6 +1,8 @@
 """What is logged of a run: sums over a window of steps, and the guard on coverage."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,37 @@ class GuidanceError(InputError):
     """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""
 
 
+class DeviceTime:
+    """Time that the device spends on something, added up without the host waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[tuple[Any, Any]] = []
+        self._seconds = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Adds what is done inside."""
+        if self._device.type == "cpu":
+            began = time.monotonic()
+            yield
+            self._seconds += time.monotonic() - began
+            return
+        begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._events.append((begin, end))
+
+    def seconds(self) -> float:
+        """All so far; waits for the device."""
+        for begin, end in self._events:
+            end.synchronize()
+            self._seconds += begin.elapsed_time(end) / 1e3
+        self._events.clear()
+        return self._seconds
+
+
 class Window:
     """Sums over the steps since the last entry; those of the device stay there until logged."""
 
@@ -27,6 +60,8 @@ class Window:
         self._counts = dict.fromkeys(COUNTS, 0)
         self._started = time.monotonic()
         self._waited = 0.0
+        self.teacher_time = DeviceTime(device)
+        """Of a live teacher."""
 
     def add_wait(self, seconds: float) -> None:
         """Adds time in which the step stood still for its rows: loading, aligning, collating."""
@@ -62,6 +97,8 @@ class Window:
                 "mean_teacher_loss": sums["teacher"] / scored,
                 "unmapped": {reason: counts[reason] for reason in _REASONS},
             }
+        if teacher := self.teacher_time.seconds():
+            entry["teacher_share"] = round(teacher / elapsed, 4)
         if counts["scorable"]:
             entry["scored"] = counts["scored"] / counts["scorable"]
         return entry

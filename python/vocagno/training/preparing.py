@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vocagno import texts
 from vocagno.corpus import Corpus, CorpusShard, scan
 from vocagno.manifest import MANIFEST
 from vocagno.progress import Progress
@@ -28,6 +29,7 @@ from vocagno.training.making import Advance, Made, StoreKind, make_store, store_
 from vocagno.training.student_tokenizer import StudentTokenizer, student_tokenizer
 
 ROWS = StoreKind(KIND, VERSION, UNIT, RowsShard, "preparing")
+TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copying texts")
 
 
 def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
@@ -94,6 +96,19 @@ def prepare_corpus(
         )  # fmt: skip
 
     return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+
+
+def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.TextStore:
+    """The documents of a corpus out of the cache, any part of which is at hand at once."""
+    made_from = {"format": f"{texts.KIND} {texts.VERSION}"}
+    folder = cache / "texts" / store_key(corpus, made_from)
+
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        found = corpus.read(shard)
+        texts.write_texts(path, found.texts, found.hashes, made_from)
+
+    make_store(corpus, folder, TEXTS, made_from, make, show_progress=show_progress)
+    return texts.TextStore(folder)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
+from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor
 
 from vocagno.config import Config, ConfigError
@@ -15,6 +15,8 @@ from vocagno.config import Config, ConfigError
 def start(config: Config) -> Accelerator:
     """The accelerator of a run, after checking that the processes found each other."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
+    config.train.accumulation(world)  # says if the batch cannot be dealt out
+    _check_precision(config)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     accelerator = Accelerator(
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
@@ -33,8 +35,55 @@ def start(config: Config) -> Accelerator:
             f"FSDP was asked for, but Accelerate runs as {accelerator.distributed_type.value}; "
             "it needs a GPU"
         )
+    if config.teacher.shard and "FSDP" not in str(accelerator.distributed_type):
+        raise ConfigError(
+            f"teacher.shard: needs FSDP2, but Accelerate runs as "
+            f"{accelerator.distributed_type.value}; use shard: false, or an FSDP2 configuration"
+        )
     accelerator.gradient_accumulation_steps = config.train.accumulation(world)
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        set_up_deepspeed(accelerator.state.deepspeed_plugin.deepspeed_config, config, world)
     return accelerator
+
+
+def _check_precision(config: Config) -> None:
+    """Refuses a precision that is not to be had, or another one than the launcher was told."""
+    precision = config.train.precision
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched not in ("no", precision):
+        raise ConfigError(
+            f"train.precision is {precision}, but the launcher asks for mixed precision in "
+            f"{launched}; set train.precision to bf16, or the launcher's mixed_precision to no"
+        )
+    if precision == "bf16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            f"train.precision: {torch.cuda.get_device_name()} has no bfloat16; use fp32"
+        )
+
+
+def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: int) -> None:
+    """Fills DeepSpeed's own configuration from ours.
+
+    Raises: ConfigError for a setting of DeepSpeed's that contradicts ours, naming both.
+    """
+    for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
+        if name in settings:
+            raise ConfigError(f"DeepSpeed's `{name}` is not supported: leave it out, see {instead}")
+    if settings.get("fp16", {}).get("enabled") is True:
+        raise ConfigError("DeepSpeed's `fp16` is not supported: set train.precision to bf16")
+    limit = config.optimizer.max_grad_norm
+    ours = {
+        "gradient_clipping": 0.0 if limit is None else limit,
+        "gradient_accumulation_steps": config.train.accumulation(num_processes),
+        "train_micro_batch_size_per_gpu": config.train.micro_batch,
+    }
+    for name, value in ours.items():
+        if settings.get(name, "auto") not in ("auto", value, 1):  # 1: what Accelerate fills in
+            raise ConfigError(
+                f"DeepSpeed's `{name}` is {settings[name]}, but this run has {value}: leave it "
+                "out, or give it as auto"
+            )
+        settings[name] = value
 
 
 class HostSum:
@@ -49,9 +98,16 @@ class HostSum:
 
     def __call__(self, values: Tensor) -> Tensor:
         """The sums of `values`, the same on every process."""
+        return self._reduced(values, torch.distributed.ReduceOp.SUM)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of each, the same on every process."""
+        return self._reduced(values, torch.distributed.ReduceOp.MAX)
+
+    def _reduced(self, values: Tensor, how: Any) -> Tensor:
         total = values.clone()
         if self._group is not None:
-            torch.distributed.all_reduce(total, group=self._group)
+            torch.distributed.all_reduce(total, how, group=self._group)
         return total
 
 

@@ -17,19 +17,24 @@ from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.training.head import chunked_nll, hidden_states, language_head
 from vocagno.training.isolation import attention_of, isolation, keeps_apart
 from vocagno.training.losses import causal_shift
+from vocagno.training.reading import Reading
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
 """Waits for a batch: numbers of readings, and their losses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A sequence of tokens that is read on its own."""
+class Pass:
+    """Sequences that are read in one forward pass, and what is asked of them; on the host."""
 
-    ids: NDArray[np.int64]
-    """(n,) with what stands before the text (BOS)."""
-    asked_from: int
-    """Losses are wanted of `ids[asked_from:]`; at least 1, since the first token has none."""
+    numbers: list[int]
+    """Which readings."""
+    layout: Layout
+    places_N: NDArray[np.int64]
+    """Of the flattened batch, whose states predict what is asked for."""
+    labels_N: NDArray[np.int64]
+    counts: list[int]
+    """How many of the N belong to each reading."""
 
 
 class Scorer(Protocol):
@@ -85,50 +90,53 @@ class TransformersScorer:
 
     def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """As `Scorer.read`. The device works at one batch while the host takes the one before."""
-        sequences = [causal_shift(reading.ids)[0] for reading in readings]
-        asked = [n for n, reading in enumerate(readings) if reading.asked_from < len(reading.ids)]
         fetch: Fetch | None = None
-        for batch in self.batches([len(sequences[number]) for number in asked]):
-            rows = [[asked[index] for index in row] for row in batch]
-            begun = self._begin(rows, sequences, readings)
+        for one_pass in self.passes(readings):
+            begun = self._begin(one_pass)
             if fetch is not None:
                 yield from fetch()
             fetch = begun
         if fetch is not None:
             yield from fetch()
 
-    def _begin(
-        self, rows: Rows, sequences: list[NDArray[np.int64]], readings: Sequence[Reading]
-    ) -> "Fetch":
-        layout = lay_out(rows, sequences)
-        self.places += layout.ids_BT.size
-        self.padding += layout.padding
-        numbers, places, labels = [number for row in rows for number in row], [], []
-        for number, first_place in zip(numbers, layout.first_places, strict=True):
-            ids = readings[number].ids
-            _, is_asked = causal_shift(np.arange(len(ids)) >= readings[number].asked_from)
-            places.append(first_place + np.flatnonzero(is_asked))
-            labels.append(causal_shift(ids)[1][is_asked])
-        nll_N = self.losses(layout, np.concatenate(places), np.concatenate(labels))
+    def passes(self, readings: Sequence[Reading]) -> Iterator[Pass]:
+        """The forward passes that the readings take."""
+        sequences = [causal_shift(reading.ids)[0] for reading in readings]
+        asked = [n for n, reading in enumerate(readings) if reading.asked_from < len(reading.ids)]
+        for batch in self.batches([len(sequences[number]) for number in asked]):
+            rows = [[asked[index] for index in row] for row in batch]
+            layout = lay_out(rows, sequences)
+            numbers, places, labels = [number for row in rows for number in row], [], []
+            for number, first_place in zip(numbers, layout.first_places, strict=True):
+                ids = readings[number].ids
+                _, is_asked = causal_shift(np.arange(len(ids)) >= readings[number].asked_from)
+                places.append(first_place + np.flatnonzero(is_asked))
+                labels.append(causal_shift(ids)[1][is_asked])
+            counts = [len(of_one) for of_one in labels]
+            yield Pass(numbers, layout, np.concatenate(places), np.concatenate(labels), counts)
+
+    def _begin(self, one_pass: Pass) -> "Fetch":
+        self.places += one_pass.layout.ids_BT.size
+        self.padding += one_pass.layout.padding
+        nll_N = self.losses(one_pass)
 
         def fetch() -> Iterator[tuple[int, NDArray[np.float32]]]:
-            ends = np.cumsum([len(of_one) for of_one in labels])
-            yield from zip(numbers, np.split(nll_N.cpu().numpy(), ends[:-1]), strict=True)
+            ends = np.cumsum(one_pass.counts)
+            losses = np.split(nll_N.cpu().numpy(), ends[:-1])
+            yield from zip(one_pass.numbers, losses, strict=True)
 
         return fetch
 
     @torch.inference_mode()
-    def losses(
-        self, layout: Layout, places_N: NDArray[np.int64], labels_N: NDArray[np.int64]
-    ) -> Tensor:
-        """(N,) float32 on the device: the loss of each label at a place of the flattened batch.
+    def losses(self, one_pass: Pass) -> Tensor:
+        """(N,) float32 on the device: the loss of each label that is asked for.
 
         Padding stands at the end of rows, so that no token asked for attends to it.
         """
-        states_NH = self.states(layout).flatten(0, 1)
+        states_NH = self.states(one_pass.layout).flatten(0, 1)
         device = states_NH.device  # of the last layer, if the model is spread over devices
-        states_NH = states_NH[_to(device, places_N)]
-        return chunked_nll(states_NH, self.head, _to(device, labels_N))
+        states_NH = states_NH[_to(device, one_pass.places_N)]
+        return chunked_nll(states_NH, self.head, _to(device, one_pass.labels_N))
 
     @torch.inference_mode()
     def states(self, layout: Layout) -> Tensor:

@@ -3,7 +3,7 @@
 M: teacher tokens of a document.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,66 +24,40 @@ from vocagno.training.loading import (
     torch_dtype,
 )
 from vocagno.training.making import Advance, Made, StoreKind, make_store
-from vocagno.training.scorer import Reading, Scorer, TransformersScorer
+from vocagno.training.reading import TextReader
+from vocagno.training.scorer import Scorer, TransformersScorer
 from vocagno.training.together import Together
-from vocagno.training.windows import Window, windows
 
 SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
 
 
 class Teacher:
-    """A scorer with its tokenizer, giving one loss a token of a text.
+    """A scorer behind a tokenizer, giving one loss a token of a text."""
 
-    Every window starts with `prefix` (BOS), if there is one; a document's first token has a loss
-    only then.
-    """
-
-    def __init__(
-        self,
-        scorer: Scorer,
-        spans: TokenSpans,
-        prefix: Sequence[int],
-        *,
-        context: int,
-        min_context: int,
-    ) -> None:
-        self.scorer, self.spans = scorer, spans
-        self.prefix = np.array(prefix, np.int64)
-        self._capacity = context + 1 - len(self.prefix)  # the last token is not read
-        self._min_context = min_context
+    def __init__(self, scorer: Scorer, reader: TextReader) -> None:
+        self.scorer, self.reader = scorer, reader
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
         """Losses and spans of each text, read on its own; `advance` is told how far it is."""
-        tokens = self.spans.encode(texts)
-        ids = [tokens.ids[tokens.text(i)].astype(np.int64) for i in range(len(tokens))]
-        nll = [np.full(len(document), np.nan, np.float32) for document in ids]
-        cut = [
-            window
-            for number, document in enumerate(ids)
-            for window in windows(number, len(document), self._capacity, self._min_context)
-        ]
+        read = self.reader.read(texts)
+        tokens = read.tokens
+        nll = np.full(len(tokens.ids), np.nan, np.float32)
         scored = 0
-        for number, losses in self.scorer.read([self._reading(window, ids) for window in cut]):
-            window = cut[number]
-            nll[window.document][window.stop - len(losses) : window.stop] = losses
-            scored += window.stop - window.score_from
+        for number, losses in self.scorer.read(read.readings):
+            nll[read.rows[number]] = losses
+            scored += len(losses)
             advance(scored / len(tokens.ids), scored)
-        is_asked = np.arange(max(map(len, ids), default=0)) >= (not len(self.prefix))
         return [
-            _scored(tokens.spans[tokens.text(i)], losses, is_asked[: len(losses)])
-            for i, losses in enumerate(nll)
+            _scored(tokens.spans[place], nll[place], read.is_asked[place])
+            for place in map(tokens.text, range(len(tokens)))
         ]
 
-    def _reading(self, window: Window, ids: list[NDArray[np.int64]]) -> Reading:
-        """A first token without a prefix is not asked for and keeps its NaN."""
-        text = ids[window.document][window.start : window.stop]
-        asked_from = len(self.prefix) + window.score_from - window.start
-        return Reading(np.concatenate([self.prefix, text]), max(1, asked_from))
 
-
-def load_scorer(config: TeacherConfig, spans: TokenSpans, device: torch.device) -> Scorer:
+def load_scorer(
+    config: TeacherConfig, spans: TokenSpans, device: torch.device
+) -> TransformersScorer:
     """The configured model, as a scorer."""
     model = load_teacher(config, device)
     check_vocabulary(model, spans.vocabulary_size, "teacher")
@@ -97,7 +71,13 @@ def load_scorer(config: TeacherConfig, spans: TokenSpans, device: torch.device) 
 
 
 def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.device) -> Teacher:
-    """The configured teacher.
+    """The configured teacher. Raises: ConfigError as `text_reader`."""
+    reader = text_reader(config, spans)
+    return Teacher(load_scorer(config, spans, device), reader)
+
+
+def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
+    """How the configured teacher reads texts.
 
     Raises: ConfigError if its windows have no room for new tokens beside prefix and context.
     """
@@ -107,24 +87,17 @@ def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.devi
             f"teacher.min_context {config.min_context} leaves no room in teacher.context "
             f"{config.context} beside the {len(prefix)} tokens before a text; lower it"
         )
-    return Teacher(
-        load_scorer(config, spans, device),
-        spans,
-        prefix,
-        context=config.context,
-        min_context=config.min_context,
-    )
+    return TextReader(spans, prefix, context=config.context, min_context=config.min_context)
 
 
 def _scored(
     spans: NDArray[np.int32], nll: NDArray[np.float32], is_asked: NDArray[np.bool_]
 ) -> DocumentScores:
-    """Tokens that stand for no text (a lone dummy prefix) guide nobody: they get no loss, nor do
-    those for which the teacher gave no finite number (in float16, which is what is stored)."""
-    has_text = spans[:, 0] < spans[:, 1]
+    """Tokens that were not asked for get no loss, nor do those for which the teacher gave no finite
+    number (in float16, which is what is stored)."""
     with np.errstate(over="ignore"):
-        stored = np.where(has_text, nll, np.nan).astype(np.float16)
-    failed = ~np.isfinite(stored) & has_text & is_asked
+        stored = np.where(is_asked, nll, np.nan).astype(np.float16)
+    failed = ~np.isfinite(stored) & is_asked
     return DocumentScores(
         spans, np.where(np.isfinite(stored), stored, np.float16(np.nan)),
         num_unscored=int(failed.sum()),

@@ -1,6 +1,6 @@
 """The student with its loss inside its forward pass, as wrappers that shard weights need it.
 
-B: rows, T: tokens of a row, V: vocabulary.
+B: rows, T: tokens of a row.
 """
 
 from typing import Any
@@ -8,21 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vocagno.config import GuidanceConfig
-from vocagno.training.guidance import excess_loss, token_weights
-from vocagno.training.losses import teacher_guided_loss, token_nll
+from vocagno.config import GuidanceConfig, HeadLoss
+from vocagno.training.guidance import IGNORED, excess_loss
+from vocagno.training.head import head_of, hidden_states, language_head
+from vocagno.training.head_loss import check_head_loss
+from vocagno.training.selective import selective_cross_entropy
 
-SUMS = ("nll", "kept_nll", "excess", "teacher")
+SUMS = ("nll", "kept_nll", "excess", "teacher", "kept")
 """What a forward pass sums up, in this order: the student's losses over all predicted tokens and
-over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's."""
+over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's; and
+how many tokens were kept."""
 
 
 class GuidedStudent(nn.Module):
     """A causal language model that returns the sum of the losses it is trained on."""
 
-    def __init__(self, model: Any, guidance: GuidanceConfig) -> None:
+    def __init__(
+        self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss = "auto"
+    ) -> None:
+        """Raises: UnsupportedModelError if the logits of the model are not understood; ConfigError
+        if `head_loss_by` cannot compute them."""
         super().__init__()
-        self.model, self.guidance = model, guidance
+        check_head_loss(head_loss_by, language_head(model))
+        self.model, self.guidance, self.head_loss_by = model, guidance, head_loss_by
+        # For Accelerate's FSDP: layers are sharded one by one; embedding and head, which forward
+        # reads itself, with the whole.
+        self._no_split_modules = model._no_split_modules
+
+    def tie_weights(self) -> None:
+        """Ties what the model's configuration ties; FSDP asks for it after loading."""
+        self.model.tie_weights()
 
     def forward(
         self,
@@ -31,23 +46,30 @@ class GuidedStudent(nn.Module):
         teacher_loss: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Loss (a sum, to be divided by the count of the whole step) and the sums named in SUMS.
+        num_kept: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss (a sum, to be divided by the count of the whole step), the sums named in SUMS, and
+        the sum of the losses of each row (B,).
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
+            `num_kept`: as `selective_cross_entropy`.
         """
-        output = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            use_cache=False,
+        states_BTH = hidden_states(
+            self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        nll_BT = token_nll(output.logits, labels)
-        weights_BT = token_weights(nll_BT, teacher_loss, labels, self.guidance)
-        loss = teacher_guided_loss(nll_BT, weights_BT)
-        excess_BT = excess_loss(nll_BT, teacher_loss).where(labels >= 0, torch.nan)
+        # The head's weights are looked up in each pass: wrappers put others in their place.
+        loss, metrics = selective_cross_entropy(
+            states_BTH, head_of(self.model), labels, teacher_loss, self.guidance,
+            num_kept=num_kept, head_loss_by=self.head_loss_by,
+        )  # fmt: skip
+        total = loss.detach()
+        nll_BT = metrics.nll_BT
+        if nll_BT is None:  # naive training by a head loss that gives the sum alone
+            nll_BT = torch.full_like(teacher_loss, torch.nan)
+            row_sums, all_nll = nll_BT.sum(1), total
+        else:
+            row_sums, all_nll = nll_BT.sum(1), nll_BT.sum()
+        excess_BT = excess_loss(nll_BT, teacher_loss).where(labels != IGNORED, torch.nan)
         teacher_BT = teacher_loss.where(excess_BT.isfinite(), torch.nan)
-        sums = torch.stack(
-            [nll_BT.detach().sum(), loss.detach(), excess_BT.nansum(), teacher_BT.nansum()]
-        )
-        return loss, sums.double()
+        sums = [all_nll, total, excess_BT.nansum(), teacher_BT.nansum(), metrics.weights_BT.sum()]
+        return loss, torch.stack(sums).double(), row_sums

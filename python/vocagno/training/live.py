@@ -1,0 +1,121 @@
+"""A teacher that reads the rows themselves, beside the student, instead of leaving scores behind.
+
+Each piece of a row is a document of its own to it, so it sees no text before the row. The host
+tokenizes and aligns ahead of time; the losses stay on the device.
+
+M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.config import Config
+from vocagno.scores import DocumentScores
+from vocagno.texts import TextStore
+from vocagno.training.layers import decoder_layers
+from vocagno.training.loading import teacher_spans
+from vocagno.training.reading import Reading, ReadTexts, TextReader
+from vocagno.training.scorer import Pass, TransformersScorer
+from vocagno.training.scoring import load_scorer, text_reader
+from vocagno.training.segments import segment_reduce
+
+
+class LivePieces:
+    """The pieces of rows as a live teacher will read them; needs no teacher yet."""
+
+    def __init__(self, texts: TextStore, reader: TextReader) -> None:
+        self.texts, self.reader = texts, reader
+
+    def read(
+        self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
+    ) -> tuple[ReadTexts, list[DocumentScores]]:
+        """Each piece, extended to whole characters, as a text of its own.
+
+        Returns: what the teacher is to read, and the teacher's tokens of each piece, with losses
+            of 0 where there will be one.
+        """
+        found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
+        read = self.reader.read([text for text, _ in found])
+        nll = np.where(read.is_asked, np.float16(0), np.float16(np.nan))
+        pieces = []
+        for number, (_, begins) in enumerate(found):
+            place = read.tokens.text(number)
+            pieces.append(DocumentScores(read.tokens.spans[place] + begins, nll[place]))
+        return read, pieces
+
+
+@dataclass(frozen=True, slots=True)
+class LiveText:
+    """What a live teacher is to read for a batch, and where its losses belong."""
+
+    read: ReadTexts
+    mapping_N2: NDArray[np.int32]
+    """Rows of the teacher's tokens for each student token, in the order of the rows."""
+    tokens_BT: NDArray[np.int64]
+    """Which student token is predicted at each place; -1 at padding."""
+
+
+class LiveTeacher:
+    """A teacher on this process's device (or sharded over all), which is never trained or saved."""
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        spans = teacher_spans(config.teacher)
+        self.reader = text_reader(config.teacher, spans)
+        self.scorer = load_scorer(config.teacher, spans, device)
+        self.device, self.how = device, config.guidance.aggregation
+        if config.teacher.shard:
+            shard_over_processes(self.scorer.model, device)
+
+    def passes(self, text: LiveText) -> list[Pass]:
+        """The forward passes that a batch takes: work of the host, to be done ahead."""
+        return list(self.scorer.passes(text.read.readings))
+
+    @torch.inference_mode()
+    def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
+        has none; the host does not wait.
+
+        Args:
+            num_passes: of the process that has most, where all hold one teacher between them and
+                have to run it as often.
+        """
+        read = text.read
+        nll_M = torch.full((len(read.is_asked),), torch.nan, device=self.device)
+        for one_pass in passes:
+            rows = [np.arange(read.rows[n].start, read.rows[n].stop) for n in one_pass.numbers]
+            nll_M[self._here(np.concatenate(rows))] = self.scorer.losses(one_pass).to(self.device)
+        for _ in range(num_passes - len(passes)):
+            self.scorer.losses(_idle(self.scorer))
+        nll_M = torch.where(self._here(read.is_asked), nll_M, torch.nan)
+        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.how)
+        with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
+        return with_padding[self._here(text.tokens_BT)]
+
+    def _here(self, values: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, non_blocking=True)
+
+
+def _idle(scorer: TransformersScorer) -> Pass:
+    """The least that can be read: one token, predicted from another."""
+    (one_pass,) = scorer.passes([Reading(np.zeros(2, np.int64), 1)])
+    return one_pass
+
+
+def shard_over_processes(model: Any, device: torch.device) -> None:
+    """Leaves each process a part of every layer, gathered while the layer is in use (FSDP2).
+
+    The language head stays whole, if it is not the embedding.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    for layer in decoder_layers(model, "teacher.shard"):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model.base_model, mesh=mesh, reshard_after_forward=True)

@@ -1,0 +1,77 @@
+"""Texts as a teacher reads them: tokens, cut into sequences, and where each loss belongs.
+
+M: tokens of all texts, one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.token_spans import TokenizedTexts, TokenSpans
+from vocagno.training.windows import Window, windows
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sequence of tokens that is read on its own."""
+
+    ids: NDArray[np.int64]
+    """(n,) with what stands before the text (BOS)."""
+    asked_from: int
+    """Losses are wanted of `ids[asked_from:]`; at least 1, since the first token has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """Some texts, and the sequences that give a loss to each of their tokens."""
+
+    tokens: TokenizedTexts
+    readings: list[Reading]
+    rows: list[slice]
+    """Of each reading: the tokens that its losses are of."""
+    is_asked: NDArray[np.bool_]
+    """(M,) tokens that ought to get a loss: the first of a text has none without a prefix, and
+    tokens that stand for no text (a lone dummy prefix) guide nobody."""
+
+
+class TextReader:
+    """A teacher's tokenizer, and how much the teacher reads at once."""
+
+    def __init__(
+        self, spans: TokenSpans, prefix: Sequence[int], *, context: int, min_context: int
+    ) -> None:
+        """Args:
+        prefix: stands before every window (BOS); a text's first token has a loss only then.
+        context, min_context: as in `TeacherConfig`.
+        """
+        self.spans = spans
+        self.prefix = np.array(prefix, np.int64)
+        self._capacity = context + 1 - len(self.prefix)  # the last token is not read
+        self._min_context = min_context
+
+    def read(self, texts: Sequence[str]) -> ReadTexts:
+        """Tokenizes texts, each to be read on its own."""
+        tokens = self.spans.encode(texts)
+        ids = tokens.ids.astype(np.int64)
+        is_asked = tokens.spans[:, 0] < tokens.spans[:, 1]
+        readings, rows = [], []
+        for number in range(len(tokens)):
+            text = tokens.text(number)
+            if not len(self.prefix) and text.stop > text.start:
+                is_asked[text.start] = False
+            for window in windows(
+                number, text.stop - text.start, self._capacity, self._min_context
+            ):
+                reading = self._reading(window, ids[text])
+                count = len(reading.ids) - reading.asked_from
+                stop = text.start + window.stop
+                readings.append(reading)
+                rows.append(slice(stop - count, stop))
+        return ReadTexts(tokens, readings, rows, is_asked)
+
+    def _reading(self, window: Window, ids: NDArray[np.int64]) -> Reading:
+        asked_from = len(self.prefix) + window.score_from - window.start
+        text = ids[window.start : window.stop]
+        return Reading(np.concatenate([self.prefix, text]), max(1, asked_from))

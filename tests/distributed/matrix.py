@@ -1,0 +1,75 @@
+"""Trains through every layout that the file named by CELLS lists, one after the other in this
+process (or these, together): `[[name, is_fsdp, arguments], ...]`. Writes to the folder named by
+RECORD, for each, what its parameters were: their types, and where they stood before training.
+
+FSDP on a CPU: Accelerate would make DDP of it, so its state is told what it would be on a GPU.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch.distributed.tensor import DTensor
+
+from vocagno.training import loop
+from vocagno.training import main as main_module
+
+kind = PartialState(cpu=True).distributed_type
+seen = {}
+start, update = main_module.start, loop.Training._update
+
+
+def sharded(config):
+    """An accelerator for FSDP2 over the processes of this CPU."""
+    accelerator = start_unsharded(config)
+    PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+    accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+        state_dict_type="SHARDED_STATE_DICT", cpu_ram_efficient_loading=False,
+    )  # fmt: skip
+    return accelerator
+
+
+def start_unsharded(config):
+    """As `start`, but a teacher may be sharded, since the student will be."""
+    teacher = replace(config.teacher, shard=False)
+    return start(replace(config, teacher=teacher))
+
+
+def watched(self):
+    parameters = list(self.student.parameters())
+    seen["wrapper"] = type(self.student).__name__
+    seen["sharded"] = sum(isinstance(parameter, DTensor) for parameter in parameters)
+    seen["parameters"] = len(parameters)
+    if self.live is not None:
+        teacher = self.live.scorer.model.base_model.parameters()
+        seen["teacher_sharded"] = all(isinstance(parameter, DTensor) for parameter in teacher)
+    return update(self)
+
+
+loop.Training._update = watched
+Accelerator.end_training = lambda self: None  # one process group for all layouts
+
+status = 0
+for name, is_fsdp, arguments in json.loads(Path(os.environ["CELLS"]).read_text()):
+    if "distributed_type" in PartialState._shared_state:
+        PartialState._shared_state["distributed_type"] = kind
+    AcceleratorState._reset_state()
+    main_module.start = sharded if is_fsdp else start
+    seen.clear()
+    status = main_module.main(arguments)
+    if status:
+        print(f"cell {name} failed", file=sys.stderr)
+        break
+    if int(os.environ.get("RANK", "0")) == 0:
+        (Path(os.environ["RECORD"]) / f"{name}.json").write_text(json.dumps(seen))
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+sys.exit(status)

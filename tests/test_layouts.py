@@ -1,0 +1,213 @@
+"""Every layout gives the same training: processes, accumulation, DDP, FSDP2, stored and live."""
+
+import json
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import TEXTS, write_corpus
+from runs import TRAIN, final_weights, metrics, run, train_here, write_config
+from vocagno.config import ConfigError
+from vocagno.training.main import parse
+from vocagno.training.processes import set_up_deepspeed
+
+SCRIPT = Path(__file__).parent / "distributed" / "matrix.py"
+ROWS = 8
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory, tokenizer_files, teacher_model):
+    """All runs, by name; one process walks through its half, then two together through theirs."""
+    folder = tmp_path_factory.mktemp("matrix")
+    # Rows are short of text in places, so that micro-batches differ in what they count.
+    corpus = write_corpus(folder / "c.jsonl", [*TEXTS, "", "a", "", "b"] * 2)
+    config = write_config(
+        folder, corpus, tokenizer_files, teacher_model,
+        train={"steps": STEPS, "global_batch": ROWS, "log_every": 1, "checkpoint_every": 3},
+        guidance={"normalize": "selected"},
+        teacher={"batch_tokens": 64},  # processes have different numbers of passes to run
+    )  # fmt: skip
+    for processes in (1, 2):
+        cells = []
+        for accumulation, wrapper, teacher, scope in product(
+            (1, 4), ("ddp", "fsdp2"), ("stored", "live"), ("sequence", "step")
+        ):
+            if processes == 1 and wrapper == "fsdp2":
+                continue
+            name = f"{processes}-{accumulation}-{wrapper}-{teacher}-{scope}"
+            rows = ROWS // processes // accumulation
+            options = {
+                "train.micro_batch": rows, "teacher.mode": teacher, "guidance.scope": scope,
+                "teacher.shard": str(wrapper == "fsdp2" and teacher == "live").lower(),
+                "output": str(folder / name),
+            }  # fmt: skip
+            arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+            arguments = ["--config", str(config), *map(str, arguments)]
+            cells.append([name, wrapper == "fsdp2", arguments])
+        (folder / "cells.json").write_text(json.dumps(cells))
+        run(processes, SCRIPT, CELLS=str(folder / "cells.json"), RECORD=str(folder))
+    return folder
+
+
+def cut_back(folder, name, copy):
+    """A copy of a finished run as it was when its third step had been saved."""
+    shutil.copytree(folder / name, folder / copy)
+    shutil.rmtree(folder / copy / "final")
+    shutil.rmtree(folder / copy / "checkpoints" / f"step_{STEPS}")
+    return folder / copy
+
+
+@pytest.fixture(scope="module")
+def start(tokenizer_files):
+    """The weights before training."""
+    from tokenizers import Tokenizer
+
+    from runs import ARCHITECTURE
+    from vocagno.config import StudentConfig
+    from vocagno.training.loading import load_student
+
+    size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
+    tokenizer = str(tokenizer_files / "student.json")
+    model = load_student(StudentConfig(architecture=ARCHITECTURE, tokenizer=tokenizer), size, 0)
+    return dict(model.named_parameters())
+
+
+def check_same(folder, name, other, start):
+    ours, theirs = (metrics(folder / which)[0] for which in (name, other))
+    assert [entry["step"] for entry in ours] == list(range(1, STEPS + 1))
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert mine["kept_loss"] == pytest.approx(expected["kept_loss"], rel=1e-4)
+        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+        for counted in ("kept_fraction", "tokens", "coverage", "scored", "unmapped"):
+            assert mine[counted] == expected[counted]
+    weights, expected = (final_weights(folder / which) for which in (name, other))
+    moved, difference = 0.0, 0.0
+    for key in expected:
+        moved += float((expected[key] - start[key].detach()).norm() ** 2)
+        difference += float((weights[key] - expected[key]).norm() ** 2)
+    assert moved > 1e-4
+    assert difference**0.5 <= 0.01 * moved**0.5
+
+
+CELLS = [
+    (accumulation, wrapper, teacher, scope)
+    for accumulation in (1, 4)
+    for wrapper in ("ddp", "fsdp2")
+    for teacher in ("stored", "live")
+    for scope in ("sequence", "step")
+]
+
+
+@pytest.mark.parametrize(("accumulation", "wrapper", "teacher", "scope"), CELLS)
+def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teacher, scope):
+    name = f"2-{accumulation}-{wrapper}-{teacher}-{scope}"
+    # Ranked by rows, any cut of the step is the same; ranked over a micro-step, that one is.
+    whole = accumulation if scope == "step" else 1
+    check_same(matrix, name, f"1-{whole}-ddp-{teacher}-{scope}", start)
+    seen = json.loads((matrix / f"{name}.json").read_text())
+    assert seen["parameters"] > 10
+    is_fsdp = wrapper == "fsdp2"
+    assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
+    assert seen["wrapper"] == ("FSDPGuidedStudent" if is_fsdp else "DistributedDataParallel")
+    assert seen.get("teacher_sharded", False) == (is_fsdp and teacher == "live")
+
+
+@pytest.mark.parametrize("teacher", ["stored", "live"])
+def test_accumulation_changes_nothing(matrix, start, teacher):
+    check_same(matrix, f"1-4-ddp-{teacher}-sequence", f"1-1-ddp-{teacher}-sequence", start)
+
+
+def test_fsdp2_goes_on_from_its_shards_to_the_same_bits(matrix):
+    name = "2-1-fsdp2-live-sequence"
+    (cell,) = [cell for cell in json.loads((matrix / "cells.json").read_text()) if cell[0] == name]
+    copy = cut_back(matrix, name, "resumed")
+    arguments = [*cell[2], "--output", str(copy)]
+    (matrix / "one.json").write_text(json.dumps([["resumed", True, arguments]]))
+    run(2, SCRIPT, CELLS=str(matrix / "one.json"), RECORD=str(matrix))
+    whole, resumed = final_weights(matrix / name), final_weights(copy)
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert metrics(copy)[0][-1]["loss"] == metrics(matrix / name)[0][-1]["loss"]
+
+
+def test_another_number_of_processes_goes_on_with_the_same_batches(matrix, start):
+    copy = cut_back(matrix, "2-1-ddp-stored-sequence", "by-one")
+    arguments = ["--train.micro_batch", ROWS, "--output", copy, "--guidance.scope", "sequence"]
+    assert train_here(matrix / "run.yaml", *arguments) == 0
+    check_same(matrix, "by-one", "1-1-ddp-stored-sequence", start)
+
+
+def test_another_micro_step_is_refused_where_tokens_are_ranked_in_it(matrix, capsys):
+    copy = cut_back(matrix, "2-1-ddp-stored-step", "step-by-one")
+    arguments = ["--guidance.scope", "step", "--output", copy]
+    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS // 2) == 2
+    assert "another rows of a micro-step" in capsys.readouterr().err
+    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS) == 0
+
+
+ACCELERATE = sorted((TRAIN.parent / "configs" / "accelerate").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", ACCELERATE, ids=[path.stem for path in ACCELERATE])
+def test_accelerate_reads_its_configurations(path, monkeypatch):
+    """Through its own parser, to the environment that its processes will have."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    kinds = {
+        "cpu": "NO", "fsdp2": "FSDP", "multi_gpu": "MULTI_GPU", "multi_node": "MULTI_GPU",
+        "single_gpu": "NO", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
+    }  # fmt: skip
+    assert kinds.keys() == {path.stem for path in ACCELERATE}
+    assert load_config_from_file(str(path)).distributed_type == kinds[path.stem]
+    arguments = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+    launch, _, _ = _validate_launch_command(arguments)
+    assert launch.mixed_precision == "no"
+    assert launch.num_processes == {"cpu": 1, "single_gpu": 1, "multi_node": 32}.get(path.stem, 8)
+    if launch.use_fsdp:
+        for name, value in prepare_multi_gpu_env(launch).items():
+            monkeypatch.setenv(name, value)
+        plugin = FullyShardedDataParallelPlugin()
+        assert plugin.fsdp_version == 2
+        assert not plugin.cpu_ram_efficient_loading
+        assert str(plugin.state_dict_type) == "StateDictType.SHARDED_STATE_DICT"
+    if launch.use_deepspeed:
+        launch.deepspeed_fields_from_accelerate_config = ""  # as the launcher itself does
+        _, environment = prepare_deepspeed_cmd_env(launch)
+        assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == path.stem[-1]
+        assert environment["ACCELERATE_DEEPSPEED_ZERO3_INIT"] == "false"
+
+
+def test_what_deepspeed_is_told(matrix):
+    """DeepSpeed itself was never run: this is what it would get."""
+    config, _ = parse(["--config", str(matrix / "run.yaml"), "--train.micro_batch", "2"])
+    settings = {"gradient_clipping": "auto", "gradient_accumulation_steps": 1}
+    set_up_deepspeed(settings, config, 2)
+    assert settings == {
+        "gradient_clipping": 1.0, "gradient_accumulation_steps": 2,
+        "train_micro_batch_size_per_gpu": 2,
+    }  # fmt: skip
+    for bad, words in (
+        ({"optimizer": {}}, "DeepSpeed's `optimizer` is not supported"),
+        ({"scheduler": {}}, "DeepSpeed's `scheduler` is not supported"),
+        ({"fp16": {"enabled": True}}, "set train.precision to bf16"),
+        ({"gradient_clipping": 0.3}, "`gradient_clipping` is 0.3, but this run has 1.0"),
+        ({"train_micro_batch_size_per_gpu": 4}, "is 4, but this run has 2"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            set_up_deepspeed(bad, config, 2)
+
+
+def test_the_matrix_would_see_a_difference(matrix, start):
+    """Another scope or another teacher is another training."""
+    for name in ("1-1-ddp-stored-step", "1-1-ddp-live-sequence"):
+        with pytest.raises(AssertionError):
+            check_same(matrix, name, "1-1-ddp-stored-sequence", start)
