@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -102,6 +103,15 @@ def metrics(folder):
         [entry for entry in entries if "loss" in entry],
         [entry for entry in entries if "validation_loss" in entry],
     )
+
+
+def cut_back(folder, copy):
+    """A copy of a finished run as it was before its last checkpoint."""
+    shutil.copytree(folder, copy)
+    shutil.rmtree(copy / "final")
+    steps = [path.name.removeprefix("step_") for path in (copy / "checkpoints").iterdir()]
+    shutil.rmtree(copy / "checkpoints" / f"step_{max(map(int, steps))}")
+    return copy
 
 
 def final_weights(folder):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import TEXTS, write_corpus
-from runs import TRAIN, final_weights, metrics, run, train_here, write_config
+from runs import TRAIN, cut_back, final_weights, metrics, run, train_here, write_config
 from vocagno.config import ConfigError
 from vocagno.training.main import parse
 from vocagno.training.processes import set_up_deepspeed
@@ -53,14 +52,6 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model):
         (folder / "cells.json").write_text(json.dumps(cells))
         run(processes, SCRIPT, CELLS=str(folder / "cells.json"), RECORD=str(folder))
     return folder
-
-
-def cut_back(folder, name, copy):
-    """A copy of a finished run as it was when its third step had been saved."""
-    shutil.copytree(folder / name, folder / copy)
-    shutil.rmtree(folder / copy / "final")
-    shutil.rmtree(folder / copy / "checkpoints" / f"step_{STEPS}")
-    return folder / copy
 
 
 @pytest.fixture(scope="module")
@@ -124,27 +115,39 @@ def test_accumulation_changes_nothing(matrix, start, teacher):
     check_same(matrix, f"1-4-ddp-{teacher}-sequence", f"1-1-ddp-{teacher}-sequence", start)
 
 
-def test_fsdp2_goes_on_from_its_shards_to_the_same_bits(matrix):
-    name = "2-1-fsdp2-live-sequence"
-    (cell,) = [cell for cell in json.loads((matrix / "cells.json").read_text()) if cell[0] == name]
-    copy = cut_back(matrix, name, "resumed")
-    arguments = [*cell[2], "--output", str(copy)]
-    (matrix / "one.json").write_text(json.dumps([["resumed", True, arguments]]))
-    run(2, SCRIPT, CELLS=str(matrix / "one.json"), RECORD=str(matrix))
-    whole, resumed = final_weights(matrix / name), final_weights(copy)
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    assert metrics(copy)[0][-1]["loss"] == metrics(matrix / name)[0][-1]["loss"]
+def test_two_processes_go_on_to_the_same_bits(matrix):
+    """FSDP2 from its shards; and DDP under dropout, with the random state of each process."""
+    fsdp2, dropout = "2-1-fsdp2-live-sequence", "dropout"
+    cells = json.loads((matrix / "cells.json").read_text())
+    arguments = {name: cell for name, _, cell in cells}
+    with_dropout = [
+        *arguments["2-1-ddp-stored-sequence"], "--student.architecture.attention_dropout", "0.2",
+        "--output", str(matrix / dropout),
+    ]  # fmt: skip
+    more = [
+        ["one", True, [*arguments[fsdp2], "--output", str(matrix / "one")], fsdp2],
+        [dropout, False, with_dropout],
+        ["two", False, [*with_dropout, "--output", str(matrix / "two")], dropout],
+    ]
+    (matrix / "more.json").write_text(json.dumps(more))
+    run(2, SCRIPT, CELLS=str(matrix / "more.json"), RECORD=str(matrix))
+    for name, resumed in ((fsdp2, "one"), (dropout, "two")):
+        whole, again = final_weights(matrix / name), final_weights(matrix / resumed)
+        assert all(torch.equal(whole[key], again[key]) for key in whole)
+        assert metrics(matrix / resumed)[0][-1]["loss"] == metrics(matrix / name)[0][-1]["loss"]
+    different = final_weights(matrix / "2-1-ddp-stored-sequence")
+    assert not all(torch.equal(different[key], again[key]) for key in again)
 
 
 def test_another_number_of_processes_goes_on_with_the_same_batches(matrix, start):
-    copy = cut_back(matrix, "2-1-ddp-stored-sequence", "by-one")
+    copy = cut_back(matrix / "2-1-ddp-stored-sequence", matrix / "by-one")
     arguments = ["--train.micro_batch", ROWS, "--output", copy, "--guidance.scope", "sequence"]
     assert train_here(matrix / "run.yaml", *arguments) == 0
     check_same(matrix, "by-one", "1-1-ddp-stored-sequence", start)
 
 
 def test_another_micro_step_is_refused_where_tokens_are_ranked_in_it(matrix, capsys):
-    copy = cut_back(matrix, "2-1-ddp-stored-step", "step-by-one")
+    copy = cut_back(matrix / "2-1-ddp-stored-step", matrix / "step-by-one")
     arguments = ["--guidance.scope", "step", "--output", copy]
     assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS // 2) == 2
     assert "another rows of a micro-step" in capsys.readouterr().err

@@ -2,20 +2,25 @@
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from vocagno.config import GuidanceConfig
 from vocagno.training.data import COUNTS
-from vocagno.training.metrics import GuidanceError, check_window
-from vocagno.training.metrics import Window as MetricsWindow
+from vocagno.training.metrics import (
+    GuidanceError,
+    StepRecord,
+    Window,
+    check_window,
+    unusual_selection,
+)
 
 
 def entry_of(**counts):
-    import torch
-
-    window = MetricsWindow(torch.device("cpu"))
-    window.add_step(dict.fromkeys(COUNTS, 0) | counts, torch.tensor(1.0))
-    return window.entry(7, dict.fromkeys(("nll", "kept_nll", "excess", "teacher"), 1.0))
+    window = Window(torch.device("cpu"))
+    counts = dict.fromkeys(COUNTS, 0) | counts
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, counts["kept"]], dtype=torch.float64)
+    window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
+    return window.entry(7, window.sums())
 
 
 GOOD = {"predicted": 1100, "kept": 440, "with_text": 1000, "mapped": 1000, "scorable": 1000,
@@ -46,8 +51,21 @@ def test_first_tokens_alone_are_nobodys_fault():
     check_window(entry_of(**GOOD | {"scorable": 0, "scored": 0}), GuidanceConfig())
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_none_stops_naive_training_too(loss):
-    entry = entry_of(**GOOD) | {"loss": loss}
-    with pytest.raises(GuidanceError, match="step 7: loss is"):
-        check_window(entry, GuidanceConfig(method="cpt"))
+def test_a_device_that_keeps_other_tokens_is_seen():
+    window = Window(torch.device("cpu"))
+    counts = dict.fromkeys(COUNTS, 0) | GOOD
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 439.0], dtype=torch.float64)
+    window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
+    with pytest.raises(GuidanceError, match=r"step 7: 439 tokens were kept where .* says 440"):
+        window.entry(7, window.sums())
+
+
+def test_far_more_tokens_than_were_asked_for():
+    few = entry_of(**GOOD)
+    assert unusual_selection(few, GuidanceConfig()) is None
+    many = entry_of(**GOOD | {"predicted": 2000, "kept": 400 + 1000, "special": 1000})
+    words = unusual_selection(many, GuidanceConfig())
+    assert words is not None
+    assert "70% of the tokens are kept, not 40%: 50% have no teacher loss" in words
+    assert "special), and guidance.unmapped is include" in words
+    assert unusual_selection(many, GuidanceConfig(method="cpt")) is None

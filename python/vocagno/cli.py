@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vocagno._vocagno import SpanError
-from vocagno.commands import alignment, scores, stores
+from vocagno.commands import alignment, figures, scores, stores
 from vocagno.errors import InputError
 from vocagno.stopping import UNFINISHED, Terminated
 from vocagno.wording import in_columns
@@ -25,8 +25,9 @@ _COMMANDS: dict[str, Command] = {
     "scores verify": (scores.add_verify, scores.verify),
     "scores export": (scores.add_export, scores.export),
     "scores import": (scores.add_import, scores.import_),
+    "figures run": (figures.add_run, figures.run),
 }
-_GROUPS = {"scores": scores.__doc__}
+_GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 """First words that stand for several commands."""
 
 
@@ -38,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = (error.name or "").split(".")[0]
         if name == "vocagno":
             raise
-        extra = "cli" if name in ("jsonargparse", "rich", "filelock", "tokenizers") else "train"
-        print(f"error: needs {name}: pip install 'vocagno[{extra}]'", file=sys.stderr)
+        print(f"error: needs {name}: pip install 'vocagno[{_extra(name)}]'", file=sys.stderr)
     except BrokenPipeError:  # `vocagno ... | head`: whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -52,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, SpanError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 2
+
+
+def _extra(module: str) -> str:
+    """The extra that brings a module."""
+    if module in ("jsonargparse", "rich", "filelock", "tokenizers"):
+        return "cli"
+    return "viz" if module == "matplotlib" else "train"
 
 
 def _run(arguments: list[str]) -> int:

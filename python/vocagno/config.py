@@ -188,6 +188,9 @@ class OptimizerConfig:
     """Decoupled; of matrices only (norms and biases are left out)."""
     max_grad_norm: float | None = 1.0
     """Clipping of the norm of the gradient of a step; null: none."""
+    skip_nonfinite: bool = False
+    """Leaves out (and counts) a step whose gradient is no number, instead of stopping there; the
+    host waits for the device in every step to know."""
 
     def __post_init__(self) -> None:
         _require(
@@ -234,6 +237,8 @@ class TrainConfig:
     """Steps between validations; one more at the end."""
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
+    spike_ratio: float = 1.5
+    """A step's loss this many times that of the window before is logged with its documents."""
     collective_timeout: float = 1800.0
     """Seconds after which a process that waits for the others in a step gives up."""
 
@@ -242,6 +247,7 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
         _require(self.seed >= 0, f"train.seed is negative: {self.seed}")
         _require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
+        _require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
         _require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
 
     def accumulation(self, num_processes: int) -> int:
@@ -262,6 +268,8 @@ class Config:
     student: StudentConfig
     data: DataConfig
     train: TrainConfig
+    resume: Literal["auto", "never"] = "auto"
+    """auto: goes on from the last checkpoint in `output`; never: stops if there is one."""
     output: Path
     """Folder of the run: resolved configuration, metrics, checkpoints, final model."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)

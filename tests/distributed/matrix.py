@@ -1,6 +1,7 @@
 """Trains through every layout that the file named by CELLS lists, one after the other in this
-process (or these, together): `[[name, is_fsdp, arguments], ...]`. Writes to the folder named by
-RECORD, for each, what its parameters were: their types, and where they stood before training.
+process (or these, together): `[[name, is_fsdp, arguments], ...]`, with the name of an earlier one
+behind them if it goes on from that one's last checkpoint but one. Writes to the folder named by
+RECORD, for each, what its parameters were.
 
 FSDP on a CPU: Accelerate would make DDP of it, so its state is told what it would be on a GPU.
 """
@@ -17,12 +18,15 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.tensor import DTensor
 
-from vocagno.training import loop
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from runs import cut_back
 from vocagno.training import main as main_module
+from vocagno.training.stepping import Stepper
 
 kind = PartialState(cpu=True).distributed_type
 seen = {}
-start, update = main_module.start, loop.Training._update
+start, update = main_module.start, Stepper._update
 
 
 def sharded(config):
@@ -54,11 +58,14 @@ def watched(self):
     return update(self)
 
 
-loop.Training._update = watched
+Stepper._update = watched
 Accelerator.end_training = lambda self: None  # one process group for all layouts
 
 status = 0
-for name, is_fsdp, arguments in json.loads(Path(os.environ["CELLS"]).read_text()):
+for name, is_fsdp, arguments, *earlier in json.loads(Path(os.environ["CELLS"]).read_text()):
+    record = Path(os.environ["RECORD"])
+    if earlier and int(os.environ["RANK"]) == 0:
+        cut_back(record / earlier[0], record / name)
     if "distributed_type" in PartialState._shared_state:
         PartialState._shared_state["distributed_type"] = kind
     AcceleratorState._reset_state()
@@ -69,7 +76,7 @@ for name, is_fsdp, arguments in json.loads(Path(os.environ["CELLS"]).read_text()
         print(f"cell {name} failed", file=sys.stderr)
         break
     if int(os.environ.get("RANK", "0")) == 0:
-        (Path(os.environ["RECORD"]) / f"{name}.json").write_text(json.dumps(seen))
+        (record / f"{name}.json").write_text(json.dumps(seen))
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
 sys.exit(status)

@@ -6,11 +6,11 @@ import sys
 
 import torch
 
-from vocagno.training import loop
+from vocagno.training import loop, stepping
 from vocagno.training.main import main
 
 gradients, start = {}, {}
-update = loop.Training._update
+update = stepping.Stepper._update
 
 
 def recording(self):
@@ -33,7 +33,7 @@ def run(self):
     return complete
 
 
-loop.Training._update = recording
+stepping.Stepper._update = recording
 original_run, loop.Training.run = loop.Training.run, run
 
 if os.environ.get("AVERAGE"):  # each micro-batch by its own count, then the mean of those
@@ -44,6 +44,6 @@ if os.environ.get("AVERAGE"):  # each micro-batch by its own count, then the mea
             return loss / (labels >= 0).sum(), *rest
 
     loop.GuidedStudent = AveragingStudent
-    loop.loss_scale = lambda num_processes, accumulation, count: 1.0
+    stepping.loss_scale = lambda num_processes, accumulation, count: 1.0
 
 sys.exit(main())

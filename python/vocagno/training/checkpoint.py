@@ -26,14 +26,18 @@ class Checkpoints:
         """The step to go on from; 0 without a checkpoint."""
         return max(self._steps(), default=0)
 
+    def clean(self) -> None:
+        """Removes what a killed run had begun to write, or to remove; for one process."""
+        for folder in self.folder.glob("step_*.tmp"):
+            shutil.rmtree(folder)
+
     def save(self, step: int) -> None:
         """Saves all processes' state; the folder gets its name once everything in it is on disk."""
         accelerator, final = self.accelerator, self.folder / f"step_{step}"
         temporary = self.folder / f"step_{step}.tmp"
         if accelerator.is_main_process:
-            for folder in (temporary, final):  # left by a killed run, or by one that went on from
-                if folder.exists():  # an earlier step
-                    shutil.rmtree(folder)
+            if final.exists():  # from a run that went on from an earlier step
+                discard_folder(final)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
         with written_whole(temporary):
@@ -44,7 +48,7 @@ class Checkpoints:
         if accelerator.is_main_process:
             publish_folder(temporary, final)
             for old in sorted(self._steps())[: -self.keep]:
-                shutil.rmtree(self.folder / f"step_{old}")
+                discard_folder(self.folder / f"step_{old}")
         accelerator.wait_for_everyone()
 
     def load(self, step: int) -> None:
@@ -97,6 +101,13 @@ def written_whole(folder: Path) -> Iterator[None]:
         raise
 
 
+def discard_folder(folder: Path) -> None:
+    """Removes a folder; a part of it never stands under its name."""
+    doomed = folder.with_name(f"{folder.name}.old.tmp")
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
 def publish_folder(temporary: Path, final: Path) -> None:
     """Gives a finished folder its name, after all its files have reached the disk."""
     for path in temporary.rglob("*"):
@@ -115,8 +126,12 @@ class MetricsLog:
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self.path = path
+        self.last_loss: float | None = None
+        """Of the last window before that step."""
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         kept = [line for line in lines if _step_of(line) <= resumed_step]
+        for entry in map(json.loads, kept):
+            self.last_loss = entry.get("loss", self.last_loss)
         if kept or lines:
             with appearing(path) as file:
                 file.writelines(kept)

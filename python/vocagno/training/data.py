@@ -71,12 +71,16 @@ class MicroBatches(Sampler[list[int]]):
         return (self.config.steps - self.first_step) * self.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = self.config.micro_batch
         for step in range(self.first_step, self.config.steps):
-            for turn in range(self.accumulation):
-                before = (turn * self.num_processes + self.rank) * rows
-                first = step * self.config.global_batch + before
-                yield [self.order.row(first + i) for i in range(rows)]
+            yield from self.rows_of(step)
+
+    def rows_of(self, step: int) -> Iterator[list[int]]:
+        """The rows of each micro-batch of a step."""
+        rows = self.config.micro_batch
+        for turn in range(self.accumulation):
+            before = (turn * self.num_processes + self.rank) * rows
+            first = step * self.config.global_batch + before
+            yield [self.order.row(first + i) for i in range(rows)]
 
 
 class ValidationBatches(Sampler[list[int]]):
@@ -103,7 +107,6 @@ class Batch:
     (B, T) uint8; and, if documents are isolated, position_ids and attention_mask."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
-    rows: list[Row]
     live: LiveText | None = None
     """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
 
@@ -156,7 +159,7 @@ class Collator:
         live = None
         if tokens.read is not None:
             live = LiveText(tokens.read, tokens.mapping, causal_shift(places)[1])
-        return Batch(tensors, counts, rows, live)
+        return Batch(tensors, counts, live)
 
     def _aligned(
         self, rows: list[Row], scores: MatchedScores | ScoreStore | LivePieces

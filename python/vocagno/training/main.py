@@ -2,12 +2,14 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+from accelerate.utils import set_seed
+from filelock import FileLock, Timeout
 
 from vocagno._vocagno import SpanError
 from vocagno.config import Config, ConfigError
@@ -17,13 +19,15 @@ from vocagno.stopping import UNFINISHED, Terminated, terminable
 from vocagno.training.processes import agreed, start
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from vocagno.training.materials import Materials
 
 # Options that may change when a run goes on: they decide how it is carried out, not what it is.
 _FREE = (
-    "data.cache", "data.num_workers", "output", "train.checkpoint_every",
-    "train.collective_timeout",
-    "train.keep_checkpoints", "train.log_every", "train.eval_every",
+    "data.cache", "data.num_workers", "output", "resume", "train.checkpoint_every",
+    "train.collective_timeout", "train.eval_every", "train.keep_checkpoints", "train.log_every",
+    "train.spike_ratio",
 )  # fmt: skip
 
 
@@ -79,6 +83,25 @@ def parse(arguments: Sequence[str]) -> tuple[Config, str]:
 def train(config: Config, resolved: str) -> bool:
     """Runs or goes on with a run; True if it is complete."""
     accelerator = start(config)
+    main_process = accelerator.is_main_process
+    with _alone(config.output) if main_process else nullcontext():
+        return _train(config, resolved, accelerator)
+
+
+@contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Refuses to train where another run is at it; the lock goes with the process."""
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(output / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise ConfigError(
+            f"output: {output}: another process is training in it; choose another folder, or wait"
+        ) from None
+
+
+def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
     from vocagno.training.loop import Training, final_folder
     from vocagno.training.materials import gather_materials
     from vocagno.training.student_tokenizer import student_tokenizer
@@ -95,8 +118,8 @@ def train(config: Config, resolved: str) -> bool:
             config, tokenizer, accelerator.device, show_progress=main_process
         )
         _same_materials(config, materials, accelerator.num_processes, write=main_process)
-        torch.manual_seed(config.train.seed)
         training = Training(config, accelerator, materials, tokenizer)
+        set_seed(config.train.seed, device_specific=True)  # processes drop out different states
     complete = training.run()
     if main_process:
         state = f"complete: {final_folder(config)}" if complete else "saved; run again to go on"

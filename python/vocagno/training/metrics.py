@@ -1,8 +1,10 @@
 """What is logged of a run: sums over a window of steps, and the guard on coverage."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from vocagno.training.data import COUNTS
 from vocagno.training.student import SUMS
 
 _REASONS = ("special", "truncated", "hole", "unscored", "missing")
+_USUAL_DEVIATION = 0.1
+"""Of the share of kept tokens from `top_fraction`, before a run says so."""
 
 
 class GuidanceError(InputError):
@@ -51,50 +55,79 @@ class DeviceTime:
         return self._seconds
 
 
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What is known of one step; what the device knows stays there."""
+
+    step: int
+    """Steps before it."""
+    counts: dict[str, int]
+    """By the names in COUNTS, over all processes."""
+    norm: Tensor
+    """Of the gradient, before clipping."""
+    sums: Tensor
+    """(len(SUMS),) float64, of this process."""
+    row_sums: list[Tensor]
+    """Of each micro-batch: (B,) the sum of the losses of each row."""
+    is_skipped: bool = False
+    """Left out, because its gradient is no number."""
+
+
 class Window:
-    """Sums over the steps since the last entry; those of the device stay there until logged."""
+    """The steps since the last entry."""
 
     def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
-        self._norm = torch.zeros((), device=device)
-        self._counts = dict.fromkeys(COUNTS, 0)
-        self._started = time.monotonic()
-        self._waited = 0.0
+        self.records: list[StepRecord] = []
         self.teacher_time = DeviceTime(device)
         """Of a live teacher."""
+        self._started = time.monotonic()
+        self._waited = 0.0
 
     def add_wait(self, seconds: float) -> None:
         """Adds time in which the step stood still for its rows: loading, aligning, collating."""
         self._waited += seconds
 
-    def add_sums(self, sums: Tensor) -> None:
-        self.sums += sums
+    def sums(self) -> Tensor:
+        """(steps, len(SUMS)) on the host, of this process; waits for the device."""
+        return torch.stack([record.sums for record in self.records]).cpu()
 
-    def add_step(self, counts: dict[str, int], norm: Tensor) -> None:
-        """Adds the counts of a step, over all processes, and its gradient norm."""
-        self._counts = {name: self._counts[name] + counts[name] for name in COUNTS}
-        self._norm = norm
-
-    def entry(self, step: int, sums: dict[str, float]) -> dict[str, Any]:
-        """The line for `metrics.jsonl`, given the sums over all processes."""
-        counts = self._counts
+    def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
+        """The line for `metrics.jsonl`, given `sums()` added up over all processes."""
+        taken = [not record.is_skipped for record in self.records]
+        named = dict(zip(SUMS, sums[torch.tensor(taken)].sum(0).tolist(), strict=True))
+        counts = {
+            name: sum(
+                record.counts[name]
+                for record, is_taken in zip(self.records, taken, strict=True)
+                if is_taken
+            )
+            for name in COUNTS
+        }
+        if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
+            raise GuidanceError(
+                f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
+                f"{counts['kept']:,}: the teacher gave no finite loss for some that it was asked "
+                "for; another teacher.dtype may help"
+            )
         predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
             "step": step,
-            "loss": sums["nll"] / predicted,
-            "kept_loss": sums["kept_nll"] / max(1, counts["kept"]),
+            "loss": named["nll"] / predicted,
+            "kept_loss": named["kept_nll"] / max(1, counts["kept"]),
             "kept_fraction": counts["kept"] / predicted,
             "tokens": counts["predicted"],
             "tokens_per_s": round(counts["predicted"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
-            "grad_norm": float(self._norm),
+            "grad_norm": float(self.records[-1].norm),
         }
+        if not all(taken):
+            entry["skipped"] = taken.count(False)
         if counts["with_text"]:  # aligned to a teacher
             entry |= {
                 "coverage": counts["mapped"] / counts["with_text"],
-                "mean_excess_loss": sums["excess"] / scored,
-                "mean_teacher_loss": sums["teacher"] / scored,
+                "mean_excess_loss": named["excess"] / scored,
+                "mean_teacher_loss": named["teacher"] / scored,
                 "unmapped": {reason: counts[reason] for reason in _REASONS},
             }
         if teacher := self.teacher_time.seconds():
@@ -105,17 +138,10 @@ class Window:
 
 
 def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
-    """Stops a run that has silently become something else.
+    """Stops a run whose teacher covers too little of the text.
 
-    Raises: GuidanceError below `guidance.min_coverage` (says which reason dominates), and for a
-        loss that is not finite.
+    Raises: GuidanceError below `guidance.min_coverage`, saying which reason dominates.
     """
-    for name in ("loss", "grad_norm"):
-        if not abs(entry[name]) < float("inf"):
-            raise GuidanceError(
-                f"step {entry['step']}: {name} is {entry[name]}; lower optimizer.lr, or look at "
-                "the rows of the last steps. The last checkpoint is as it was."
-            )
     if guidance.method == "cpt":
         return
     for name, possible in (
@@ -132,3 +158,19 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
                 f"({reasons[worst]} tokens). Without a teacher loss these tokens train as "
                 "in naive pretraining: look at both tokenizers' spans, or lower the limit."
             )
+
+
+def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
+    """Why far more or fewer tokens are kept than `guidance.top_fraction` says, if they are."""
+    if guidance.method == "cpt" or "unmapped" not in entry:
+        return None
+    kept, wanted = entry["kept_fraction"], guidance.top_fraction
+    if abs(kept - wanted) <= _USUAL_DEVIATION:
+        return None
+    reasons = entry["unmapped"]
+    worst = max(reasons, key=lambda reason: reasons[reason])
+    return (
+        f"step {entry['step']}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
+        f"{sum(reasons.values()) / entry['tokens']:.0%} have no teacher loss (most of them: "
+        f"{worst}), and guidance.unmapped is {guidance.unmapped}"
+    )

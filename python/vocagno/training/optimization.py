@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vocagno.config import OptimizerConfig
 
@@ -49,4 +50,5 @@ def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Norm of the gradient, where nothing is clipped."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -87,7 +87,8 @@ def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: in
 
 
 class HostSum:
-    """Adds up small host tensors over all processes, so that no step waits for the device."""
+    """Adds up small host tensors over all processes (and gathers other small things), so that no
+    step waits for the device."""
 
     def __init__(self, accelerator: Accelerator, timeout_seconds: float) -> None:
         self._group: Any = None
@@ -103,6 +104,14 @@ class HostSum:
     def largest(self, values: Tensor) -> Tensor:
         """The largest of each, the same on every process."""
         return self._reduced(values, torch.distributed.ReduceOp.MAX)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, in their order, on every process."""
+        if self._group is None:
+            return [value]
+        values: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        torch.distributed.all_gather_object(values, value, group=self._group)
+        return values
 
     def _reduced(self, values: Tensor, how: Any) -> Tensor:
         total = values.clone()

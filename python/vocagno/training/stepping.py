@@ -1,0 +1,126 @@
+"""One optimizer step: the counts of all processes, then forward and backward through each
+micro-batch, the loss scaled by one count for the whole step, then the update."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from vocagno.config import Config, GuidanceConfig
+from vocagno.training.data import COUNTS, Batch
+from vocagno.training.guidance import kept_count
+from vocagno.training.live import LiveTeacher
+from vocagno.training.metrics import StepRecord, Window
+from vocagno.training.optimization import (
+    gradient_norm,
+    learning_rate,
+    loss_scale,
+    set_learning_rate,
+)
+from vocagno.training.processes import HostSum
+from vocagno.training.scorer import Pass
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows of this process, and what a live teacher has to do for them."""
+
+    batch: Batch
+    passes: Sequence[Pass] = ()
+
+
+class Stepper:
+    """Takes optimizer steps with one student."""
+
+    def __init__(
+        self,
+        config: Config,
+        accelerator: Accelerator,
+        student: Any,
+        optimizer: Any,
+        live: LiveTeacher | None,
+        host_sum: HostSum,
+    ) -> None:
+        self.config, self.accelerator = config, accelerator
+        self.student, self.optimizer = student, optimizer
+        self.live, self.host_sum = live, host_sum
+
+    def step(
+        self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
+    ) -> bool:
+        """Takes step number `step`; True if any process was told to stop."""
+        config, num_processes = self.config, self.accelerator.num_processes
+        local = torch.stack([micro.batch.counts for micro in micro_batches])
+        shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
+        counts = step_counts(shared[:-1].view_as(local), config.guidance)
+        denominator = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
+        scale = loss_scale(num_processes, len(micro_batches), denominator)
+        set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
+        sums, row_sums = [], []
+        for micro, num_passes in zip(
+            micro_batches, self._numbers_of_passes(micro_batches), strict=True
+        ):
+            tensors = micro.batch.to(self.accelerator.device)
+            if self.live is not None and micro.batch.live is not None:
+                with window.teacher_time.measured():
+                    tensors["teacher_loss"] = self.live.losses(
+                        micro.batch.live, micro.passes, num_passes
+                    )
+            with self.accelerator.accumulate(self.student):
+                loss, of_batch, of_rows = self.student(
+                    **tensors, num_kept=self._num_kept(micro.batch)
+                )
+                self.accelerator.backward(loss * scale)
+            sums.append(of_batch)
+            row_sums.append(of_rows)
+        norm, is_skipped = self._update()
+        total = torch.stack(sums).sum(0)
+        window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))
+        return bool(shared[-1] > 0)
+
+    def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
+        """Of a live teacher for each micro-batch, on the process that has most if all hold one."""
+        numbers = [len(micro.passes) for micro in micro_batches]
+        if self.config.teacher.shard:
+            numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
+        return numbers
+
+    def _num_kept(self, batch: Batch) -> int | None:
+        """How many tokens of a micro-batch will be kept, unless others' tokens decide it, too."""
+        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
+            return None
+        return int(batch.counts[COUNTS.index("kept")])
+
+    def _update(self) -> tuple[Tensor, bool]:
+        """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
+        left out because that is no number."""
+        settings = self.config.optimizer
+        parameters = list(self.student.parameters())
+        if settings.max_grad_norm is None:
+            norm = gradient_norm(parameters)
+        else:
+            norm = self.accelerator.clip_grad_norm_(parameters, settings.max_grad_norm)
+            if norm is None:  # DeepSpeed has not taken a step yet
+                norm = torch.zeros(())
+        # Only a run that wants to leave steps out has to wait for the device to know.
+        is_skipped = settings.skip_nonfinite and not bool(norm.isfinite())
+        if not is_skipped:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm, is_skipped
+
+
+def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
+    """The counts of an optimizer step, by the names in COUNTS.
+
+    Args:
+        counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
+    """
+    total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
+    if guidance.scope == "step":  # ranked over all processes, which no single one can count
+        competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
+        total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())
+    return total
