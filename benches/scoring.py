@@ -38,7 +38,7 @@ from vocagno.config import TeacherConfig
 from vocagno.corpus import read_batches, text_hash
 from vocagno.memory import peak_megabytes
 from vocagno.scores import DocumentScores, write_scores
-from vocagno.training import head as head_module
+from vocagno.training.head import chunks
 from vocagno.training.loading import load_teacher, local_device
 from vocagno.training.reading import Reading, TextReader
 from vocagno.training.scorer import TransformersScorer
@@ -90,12 +90,11 @@ def throughput(options: argparse.Namespace) -> dict:
 
     @torch.inference_mode()
     def alone() -> None:
-        chunk = max(1, head_module.CHUNK_ELEMENTS // scorer.head.weight_VH.shape[0])
         for layout, places_N in layouts:
             states_NH = scorer.states(layout).flatten(0, 1)
             states_NH = states_NH[torch.from_numpy(places_N).to(states_NH.device)]
-            for part in states_NH.split(chunk):
-                scorer.head.logits(part)
+            for place in chunks(len(states_NH), scorer.head.weight_VH.shape[0]):
+                scorer.head.logits(states_NH[place])
         if device.type != "cpu":
             torch.accelerator.synchronize()
 

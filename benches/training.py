@@ -171,8 +171,8 @@ class Steps:
         guidance = GUIDED if kind == "guided" else NAIVE
         student = self._students(guidance, how)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            loss, *_ = student(**batch.to(self.device), num_kept=counts["kept"])
-        return loss / counts["predicted"]
+            output = student(**batch.to(self.device), num_kept=counts["kept"])
+        return output.loss / counts["predicted"]
 
     def _dense(self) -> torch.Tensor:
         tensors = self.batch("naive").to(self.device)

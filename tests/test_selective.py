@@ -26,6 +26,7 @@ ROWS, LENGTH, HIDDEN, VOCABULARY = 3, 17, 8, 50
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
     monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
 
 
 def batch(vocabulary=VOCABULARY):
@@ -354,10 +355,11 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
 def test_the_sums_of_a_forward_pass():
     labels, teacher = batch()
     student = GuidedStudent(tiny_llama(50), GuidanceConfig())
-    loss, sums, row_sums = student(labels.clamp_min(0), labels, teacher)
+    loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
     named = dict(zip(SUMS, sums.tolist(), strict=True))
     assert named["kept_nll"] == pytest.approx(loss.item())
     assert named["kept"] == int(count_kept(teacher, labels, GuidanceConfig()))
-    assert named["nll"] == pytest.approx(float(row_sums.sum()))
+    assert named["nll"] == pytest.approx(float(nll.sum()))
+    assert named["kept"] == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)
     assert named["teacher"] == pytest.approx(float(teacher[scored].sum()), rel=1e-5)

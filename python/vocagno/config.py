@@ -1,6 +1,6 @@
 """What a run is: dataclasses, filled from YAML files and the command line by jsonargparse."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -237,6 +237,12 @@ class TrainConfig:
     """Steps between validations; one more at the end."""
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
+    sample_every: int | None = None
+    """Steps between pages that show what the teacher chose (`samples/step_N.html`); null: none."""
+    log_with: list[Literal["tensorboard", "wandb", "trackio"]] = field(default_factory=list)
+    """Trackers that get what `metrics.jsonl` gets; each is a package of its own."""
+    project: str = "vocagno"
+    """What the trackers call the runs that belong together."""
     spike_ratio: float = 1.5
     """A step's loss this many times that of the window before is logged with its documents."""
     collective_timeout: float = 1800.0
@@ -245,6 +251,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
             _require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
+        _require(
+            self.sample_every is None or self.sample_every >= 1,
+            "train.sample_every must be at least 1, or null",
+        )
         _require(self.seed >= 0, f"train.seed is negative: {self.seed}")
         _require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
         _require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
@@ -287,7 +297,25 @@ class Config:
             "teacher.model: teacher.mode: live needs one",
         )
         _require(
+            self.guidance.method != "cpt" or self.train.sample_every is None,
+            "train.sample_every: shows what the teacher chose, and guidance.method: cpt has none",
+        )
+        _require(
             self.optimizer.warmup_steps <= self.train.steps,
             f"optimizer.warmup_steps {self.optimizer.warmup_steps} is more than train.steps "
             f"{self.train.steps}",
         )
+
+    def as_options(self) -> dict[str, Any]:
+        """Every option by its full name (`train.steps`)."""
+        return _flat(asdict(self))
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and prefix + name != "student.architecture":
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

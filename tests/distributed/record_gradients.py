@@ -40,8 +40,8 @@ if os.environ.get("AVERAGE"):  # each micro-batch by its own count, then the mea
 
     class AveragingStudent(loop.GuidedStudent):
         def forward(self, labels, **tensors):
-            loss, *rest = super().forward(labels=labels, **tensors)
-            return loss / (labels >= 0).sum(), *rest
+            output = super().forward(labels=labels, **tensors)
+            return output._replace(loss=output.loss / (labels >= 0).sum())
 
     loop.GuidedStudent = AveragingStudent
     stepping.loss_scale = lambda num_processes, accumulation, count: 1.0

@@ -153,7 +153,7 @@ class Collator:
         tensors = {"input_ids": inputs, "labels": labels.where(torch.from_numpy(wanted), IGNORED)}
         if self.isolate:
             tensors |= isolation(torch.from_numpy(reading))
-        tokens = _unaligned(rows) if self.scores is None else self._aligned(rows, self.scores)
+        tokens = self.aligned(rows)
         places = _places(rows, width)
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
@@ -161,10 +161,11 @@ class Collator:
             live = LiveText(tokens.read, tokens.mapping, causal_shift(places)[1])
         return Batch(tensors, counts, live)
 
-    def _aligned(
-        self, rows: list[Row], scores: MatchedScores | ScoreStore | LivePieces
-    ) -> "_TeacherView":
+    def aligned(self, rows: list[Row]) -> "TeacherView":
         """Losses and reasons of all tokens of all rows, one after the other."""
+        scores = self.scores
+        if scores is None:
+            return _unaligned(rows)
         student = np.concatenate([row.spans for row in rows])
         num_tokens = np.concatenate([row.num_tokens for row in rows])
         student_cu = _boundaries(num_tokens)
@@ -193,12 +194,15 @@ class Collator:
         is_missing = np.array([document is NOT_SCORED for document in documents])
         missing = np.repeat(is_missing, num_tokens)
         with_text = student[:, 0] < student[:, 1]
-        return _TeacherView(loss, reasons, with_text, first_only, missing, mapping, read)
+        return TeacherView(
+            loss, reasons, with_text, first_only, missing, mapping,
+            teacher, nll, documents[0].first_row, read,
+        )  # fmt: skip
 
     def _with_teacher(
         self,
         tensors: dict[str, Tensor],
-        tokens: "_TeacherView",
+        tokens: "TeacherView",
         places: NDArray[np.int64],
         wanted: NDArray[np.bool_],
     ) -> Tensor:
@@ -235,7 +239,7 @@ class Collator:
 
 
 @dataclass(frozen=True, slots=True)
-class _TeacherView:
+class TeacherView:
     """What the teacher has to say of n tokens, in the order of the rows."""
 
     loss: NDArray[np.float32]
@@ -247,17 +251,24 @@ class _TeacherView:
     """Of a document that is not scored."""
     mapping: NDArray[np.int32]
     """(n, 2) rows of the teacher's tokens."""
+    teacher_spans: NDArray[np.int32]
+    """(M, 2) the teacher's tokens, of all pieces one after the other."""
+    teacher_nll: NDArray[np.float32]
+    """(M,) their losses."""
+    first_row: int = 0
+    """Tokens of the first document before these."""
     read: ReadTexts | None = None
     """What a live teacher has to read for the losses."""
 
 
-def _unaligned(rows: list[Row]) -> _TeacherView:
+def _unaligned(rows: list[Row]) -> TeacherView:
     """Where there is no teacher, no token has a loss, and none is counted as mapped."""
     n = sum(len(row.ids) for row in rows)
     nothing = np.zeros(n, bool)
     special = np.full(n, Reason.SPECIAL, np.uint8)
     loss, mapping = np.full(n, np.nan, np.float32), np.full((n, 2), -1, np.int32)
-    return _TeacherView(loss, special, nothing, nothing, nothing, mapping)
+    spans, nll = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    return TeacherView(loss, special, nothing, nothing, nothing, mapping, spans, nll)
 
 
 def _is_prompt(row: Row) -> NDArray[np.bool_]:

@@ -76,23 +76,30 @@ class LiveTeacher:
         """The forward passes that a batch takes: work of the host, to be done ahead."""
         return list(self.scorer.passes(text.read.readings))
 
-    @torch.inference_mode()
     def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
         """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
-        has none; the host does not wait.
+        has none; the host does not wait. Args: as `token_losses`."""
+        return self.spread(self.token_losses(text.read, passes, num_passes), text)
+
+    @torch.inference_mode()
+    def token_losses(self, read: ReadTexts, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(M,) float32 on the device: the loss of each of the teacher's tokens.
 
         Args:
             num_passes: of the process that has most, where all hold one teacher between them and
                 have to run it as often.
         """
-        read = text.read
         nll_M = torch.full((len(read.is_asked),), torch.nan, device=self.device)
         for one_pass in passes:
             rows = [np.arange(read.rows[n].start, read.rows[n].stop) for n in one_pass.numbers]
             nll_M[self._here(np.concatenate(rows))] = self.scorer.losses(one_pass).to(self.device)
         for _ in range(num_passes - len(passes)):
             self.scorer.losses(_idle(self.scorer))
-        nll_M = torch.where(self._here(read.is_asked), nll_M, torch.nan)
+        return torch.where(self._here(read.is_asked), nll_M, torch.nan)
+
+    @torch.inference_mode()
+    def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
+        """(B, T): the teacher's losses aggregated for each student token, at its place."""
         loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.how)
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 
@@ -27,15 +28,19 @@ from vocagno.training.live import LivePieces, LiveTeacher
 from vocagno.training.loading import (
     check_positions,
     load_student,
+    teacher_spans,
     transformers_tokenizer,
 )
 from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window, unusual_selection
 from vocagno.training.optimization import build_optimizer, learning_rate
 from vocagno.training.processes import HostSum, agreed
+from vocagno.training.samples import Sampler, write_page
 from vocagno.training.stepping import MicroBatch, Stepper
 from vocagno.training.student import GuidedStudent
 from vocagno.training.student_tokenizer import StudentTokenizer
+from vocagno.training.throughput import model_flops, peak_flops
+from vocagno.training.trackers import tracking
 from vocagno.training.validation import validate
 from vocagno.training.watch import Watch, described
 
@@ -74,6 +79,13 @@ class Training:
         self.stepper = Stepper(
             config, accelerator, self.student, self.optimizer, self.live, self.host_sum
         )
+        self.collator = self._collator()
+        self.sampler = None
+        if materials.samples:
+            known = config.teacher.tokenizer is not None or config.teacher.model is not None
+            teacher = teacher_spans(config.teacher) if known else None
+            self.sampler = Sampler(materials.samples, tokenizer, teacher, self.collator, self.live)
+        self.flops = model_flops(model, config.data.seq_len)
         self.warned = False
         self.checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
@@ -81,7 +93,7 @@ class Training:
 
     def run(self) -> bool:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
-        with StopRequest() as self.stop:
+        with StopRequest() as self.stop, tracking(self.accelerator, self.config) as self.track:
             return self._run()
 
     def _run(self) -> bool:
@@ -113,6 +125,8 @@ class Training:
                     window = None
                 if done % config.train.eval_every == 0 or done == total:
                     self._validate(done)
+                if config.train.sample_every and done % config.train.sample_every == 0:
+                    self._draw(done)
                 if saving:
                     self.checkpoints.save(done)
                 if stopped and done < total:
@@ -130,15 +144,16 @@ class Training:
 
     def _micro_batches(self, batches: MicroBatches) -> Iterator[MicroBatch]:
         """All that is to be trained on, collated ahead."""
+        num_workers = self.config.data.num_workers
+        found = loader(self.materials.rows, batches, self.collator, num_workers)
+        return ahead(map(self._planned, found))
+
+    def _collator(self) -> Collator:
         scores: MatchedScores | LivePieces | None = self.materials.scores
         if self.live is not None:
             assert self.materials.texts is not None
             scores = LivePieces(self.materials.texts, self.live.reader)
-        data = self.config.data
-        collator = Collator(scores, self.config.guidance, data)
-        return ahead(
-            map(self._planned, loader(self.materials.rows, batches, collator, data.num_workers))
-        )
+        return Collator(scores, self.config.guidance, self.config.data)
 
     def _planned(self, batch: Batch) -> MicroBatch:
         if self.live is None or batch.live is None:
@@ -162,8 +177,12 @@ class Training:
         entry["lr"] = learning_rate(done - 1, self.config.train.steps, self.config.optimizer)
         if spikes:
             entry["spikes"] = spikes
+        peak = peak_flops(self.accelerator.device, self.config.train.precision)
+        if peak is not None:
+            rate = entry["tokens_per_s"] / self.accelerator.num_processes
+            entry["mfu"] = round(rate * self.flops / peak, 4)
+        self._write(entry)
         if self.log:
-            self.log.write(entry)
             for spike in spikes:
                 print(
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}; "
@@ -173,7 +192,7 @@ class Training:
             if (unusual := unusual_selection(entry, self.config.guidance)) and not self.warned:
                 print(unusual, file=sys.stderr)
                 self.warned = True
-        progress.at(done, f"loss {entry['loss']:.3f}, kept {entry['kept_fraction']:.0%}")
+        progress.at(done, progress_note(entry))
         check_window(entry, self.config.guidance)
 
     def _validate(self, done: int) -> None:
@@ -182,8 +201,20 @@ class Training:
         if held_out is None:
             return
         found = validate(self.student, held_out, self.config, self.accelerator, self.host_sum)
+        self._write({"step": done, **found})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        """A line for the log and the trackers."""
         if self.log:
-            self.log.write({"step": done, **found})
+            self.log.write(entry)
+        self.track(entry)
+
+    def _draw(self, done: int) -> None:
+        """A page that shows what the teacher chose."""
+        assert self.sampler is not None
+        passages = self.sampler.passages(self.student, self.accelerator.device)
+        if self.accelerator.is_main_process:
+            write_page(self.config.output / "samples" / f"step_{done}.html", passages, done)
 
     def _publish(self) -> None:
         """Writes the final model and tokenizer as `from_pretrained` reads them."""
@@ -199,6 +230,16 @@ class Training:
                 self.final_tokenizer.save_pretrained(temporary)
                 publish_folder(temporary, final)
         accelerator.wait_for_everyone()
+
+
+def progress_note(entry: dict[str, Any]) -> str:
+    """What the progress bar says of the last window."""
+    parts = [
+        f"loss {entry['loss']:.3f}", f"lr {entry['lr']:.1e}",
+        f"{entry['tokens_per_s']:,.0f} tokens/s", f"kept {entry['kept_fraction']:.0%}",
+    ]  # fmt: skip
+    parts += [f"mfu {entry['mfu']:.0%}"] if "mfu" in entry else []
+    return ", ".join(parts)
 
 
 def final_folder(config: Config) -> Path:

@@ -4,9 +4,8 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _FREE = (
     "data.cache", "data.num_workers", "output", "resume", "train.checkpoint_every",
     "train.collective_timeout", "train.eval_every", "train.keep_checkpoints", "train.log_every",
-    "train.spike_ratio",
+    "train.log_with", "train.project", "train.sample_every", "train.spike_ratio",
 )  # fmt: skip
 
 
@@ -131,10 +130,10 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
 def _same_run(config: Config, resolved: str, *, write: bool) -> None:
     """Keeps the resolved configuration in the output folder; refuses to go on with another one."""
     kept = config.output / "config.yaml"
-    now = _flat(asdict(config))
+    now = config.as_options()
     if kept.is_file():
         before, _ = parse(["--config", str(kept)])
-        for name, value in _flat(asdict(before)).items():
+        for name, value in before.as_options().items():
             if name not in _free(config) and value != now.get(name):
                 raise ConfigError(
                     f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
@@ -183,13 +182,3 @@ def _same_materials(
             )
     elif write:
         write_json(path, now)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and prefix + name != "student.architecture":
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -1,6 +1,7 @@
 """What a run needs before its first step: prepared rows and teacher scores, made where missing."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from vocagno.texts import TextStore
 from vocagno.training.loading import teacher_spans, weights_identity
 from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import kept_texts, prepared_rows, scanned
+from vocagno.training.samples import Sample, choose_samples
 from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.together import Together
@@ -33,6 +35,8 @@ class Materials:
     """None for naive training, and with a live teacher."""
     texts: TextStore | None = None
     """What a live teacher reads."""
+    samples: Sequence[Sample] = ()
+    """Documents of which the run draws what the teacher chose."""
     live_teacher: dict[str, Any] | None = None
     """Which teacher that is: what would decide its scores."""
 
@@ -71,7 +75,10 @@ def gather_materials(
         store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
         scores = MatchedScores(store, rows)
         _check_missing(scores, config, show=show_progress)
-    return Materials(rows, validation, scores, texts, live_teacher)
+    samples: list[Sample] = []
+    if config.train.sample_every is not None:
+        samples = choose_samples(corpus, tokenizer, data.seq_len)
+    return Materials(rows, validation, scores, texts, samples, live_teacher)
 
 
 def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:

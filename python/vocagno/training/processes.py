@@ -6,10 +6,16 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list
+from accelerate.utils import (
+    DistributedType,
+    InitProcessGroupKwargs,
+    ProjectConfiguration,
+    broadcast_object_list,
+)
 from torch import Tensor
 
 from vocagno.config import Config, ConfigError
+from vocagno.training.trackers import check_trackers
 
 
 def start(config: Config) -> Accelerator:
@@ -17,10 +23,13 @@ def start(config: Config) -> Accelerator:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config.train.accumulation(world)  # says if the batch cannot be dealt out
     _check_precision(config)
+    check_trackers(config)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     accelerator = Accelerator(
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
         kwargs_handlers=[timeout],
+        log_with=list(config.train.log_with) or None,
+        project_config=ProjectConfiguration(str(config.output), str(config.output / "trackers")),
     )
     if world != accelerator.num_processes:
         raise ConfigError(

@@ -70,12 +70,10 @@ class Stepper:
                         micro.batch.live, micro.passes, num_passes
                     )
             with self.accelerator.accumulate(self.student):
-                loss, of_batch, of_rows = self.student(
-                    **tensors, num_kept=self._num_kept(micro.batch)
-                )
-                self.accelerator.backward(loss * scale)
-            sums.append(of_batch)
-            row_sums.append(of_rows)
+                output = self.student(**tensors, num_kept=self._num_kept(micro.batch))
+                self.accelerator.backward(output.loss * scale)
+            sums.append(output.sums)
+            row_sums.append(output.nll_BT.sum(1))
         norm, is_skipped = self._update()
         total = torch.stack(sums).sum(0)
         window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))

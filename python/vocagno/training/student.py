@@ -3,7 +3,7 @@
 B: rows, T: tokens of a row.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,19 @@ SUMS = ("nll", "kept_nll", "excess", "teacher", "kept")
 """What a forward pass sums up, in this order: the student's losses over all predicted tokens and
 over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's; and
 how many tokens were kept."""
+
+
+class StudentOutput(NamedTuple):
+    """What a forward pass gives; only the loss carries a gradient."""
+
+    loss: Tensor
+    """A sum, to be divided by the count of the whole step."""
+    sums: Tensor
+    """(len(SUMS),) float64."""
+    nll_BT: Tensor
+    """Losses in nats; NaN in naive training by a head loss that gives the sum alone."""
+    weights_BT: Tensor
+    """1.0 for the tokens that train, else 0.0."""
 
 
 class GuidedStudent(nn.Module):
@@ -47,9 +60,8 @@ class GuidedStudent(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         num_kept: int | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss (a sum, to be divided by the count of the whole step), the sums named in SUMS, and
-        the sum of the losses of each row (B,).
+    ) -> StudentOutput:
+        """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             `num_kept`: as `selective_cross_entropy`.
@@ -63,13 +75,11 @@ class GuidedStudent(nn.Module):
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
         total = loss.detach()
-        nll_BT = metrics.nll_BT
-        if nll_BT is None:  # naive training by a head loss that gives the sum alone
-            nll_BT = torch.full_like(teacher_loss, torch.nan)
-            row_sums, all_nll = nll_BT.sum(1), total
+        if metrics.nll_BT is None:
+            nll_BT, all_nll = torch.full_like(teacher_loss, torch.nan), total
         else:
-            row_sums, all_nll = nll_BT.sum(1), nll_BT.sum()
+            nll_BT, all_nll = metrics.nll_BT, metrics.nll_BT.sum()
         excess_BT = excess_loss(nll_BT, teacher_loss).where(labels != IGNORED, torch.nan)
         teacher_BT = teacher_loss.where(excess_BT.isfinite(), torch.nan)
         sums = [all_nll, total, excess_BT.nansum(), teacher_BT.nansum(), metrics.weights_BT.sum()]
-        return loss, torch.stack(sums).double(), row_sums
+        return StudentOutput(loss, torch.stack(sums).double(), nll_BT, metrics.weights_BT)

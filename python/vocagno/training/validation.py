@@ -27,7 +27,7 @@ def validate(
     student.eval()
     with torch.no_grad():
         for batch in loader(rows, batches, collator, config.data.num_workers):
-            total += student(**batch.to(accelerator.device))[1][SUMS.index("nll")]
+            total += student(**batch.to(accelerator.device)).sums[SUMS.index("nll")]
             count += int(batch.counts[COUNTS.index("predicted")])
     student.train()
     sums = host_sum(torch.stack([total.cpu(), torch.tensor(float(count)).double()]))

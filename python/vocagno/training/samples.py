@@ -1,0 +1,186 @@
+"""What the teacher chose, on the first few documents: the page that a run draws now and then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.alignment import Reason
+from vocagno.corpus import Corpus
+from vocagno.files import appearing
+from vocagno.pictures.page import render_page
+from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
+from vocagno.rows import Row, cut_rows, join_documents
+from vocagno.token_spans import TokenizedTexts, TokenSpans
+from vocagno.training.data import Collator, TeacherView
+from vocagno.training.live import LiveTeacher
+from vocagno.training.student_tokenizer import StudentTokenizer
+
+DOCUMENTS = 3
+SHORTEST = 200
+"""Characters of a document that makes a good picture."""
+TOKENS = 200
+"""Of each document that are shown at most, from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A document as a row of its own."""
+
+    number: int
+    text: str
+    row: Row
+
+
+def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> list[Sample]:
+    """The first documents of the corpus that are not too short (else the first)."""
+    shard = corpus.shards[0]
+    found = corpus.read(shard)
+    sizes = [len(text) for text in found.texts]
+    chosen = [number for number, size in enumerate(sizes) if size > SHORTEST]
+    chosen = (chosen or [number for number, size in enumerate(sizes) if size])[:DOCUMENTS]
+    tokens = tokenizer.spans.encode([found.texts[number] for number in chosen])
+    samples = []
+    for place, number in enumerate(chosen):
+        ids = tokens.text(place)
+        one = TokenizedTexts(
+            tokens.ids[ids], tokens.spans[ids], np.array([0, ids.stop - ids.start]),
+            tokens.proved[place : place + 1],
+        )  # fmt: skip
+        stream = join_documents(
+            one, shard.first_document + number, tokenizer.spans.prefix_ids, tokenizer.eos_id,
+            [found.prompt_bytes[number]],
+        )  # fmt: skip
+        row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
+        samples.append(Sample(shard.first_document + number, found.texts[number], row))
+    return samples
+
+
+class Sampler:
+    """Draws what the teacher chose of some documents, with the student as it is."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        tokenizer: StudentTokenizer,
+        teacher: TokenSpans | None,
+        collator: Collator,
+        live: LiveTeacher | None = None,
+    ) -> None:
+        """Args:
+        teacher: for the strings of its tokens, if it is known.
+        """
+        self.samples, self.tokenizer, self.teacher = samples, tokenizer, teacher
+        self.collator, self.live = collator, live
+
+    @torch.no_grad()
+    def passages(self, student: Any, device: torch.device) -> list[Passage]:
+        """One passage a document; all processes call it alike, since they may hold one student.
+
+        Args:
+            student: a `GuidedStudent`, wrapped or not.
+        """
+        training = student.training
+        student.eval()
+        found = [self._passage(sample, student, device) for sample in self.samples]
+        student.train(training)
+        return found
+
+    def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
+        row, view = sample.row, self.collator.aligned([sample.row])
+        batch = self.collator([row])
+        tensors = batch.to(device)
+        teacher_nll = view.teacher_nll
+        if self.live is not None and batch.live is not None:
+            passes = self.live.passes(batch.live)
+            nll_M = self.live.token_losses(batch.live.read, passes)
+            tensors["teacher_loss"] = self.live.spread(nll_M, batch.live)
+            teacher_nll = nll_M.cpu().numpy()
+        shown = _shown(view.mapping)
+        end = max(
+            int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
+        )
+        data = sample.text.encode()
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end += 1
+        return Passage(
+            title=f"Document {sample.number}", text=data[:end].decode(),
+            student=self._student_tokens(row, tensors, batch.tensors["reasons"], student),
+            teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
+            mapping=[
+                (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
+                for first, stop in view.mapping
+            ],
+        )  # fmt: skip
+
+    def _student_tokens(
+        self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, student: Any
+    ) -> list[StudentToken]:
+        output = student(**tensors)
+        count = len(row.ids) - 1
+        known: list[tuple[float | None, float, float, int]]
+        known = [(None, np.nan, 0.0, Reason.SPECIAL)]  # the first token is not predicted
+        known += zip(
+            output.nll_BT[0, :count].tolist(), tensors["teacher_loss"][0, :count].tolist(),
+            output.weights_BT[0, :count].tolist(), reasons_BT[0, :count].tolist(), strict=True,
+        )  # fmt: skip
+        return [
+            StudentToken(
+                text=self.tokenizer.spans.token(int(index)) or "", id=int(index),
+                start=int(start), end=int(end), nll=nll, teacher_loss=_finite(loss),
+                weight=weight, reason=Reason(reason).name.lower(),
+            )
+            for index, (start, end), (nll, loss, weight, reason) in zip(
+                row.ids, row.spans, known, strict=True
+            )
+        ]  # fmt: skip
+
+    def _teacher_tokens(
+        self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
+    ) -> list[TeacherToken]:
+        if self.teacher is None:
+            ids = None
+        elif view.read is not None:
+            ids = view.read.tokens.ids[shown]
+        else:  # stored: of the whole document
+            before = view.first_row
+            ids = self.teacher.encode([sample.text]).ids[before + shown.start : before + shown.stop]
+        return [
+            TeacherToken(
+                text="" if ids is None else self._named(int(ids[place])),
+                id=None if ids is None else int(ids[place]),
+                start=int(start), end=int(end), nll=_finite(float(loss)),
+            )
+            for place, ((start, end), loss) in enumerate(
+                zip(view.teacher_spans[shown], nll[shown], strict=True)
+            )
+        ]  # fmt: skip
+
+    def _named(self, index: int) -> str:
+        assert self.teacher is not None
+        return self.teacher.token(index) or ""
+
+
+def _shown(mapping: NDArray[np.int32]) -> slice:
+    """The teacher's tokens from the first to the last that one of the student's is mapped to."""
+    mapped = mapping[mapping[:, 0] >= 0]
+    return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
+
+
+def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
+    """One HTML page, whole or not at all."""
+    html = render_page(
+        title=f"What the teacher chose at step {step:,}", summary_rows=[], passages=passages,
+        introduction="The first documents of the corpus, with the student as it was then.",
+    )  # fmt: skip
+    with appearing(path) as file:
+        file.write(html.encode())
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

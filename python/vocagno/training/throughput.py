@@ -1,0 +1,35 @@
+"""How much of what a device can do a run makes use of (MFU)."""
+
+from typing import Any
+
+import torch
+
+PEAK_BF16 = {
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12,
+    "L40S": 362e12, "L4": 121e12, "RTX 4090": 165e12,
+}  # fmt: skip
+"""Dense bfloat16 operations a second with float32 sums, from the makers' data sheets, by a part of
+the name that torch gives a device; the first that fits."""
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Of one device, if it is known."""
+    if device.type != "cuda" or precision != "bf16":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAK_BF16.items() if part in name), None)
+
+
+def model_flops(model: Any, seq_len: int) -> float:
+    """Operations that naive training takes for each token: 6 for each weight that it is multiplied
+    with, 12 * layers * hidden size * length for attention (PaLM, arXiv 2204.02311, appendix B).
+
+    Guided training takes fewer, so its MFU says how many naive ones it replaces.
+    """
+    config = model.config.get_text_config()
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head.weight is not embedding.weight:  # a table that is looked up is not multiplied with
+        weights -= embedding.weight.numel()
+    attention = 12 * config.num_hidden_layers * config.hidden_size * seq_len
+    return float(6 * weights + attention)

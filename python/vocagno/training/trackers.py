@@ -1,0 +1,56 @@
+"""What a run logs, sent to experiment trackers through Accelerate."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate import Accelerator
+
+from vocagno.config import Config, ConfigError
+
+Log = Callable[[Mapping[str, Any]], None]
+"""Takes a line of `metrics.jsonl`."""
+
+
+def check_trackers(config: Config) -> None:
+    """Raises: ConfigError for a tracker whose package is not installed (Accelerate would go on
+    without it, in silence)."""
+    for name in config.train.log_with:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"train.log_with: {name} is not installed; `pip install {name}`, or leave it out"
+            )
+
+
+@contextmanager
+def tracking(accelerator: Accelerator, config: Config) -> Iterator[Log]:
+    """Starts the trackers of a run on its first process, and ends them whatever happens."""
+    options = {"wandb": {"name": config.output.name}, "trackio": {"name": config.output.name}}
+    accelerator.init_trackers(config.train.project, _plain(config.as_options()), options)
+    try:
+        yield lambda entry: accelerator.log(_numbers(entry), step=entry["step"])
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        accelerator.trackers.clear()
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in options.items()
+    }
+
+
+def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line, those of `unmapped` as unmapped/REASON; spikes by their number."""
+    found: dict[str, float] = {}
+    for name, value in entry.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}/{key}": number for key, number in value.items()}
+        elif isinstance(value, list):
+            found[name] = len(value)
+        elif name != "step":
+            found[name] = value
+    return found
