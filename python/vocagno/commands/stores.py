@@ -18,12 +18,13 @@ def add_score(parser: Any) -> None:
 
     _add_corpus(parser)
     parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores"})
+    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
 
 def add_prepare(parser: Any) -> None:
-    """Tokenizes a corpus for a student and packs it into rows, in the cache."""
+    """Tokenizes a corpus for a student and packs it into rows."""
     _add_corpus(parser)
+    parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
     parser.add_argument(
         "--tokenizer", required=True, help="tokenizer.json(.gz), folder or hub name"
     )
@@ -88,7 +89,7 @@ def prepare(options: Any) -> dict[str, Any]:
 
     if options.seq_len < 1:
         raise InputError(f"--seq_len must be positive, got {options.seq_len}")
-    workers = options.workers or _cores()
+    workers = _cores() if options.workers is None else options.workers
     if workers < 1:
         raise InputError(f"--workers must be positive, got {workers}")
     threads = max(1, _cores() // workers)  # of each process, unless the user said otherwise
@@ -98,7 +99,7 @@ def prepare(options: Any) -> dict[str, Any]:
         corpus = scanned(options.corpus, options.cache, show_progress=True)
         rows, made = prepared_rows(
             corpus, tokenizer, options.seq_len, options.cache,
-            show_progress=True, workers=workers,
+            show_progress=True, workers=workers, folder=options.out,
         )  # fmt: skip
     return {
         "store": str(rows.folder),

@@ -58,15 +58,17 @@ def prepared_rows(
     *,
     show_progress: bool,
     workers: int = 1,
+    folder: Path | None = None,
 ) -> tuple[RowStore, Made]:
-    """The rows of a corpus out of the cache, packed first if they are not there.
+    """The rows of a corpus out of the cache (or of `folder`), packed first if they are not there.
 
     Args:
         workers: processes that share the shards; the rows are the same for any number.
     """
-    folder = cache / "rows" / store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    key = store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    folder = folder or cache / "rows" / key
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
-    with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len):
+    with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len, folder):
         made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
     return RowStore(folder), made
 
@@ -127,7 +129,7 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
             helper.join()
 
 
-def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int) -> None:
+def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder: Path) -> None:
     """A helper; it ends with the process that started it, however that ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -141,7 +143,8 @@ def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int) -> None
     try:
         with terminable():
             tokenizer = student_tokenizer(source, eos)
-            prepared_rows(scan(corpus, cache), tokenizer, seq_len, cache, show_progress=False)
+            found = scan(corpus, cache)
+            prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
     except Terminated:
         pass
     except Exception as error:  # the others go on; if it meets them, too, they say so

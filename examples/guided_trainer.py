@@ -1,0 +1,35 @@
+"""Guides `transformers.Trainer`. Rows and scores come from two commands:
+
+vocagno prepare corpus.jsonl --seq_len 512 --tokenizer STUDENT --out rows
+vocagno score corpus.jsonl --teacher.model TEACHER --out scores
+python examples/guided_trainer.py STUDENT rows scores out
+"""
+
+import sys
+from pathlib import Path
+
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+from vocagno.config import GuidanceConfig
+from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
+from vocagno.scores import ScoreStore
+from vocagno.training.trainer import GuidedCollator, GuidedTrainer
+
+student, rows_folder, scores_folder, output = sys.argv[1:5]
+rows = RowStore(Path(rows_folder))
+guidance = GuidanceConfig(top_fraction=0.4)
+collator = GuidedCollator(
+    MatchedScores(ScoreStore(Path(scores_folder)), rows),
+    guidance,
+    seq_len=rows.manifest.made_from["seq_len"],
+)
+trainer = GuidedTrainer(
+    AutoModelForCausalLM.from_pretrained(student),
+    TrainingArguments(output, max_steps=20, per_device_train_batch_size=4, learning_rate=1e-3),
+    guidance=guidance,
+    train_dataset=rows,
+    data_collator=collator,
+)
+trainer.train()
+trainer.save_model(output)

@@ -1,0 +1,43 @@
+"""Guides a loop of one's own in torch. Rows and scores as for `guided_trainer.py`:
+
+python examples/plain_loop.py STUDENT rows scores out
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from vocagno.config import GuidanceConfig
+from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
+from vocagno.scores import ScoreStore
+from vocagno.training.head import language_head
+from vocagno.training.selective import selective_cross_entropy
+from vocagno.training.trainer import GuidedCollator
+
+student, rows_folder, scores_folder, output = sys.argv[1:5]
+model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32)
+rows = RowStore(Path(rows_folder))
+guidance = GuidanceConfig(top_fraction=0.4)
+collate = GuidedCollator(
+    MatchedScores(ScoreStore(Path(scores_folder)), rows),
+    guidance,
+    seq_len=rows.manifest.made_from["seq_len"],
+)
+head = language_head(model)  # proved once: scaled and soft-capped heads are known, others refused
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+order = torch.Generator().manual_seed(0)
+for step in range(20):
+    batch = collate([rows[int(i)] for i in torch.randint(len(rows), (4,), generator=order)])
+    hidden = model.base_model(input_ids=batch["input_ids"]).last_hidden_state
+    loss, metrics = selective_cross_entropy(
+        hidden, head, batch["labels"], batch["teacher_loss"], guidance, reduction="mean"
+    )
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept = metrics.weights_BT.sum() / (batch["labels"] >= 0).sum()
+    print(f"step {step + 1}: loss {loss.item():.3f}, trained on {kept:.0%}")
+model.save_pretrained(output)

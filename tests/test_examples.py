@@ -1,0 +1,141 @@
+"""The examples as a user runs them, and the Trainer against a step computed by hand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import TEXTS, tiny_llama, write_corpus
+from runs import environment
+from vocagno.cli import main as command_line
+from vocagno.config import GuidanceConfig
+from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
+from vocagno.scores import ScoreStore
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SEQ_LEN = 64
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, tokenizers, teacher_model):
+    """A folder with a student, rows and scores, made by the commands that the examples name."""
+    folder = tmp_path_factory.mktemp("example")
+    corpus = write_corpus(folder / "corpus.jsonl", [*TEXTS, "a", ""] * 3)
+    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(folder / "student")
+    tokenizers["llama"].save(str(folder / "student" / "tokenizer.json"))
+    cache = ["--cache", str(folder / "cache")]
+    student = ["--tokenizer", str(folder / "student"), "--eos", "</s>"]
+    rows = ["--out", str(folder / "rows"), "--seq_len", str(SEQ_LEN)]
+    assert command_line(["prepare", str(corpus), *student, *rows, *cache]) == 0
+    teacher = ["--teacher.model", str(teacher_model), "--out", str(folder / "scores")]
+    assert command_line(["score", str(corpus), *teacher, *cache]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_run_and_learn(tmp_path, prepared, script):
+    from transformers import AutoModelForCausalLM
+
+    parts = [str(prepared / name) for name in ("student", "rows", "scores")]
+    result = subprocess.run(
+        [sys.executable, str(script), *parts, str(tmp_path / "out")],
+        env=environment(), capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(path)
+        for path in (prepared / "student", tmp_path / "out")
+    )
+    assert mean_loss(after, prepared) < mean_loss(before, prepared) - 0.3
+
+
+def mean_loss(model, prepared):
+    """Over all rows, by transformers' own loss."""
+    rows = RowStore(prepared / "rows")
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(rows)):
+            ids = torch.from_numpy(rows[index].ids.astype("int64"))[None]
+            total += float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+            count += ids.shape[1] - 1
+    return total / count
+
+
+@pytest.fixture
+def trained(tmp_path, prepared):
+    """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
+    from transformers import AutoModelForCausalLM, TrainingArguments
+
+    from vocagno.training.trainer import GuidedCollator, GuidedTrainer
+
+    def train(rows_at_once, accumulation, **guidance):
+        chosen = GuidanceConfig(**guidance)
+        rows = RowStore(prepared / "rows")
+        scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
+        model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+        arguments = TrainingArguments(
+            str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=rows_at_once,
+            gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd",
+            lr_scheduler_type="constant", max_grad_norm=0.0, save_strategy="no", report_to=[],
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GuidedTrainer(
+            model, arguments, guidance=chosen, train_dataset=rows,
+            eval_dataset=[rows[index] for index in range(4)],
+            data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN),
+        )  # fmt: skip
+        trainer.train()
+        return trainer
+
+    return train
+
+
+@pytest.mark.parametrize("normalize", ["tokens", "selected"])
+def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, normalize):
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.training.guidance import token_weights
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    whole = trained(8, 1, normalize=normalize)
+    cut = trained(2, 4, normalize=normalize)
+    before = dict(start.named_parameters())
+    for one, two in zip(whole.model.named_parameters(), cut.model.named_parameters(), strict=True):
+        moved = one[1] - before[one[0]]
+        assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
+    # The same step by hand: the rows that the Trainer drew, from all logits.
+    drawn = next(iter(whole.get_train_dataloader()))
+    guidance = GuidanceConfig(normalize=normalize)
+    logits = start(input_ids=drawn["input_ids"]).logits
+    nll = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
+    ).view(drawn["labels"].shape)
+    weights = token_weights(nll, drawn["teacher_loss"], drawn["labels"], guidance)
+    counted = (drawn["labels"] >= 0).sum() if normalize == "tokens" else weights.sum()
+    ((nll * weights).sum() / counted).backward()
+    for name, parameter in whole.model.named_parameters():
+        expected = before[name] - 0.1 * before[name].grad
+        assert (parameter - expected).norm() <= 1e-4 * (0.1 * before[name].grad).norm()
+
+
+def test_the_model_stays_what_it_is(trained, prepared):
+    trainer = trained(2, 1)
+    model = trainer.model.eval()
+    ids = torch.tensor([[1, 5, 9]])
+    assert model(input_ids=ids).logits.shape[:2] == (1, 3)
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
+    found = trainer.evaluate()
+    with torch.no_grad():
+        rows = RowStore(prepared / "rows")
+        ids = torch.stack([torch.from_numpy(rows[i].ids.astype("int64")) for i in range(4)])
+        expected = model(input_ids=ids, labels=ids).loss
+    assert found["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):
+    with pytest.raises(ValueError, match=r"guidance\.scope: step is for our own loop"):
+        trained(2, 1, scope="step")
