@@ -61,11 +61,12 @@ def start(tokenizer_files):
 
     from runs import ARCHITECTURE
     from vocagno.config import StudentConfig
-    from vocagno.training.loading import load_student
+    from vocagno.training.loading import load_student, student_settings
 
     size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
     tokenizer = str(tokenizer_files / "student.json")
-    model = load_student(StudentConfig(architecture=ARCHITECTURE, tokenizer=tokenizer), size, 0)
+    student = StudentConfig(architecture=ARCHITECTURE, tokenizer=tokenizer)
+    model = load_student(student, student_settings(student, size, 32), size, 0)
     return dict(model.named_parameters())
 
 

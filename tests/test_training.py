@@ -355,6 +355,55 @@ def test_bad_options_are_named(tmp_path, config, capsys, arguments, words):
     assert words in refused(config(), capsys, *filled)
 
 
+BEFORE_ANY_MODEL = [
+    (["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
+    (["--student.architecture", "null", "--student.model", "{teacher}", "--data.seq_len", "4096"],
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
+    (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
+    (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
+    (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), BEFORE_ANY_MODEL)
+def test_what_cannot_work_stops_before_any_model_is_loaded(
+    tmp_path, config, corpus, teacher_model, monkeypatch, capsys, arguments, words
+):
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.cli import main as command_line
+
+    scores = tmp_path / "scores"
+    model = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache2")]
+    assert command_line(["score", str(corpus), "--out", str(scores), *model]) == 0
+    other = shutil.copytree(teacher_model, tmp_path / "other")
+    tiny_llama(500, seed=2).save_pretrained(other)
+
+    def never(*arguments, **options):
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", never)
+    named = {"{teacher}": teacher_model, "{scores}": scores, "{other}": other}
+    filled = [str(named.get(argument, argument)) for argument in arguments]
+    assert words in refused(config(), capsys, *filled)
+
+
+def test_a_precision_that_the_launcher_contradicts_is_named(config, monkeypatch, capsys):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    error = refused(config(), capsys)
+    assert "train.precision is fp32, but the launcher asks for mixed precision in bf16" in error
+
+
+def test_a_device_without_bfloat16_is_named(config, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Old")
+    error = refused(config(), capsys, "--train.precision", "bf16")
+    assert "train.precision: Old has no bfloat16; use fp32" in error
+
+
 def test_a_misspelt_key_in_the_file_is_named(config, capsys):
     assert "stepz" in refused(config(train={"stepz": 3}), capsys)
 

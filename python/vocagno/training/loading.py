@@ -93,10 +93,21 @@ def local_device() -> torch.device:
     return torch.device(accelerator.type, number)
 
 
+def check_context(config: TeacherConfig) -> None:
+    """Refuses a context that the teacher cannot read, before its weights are loaded."""
+    from transformers import AutoConfig
+
+    options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
+    with naming("teacher.model"):
+        settings = AutoConfig.from_pretrained(config.model, **options)
+    check_positions(settings, config.context, "teacher.context", "teacher")
+
+
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device, or spread over several."""
     from transformers import AutoModelForCausalLM
 
+    check_context(config)
     options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
     if config.gguf_file is not None:
         options["gguf_file"] = config.gguf_file
@@ -116,28 +127,44 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def load_student(config: StudentConfig, vocabulary_size: int, seed: int) -> Any:
-    """The model to train, with weights in float32: loaded, or new from `architecture`."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:
+    """The transformers configuration of the model to train, without its weights.
+
+    Raises: ConfigError for an architecture that is none, and for too few ids or positions.
+    """
+    from transformers import AutoConfig
 
     if config.model is not None:
         with naming("student.model"):
-            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
-        check_vocabulary(model, vocabulary_size, "student")
-        return model
+            settings = AutoConfig.from_pretrained(config.model)
+        check_positions(settings, seq_len, "data.seq_len", "student")
+        return settings
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
     if architecture["vocab_size"] < vocabulary_size:
         raise ConfigError(
             f"student.architecture.vocab_size {architecture['vocab_size']} is less than the "
             f"{vocabulary_size} ids of the tokenizer"
         )
-    torch.manual_seed(seed)
     fields = {key: value for key, value in architecture.items() if key != "model_type"}
     with naming("student.architecture"):
         settings = AutoConfig.for_model(architecture["model_type"], **fields)
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
         raise ConfigError(f"student.architecture.{unknown[0]}: no field of {kind}")
+    check_positions(settings, seq_len, "data.seq_len", "student")
+    return settings
+
+
+def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, seed: int) -> Any:
+    """The model to train, with weights in float32: loaded, or new as `student_settings` says."""
+    from transformers import AutoModelForCausalLM
+
+    if config.model is not None:
+        with naming("student.model"):
+            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+        check_vocabulary(model, vocabulary_size, "student")
+        return model
+    torch.manual_seed(seed)
     with naming("student.architecture"):
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
 
@@ -152,11 +179,13 @@ def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
         )
 
 
-def check_positions(model: Any, length: int, option: str, role: str) -> None:
+def check_positions(settings: Any, length: int, option: str, role: str) -> None:
     """Refuses sequences longer than those the model was made for."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = getattr(settings.get_text_config(), "max_position_embeddings", None)
     if limit is not None and length > limit:
-        raise ConfigError(f"{option}: {length} tokens, but the {role} reads at most {limit}")
+        raise ConfigError(
+            f"{option}: {length} tokens, but the {role} reads at most {limit}; lower it"
+        )
 
 
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:

@@ -26,7 +26,6 @@ from vocagno.training.isolation import check_isolation
 from vocagno.training.layers import compile_layers
 from vocagno.training.live import LivePieces, LiveTeacher
 from vocagno.training.loading import (
-    check_positions,
     load_student,
     teacher_spans,
     transformers_tokenizer,
@@ -54,12 +53,17 @@ class Training:
         accelerator: Accelerator,
         materials: Materials,
         tokenizer: StudentTokenizer,
+        settings: Any,
     ) -> None:
+        """Args:
+        settings: `student_settings`.
+        """
         self.config, self.accelerator = config, accelerator
         self.materials = materials
         self.final_tokenizer = transformers_tokenizer(tokenizer)
-        model = load_student(config.student, tokenizer.spans.vocabulary_size, config.train.seed)
-        check_positions(model, config.data.seq_len, "data.seq_len", "student")
+        model = load_student(
+            config.student, settings, tokenizer.spans.vocabulary_size, config.train.seed
+        )
         if config.data.isolate:
             check_isolation(model)
         student = GuidedStudent(model, config.guidance, config.train.head_loss)

@@ -101,6 +101,7 @@ def _alone(output: Path) -> Iterator[None]:
 
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
+    from vocagno.training.loading import student_settings
     from vocagno.training.loop import Training, final_folder
     from vocagno.training.materials import gather_materials
     from vocagno.training.student_tokenizer import student_tokenizer
@@ -113,11 +114,14 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
         return True
     with terminable():
         tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
+        settings = student_settings(  # before hours of scoring
+            config.student, tokenizer.spans.vocabulary_size, config.data.seq_len
+        )
         materials = gather_materials(
             config, tokenizer, accelerator.device, show_progress=main_process
         )
         _same_materials(config, materials, accelerator.num_processes, write=main_process)
-        training = Training(config, accelerator, materials, tokenizer)
+        training = Training(config, accelerator, materials, tokenizer, settings)
         set_seed(config.train.seed, device_specific=True)  # processes drop out different states
     complete = training.run()
     if main_process:

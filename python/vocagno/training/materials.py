@@ -131,4 +131,12 @@ def _scores(
     if config.tokenizer is not None or config.model is not None:
         name = config.tokenizer or config.model
         store.check_tokenizer(teacher_spans(config).fingerprint, f"the tokenizer of {name}")
+    if config.model is not None:
+        weights = weights_identity(config, cache)
+        if weights != (theirs := store.manifest.made_from["teacher"]):
+            raise StoreError(
+                f"teacher.scores: {store.folder} was made by another teacher ({theirs}) than "
+                f"teacher.model {config.model} ({weights}); drop teacher.model to use these "
+                "scores, or teacher.scores to use that model"
+            )
     return store

@@ -17,7 +17,6 @@ from vocagno.corpus import Corpus, CorpusShard
 from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
 from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import (
-    check_positions,
     check_vocabulary,
     load_teacher,
     teacher_prefix,
@@ -61,7 +60,6 @@ def load_scorer(
     """The configured model, as a scorer."""
     model = load_teacher(config, device)
     check_vocabulary(model, spans.vocabulary_size, "teacher")
-    check_positions(model, config.context, "teacher.context", "teacher")
     return TransformersScorer(
         model,
         batch_tokens=config.batch_tokens,
