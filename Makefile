@@ -6,7 +6,7 @@ RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.t
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 
-.PHONY: help quickstart test test-rust test-python lint format bench bench-scores instructions fuzz clean
+.PHONY: help quickstart test test-rust test-python lint format bench bench-scores bench-training instructions fuzz clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -61,6 +61,17 @@ bench-scores: $(VENV)/.built ## scoring, stores, preparing; writes docs/scores.m
 	$(BIN)/python benches/stores.py all $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) --tokenizer $(TOKENIZER) \
 	  --eos '$(EOS)' --tokenizers $(TOKENIZERS) >> $(SCORES)
 	$(BIN)/python benches/scores_page.py $(SCORES) docs/scores.md
+
+TRAINING := benches/results/$(shell date +%Y-%m-%d)-training.jsonl
+
+bench-training: $(VENV)/.built ## guided steps beside naive ones; writes docs/training.md. CORPUS=, TEACHER=, GGUF=, TOKENIZERS= (a folder)
+	test -n "$(CORPUS)" -a -n "$(TEACHER)" -a -n "$(TOKENIZERS)"
+	$(BIN)/python benches/training.py all $(CORPUS) --tokenizers $(TOKENIZERS) > $(TRAINING)
+	$(BIN)/python benches/live.py $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) \
+	  --tokenizer $(TOKENIZERS)/tinyllama.json.gz >> $(TRAINING)
+	$(BIN)/python benches/plan.py $(CORPUS) --student $(TOKENIZERS)/tinyllama.json.gz \
+	  --teacher $(TOKENIZERS)/qwen2.5.json.gz >> $(TRAINING)
+	$(BIN)/python benches/training_page.py $(TRAINING) docs/training.md
 
 instructions: ## counts the kernels' instructions under valgrind, against their bounds
 	cargo build --quiet --release --package vocagno --example kernels

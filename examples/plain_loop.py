@@ -18,7 +18,7 @@ from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.trainer import GuidedCollator
 
 student, rows_folder, scores_folder, output = sys.argv[1:5]
-model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32)
+model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32).train()
 rows = RowStore(Path(rows_folder))
 guidance = GuidanceConfig(top_fraction=0.4)
 collate = GuidedCollator(

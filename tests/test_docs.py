@@ -30,3 +30,34 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
     ).stdout  # fmt: skip
     lines = [line for line in found.splitlines() if line.strip() and "└┬┘ N:1" not in line]
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
+
+
+def test_options_and_files_that_the_training_page_names_exist():
+    pytest.importorskip("jsonargparse")
+    from vocagno.config import (
+        DataConfig,
+        GuidanceConfig,
+        OptimizerConfig,
+        StudentConfig,
+        TeacherConfig,
+        TrainConfig,
+    )
+
+    sections = {
+        "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,
+        "student": StudentConfig, "teacher": TeacherConfig, "train": TrainConfig,
+    }  # fmt: skip
+    root = PAGE.parents[1]
+    text = (PAGE.parent / "training.md").read_text(encoding="utf-8")
+    options = set(
+        re.findall(r"(?:--|`)(data|guidance|optimizer|student|teacher|train)\.(\w+)", text)
+    )
+    assert len(options) > 15
+    for section, name in options:
+        assert name in sections[section].__dataclass_fields__, f"{section}.{name}"
+    for name in re.findall(r"\]\(([^)]+)\)", text):
+        assert (PAGE.parent / name).exists(), name
+    files = re.findall(r"(?:configs|tests|benches|examples)/[\w/-]+\.(?:py|yaml)", text)
+    assert len(files) > 8
+    for name in files:
+        assert (root / name).is_file(), name

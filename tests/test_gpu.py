@@ -9,9 +9,10 @@ torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
 from vocagno.config import GuidanceConfig
-from vocagno.training.guidance import token_weights
+from vocagno.training.guidance import count_kept, token_weights
 from vocagno.training.head import chunked_nll, hidden_states, language_head
 from vocagno.training.segments import segment_reduce
+from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.student import GuidedStudent
 
 pytestmark = [
@@ -63,16 +64,54 @@ def test_reduction_is_that_of_rust(no_waiting, how):
     np.testing.assert_allclose(result.cpu(), vocagno.reduce(losses, mapping, how), rtol=1e-5)
 
 
-def test_a_step_does_not_make_the_host_wait():
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_does_not_make_the_host_wait(precision):
     student = GuidedStudent(tiny_llama(50), GuidanceConfig()).cuda()
-    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    _, teacher, labels = batch()
+    num_kept = int(count_kept(teacher, labels, GuidanceConfig()))
+    teacher, labels = teacher.cuda(), labels.cuda()
     ids = labels.clamp_min(0)
-    student(ids, labels, teacher)[0].backward()  # what is set up once may wait
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            output = student(ids, labels, teacher, num_kept=num_kept)
+        output.loss.backward()
+
+    step()  # what is set up once may wait
     torch.cuda.set_sync_debug_mode("error")
     try:
-        student(ids, labels, teacher)[0].backward()
+        step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("how", ["loop", "torch", "liger"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision):
+    if how == "liger":
+        pytest.importorskip("liger_kernel")
+    if how == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        pytest.skip("torch < 2.13 has no such op")
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(4, 64, 32, generator=generator).cuda().requires_grad_()
+    weight = torch.randn(50, 32, generator=generator).cuda().requires_grad_()
+    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    guidance = GuidanceConfig()
+    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        loss, metrics = selective_cross_entropy(
+            hidden, weight, labels, teacher, guidance, head_loss_by=how
+        )
+    loss.backward()
+    ours = [hidden.grad.clone(), weight.grad.clone()]
+    hidden.grad = weight.grad = None
+    logits = hidden @ weight.T
+    nll = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none"
+    ).view(labels.shape)
+    (nll * metrics.weights_BT).sum().backward()
+    for gradient, expected in zip(ours, (hidden.grad, weight.grad), strict=True):
+        difference = (gradient - expected).norm() / expected.norm()
+        assert difference <= (1e-5 if precision == "fp32" else 2e-2)
 
 
 def test_bfloat16_operands_give_float32_losses():

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from conftest import TEXTS, write_corpus
 from runs import TRAIN, cut_back, final_weights, metrics, run, train_here, write_config
 from vocagno.config import ConfigError
+from vocagno.rows import RowStore
 from vocagno.training.main import parse
 from vocagno.training.processes import set_up_deepspeed
 
@@ -26,8 +27,10 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model):
     folder = tmp_path_factory.mktemp("matrix")
     # Rows are short of text in places, so that micro-batches differ in what they count.
     corpus = write_corpus(folder / "c.jsonl", [*TEXTS, "", "a", "", "b"] * 2)
+    held_out = write_corpus(folder / "v.jsonl", TEXTS[:8])
     config = write_config(
         folder, corpus, tokenizer_files, teacher_model,
+        data={"validation": str(held_out)},
         train={"steps": STEPS, "global_batch": ROWS, "log_every": 1, "checkpoint_every": 3},
         guidance={"normalize": "selected"},
         teacher={"batch_tokens": 64},  # processes have different numbers of passes to run
@@ -43,12 +46,17 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model):
             rows = ROWS // processes // accumulation
             options = {
                 "train.micro_batch": rows, "teacher.mode": teacher, "guidance.scope": scope,
+                "train.sample_every": 2,
                 "teacher.shard": str(wrapper == "fsdp2" and teacher == "live").lower(),
                 "output": str(folder / name),
             }  # fmt: skip
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             arguments = ["--config", str(config), *map(str, arguments)]
             cells.append([name, wrapper == "fsdp2", arguments])
+            if (accumulation, teacher, scope) == (1, "stored", "sequence"):
+                low = ["--train.precision", "bf16", "--output", str(folder / f"{name}-bf16")]
+                low += ["--train.gradient_checkpointing", "true"]
+                cells.append([f"{name}-bf16", wrapper == "fsdp2", [*arguments, *low]])
         (folder / "cells.json").write_text(json.dumps(cells))
         run(processes, SCRIPT, CELLS=str(folder / "cells.json"), RECORD=str(folder))
     return folder
@@ -79,6 +87,9 @@ def check_same(folder, name, other, start):
         assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
         for counted in ("kept_fraction", "tokens", "coverage", "scored", "unmapped"):
             assert mine[counted] == expected[counted]
+    (mine,), (expected,) = (metrics(folder / which)[1] for which in (name, other))
+    assert mine["validation_tokens"] == expected["validation_tokens"] > 100
+    assert mine["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
     weights, expected = (final_weights(folder / which) for which in (name, other))
     moved, difference = 0.0, 0.0
     for key in expected:
@@ -109,6 +120,26 @@ def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teache
     assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
     assert seen["wrapper"] == ("FSDPGuidedStudent" if is_fsdp else "DistributedDataParallel")
     assert seen.get("teacher_sharded", False) == (is_fsdp and teacher == "live")
+
+
+def test_the_held_out_rows_do_not_divide_evenly(matrix):
+    stores = [RowStore(path) for path in (matrix / "cache" / "rows").iterdir()]
+    assert min(map(len, stores)) % 2 == 1
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_two_processes_in_bfloat16(matrix, wrapper):
+    """Losses, sums and counts keep their type, so that all that was aligned is counted."""
+    name, other = f"2-1-{wrapper}-stored-sequence-bf16", "1-1-ddp-stored-sequence"
+    ours, theirs = (metrics(matrix / which)[0] for which in (name, other))
+    assert len(ours) == STEPS
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=2e-3)
+        assert mine["mean_teacher_loss"] == pytest.approx(expected["mean_teacher_loss"], rel=1e-6)
+        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
+        assert mine["kept_fraction"] == expected["kept_fraction"]
+    weights = final_weights(matrix / name)
+    assert all(weight.dtype == torch.float32 for weight in weights.values())
 
 
 @pytest.mark.parametrize("teacher", ["stored", "live"])

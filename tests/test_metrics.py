@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vocagno.config import GuidanceConfig
+from vocagno.errors import GuidanceError
 from vocagno.training.data import COUNTS
 from vocagno.training.metrics import (
-    GuidanceError,
     StepRecord,
     Window,
     check_window,

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import TEXTS, tiny_llama, write_corpus
-from runs import metrics, train_here, write_config
+from runs import TRAIN, metrics, run, train_here, write_config
 from vocagno.training import throughput
 from vocagno.training.loop import progress_note
 from vocagno.training.trackers import _numbers
@@ -49,11 +49,12 @@ def test_wandb_works_offline(tmp_path, config, monkeypatch):
     assert list((tmp_path / "wandb").glob("offline-run-*"))
 
 
-def test_trackio_keeps_its_files_here(tmp_path, config, monkeypatch):
-    trackio = pytest.importorskip("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    monkeypatch.setattr(trackio.utils, "TRACKIO_DIR", tmp_path / "trackio", raising=False)
-    assert train_here(config(train={"log_with": ["trackio"], "project": "tried"})) == 0
+def test_trackio_keeps_its_files_where_it_is_told(tmp_path, config):
+    pytest.importorskip("trackio")
+    path = config(train={"log_with": ["trackio"], "project": "tried"})
+    run(1, TRAIN, "--config", path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    (found,) = (tmp_path / "trackio").rglob("tried*.db")
+    assert found.stat().st_size > 0
 
 
 def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
@@ -114,7 +115,8 @@ def test_peaks_are_known_by_name(monkeypatch):
     cuda = torch.device("cuda")
     for name, peak in (
         ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA L40S", 362e12), ("Other", None),
+        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA L40S", 362e12), ("NVIDIA L40", 181e12),
+        ("Other", None),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         assert throughput.peak_flops(cuda, "bf16") == peak

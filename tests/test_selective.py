@@ -154,9 +154,9 @@ def test_no_more_logits_exist_than_a_chunk(monkeypatch):
     seen = []
     original = LanguageHead.logits
 
-    def watched(self, hidden):
+    def watched(self, hidden, room):
         seen.append(len(hidden))
-        return original(self, hidden)
+        return original(self, hidden, room)
 
     monkeypatch.setattr(LanguageHead, "logits", watched)
     labels, teacher = batch()
@@ -227,6 +227,10 @@ def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
         selective_cross_entropy(
             states(), heads()["soft cap"], labels, teacher, GuidanceConfig(), head_loss_by="torch"
         )
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="liger runs on CUDA alone; use loop"):
+            GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers.functional", None)
     with pytest.raises(ConfigError, match=r"liger-kernel >= 0\.8\.5; install it, or use loop"):

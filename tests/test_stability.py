@@ -94,14 +94,35 @@ def test_steps_without_a_finite_gradient_are_left_out_and_counted(tmp_path, conf
     assert all(ok for name, ok in finite.items() if "embed_tokens" not in name)
 
 
+def test_a_window_of_one_step_may_be_left_out(tmp_path, config, poisoned):
+    poisoned(float("nan"))
+    path = config(
+        train={"steps": 12, "global_batch": 2, "micro_batch": 1, "log_every": 1},
+        optimizer={"skip_nonfinite": True},
+    )
+    assert train_here(path) == 0
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [entry["step"] for entry in entries] == list(range(1, 13))
+    assert {"step", "skipped"} in [entry.keys() for entry in entries]
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poisoned, capsys):
+    poisoned(float("nan"))
+    path = config(train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8})
+    assert train_here(path) == 2
+    capsys.readouterr()
+    assert train_here(path, "--optimizer.skip_nonfinite", "true") == 0
+
+
 def test_a_run_without_any_finite_step_stops(config, poisoned, capsys):
     poisoned(float("nan"))
     path = config(
-        data={"seq_len": 2048}, train={"steps": 4, "global_batch": 1, "micro_batch": 1},
+        data={"seq_len": 2048}, train={"steps": 14, "global_batch": 1, "micro_batch": 1},
         optimizer={"skip_nonfinite": True},
     )  # fmt: skip
     assert train_here(path) == 2
-    assert "every one of the last 2 steps was left out" in capsys.readouterr().err
+    assert "step 10: 10 steps in a row were left out" in capsys.readouterr().err
 
 
 def test_a_spike_is_logged_with_its_documents(tmp_path, config, monkeypatch, capsys):

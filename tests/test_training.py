@@ -355,12 +355,67 @@ def test_bad_options_are_named(tmp_path, config, capsys, arguments, words):
     assert words in refused(config(), capsys, *filled)
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "sample_every": 1}])
+def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monkeypatch, options):
+    """It is loaded for evaluation, in which nothing drops out: a run that goes on, or draws pages,
+    would part from one that does not."""
+    pretrained = tmp_path / "pretrained"
+    size = tokenizers["llama"].get_vocab_size()
+    tiny_llama(size, attention_dropout=0.3).save_pretrained(pretrained)
+    student = {"architecture": None, "model": str(pretrained)}
+    assert train(config(student=student, output=str(tmp_path / "whole"))) == 0
+    path = config(student=student, train=options)
+    stopped_before(4, path, monkeypatch)
+    assert train(path) == 0
+    whole, resumed = final_weights(tmp_path / "whole"), final_weights(tmp_path / "run")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_gradient_checkpointing_is_used_from_the_first_step(
+    tmp_path, config, tokenizers, monkeypatch
+):
+    from vocagno.training import loop
+
+    pretrained = tmp_path / "pretrained"
+    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(pretrained)
+    recomputed = []
+    original = loop.Training._step
+
+    def watched(self, step, *rest):
+        layer = self.student.model.base_model.layers[0]
+        recomputed.append(layer.gradient_checkpointing and layer.training)
+        return original(self, step, *rest)
+
+    monkeypatch.setattr(loop.Training, "_step", watched)
+    student = {"architecture": None, "model": str(pretrained)}
+    options = {"gradient_checkpointing": True, "steps": 2}
+    assert train(config(student=student, train=options)) == 0
+    assert recomputed == [True, True]
+
+
+def test_compiled_layers_in_a_whole_run(tmp_path, config, monkeypatch):
+    original = torch.nn.Module.compile
+
+    def simply(self):
+        original(self, backend="aot_eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", simply)
+    assert train(config(train={"steps": 2})) == 0
+    compiled = config(train={"steps": 2, "compile": True}, output=str(tmp_path / "compiled"))
+    assert train(compiled) == 0
+    plain, ours = final_weights(tmp_path / "run"), final_weights(tmp_path / "compiled")
+    assert plain.keys() == ours.keys()
+    for name in plain:
+        torch.testing.assert_close(ours[name], plain[name], atol=1e-5, rtol=1e-4)
+
+
 BEFORE_ANY_MODEL = [
     (["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
      "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
     (["--student.architecture", "null", "--student.model", "{teacher}", "--data.seq_len", "4096"],
      "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
     (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
+    (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
     (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
     (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
 ]  # fmt: skip
@@ -398,7 +453,9 @@ def test_a_precision_that_the_launcher_contradicts_is_named(config, monkeypatch,
 
 def test_a_device_without_bfloat16_is_named(config, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Old")
     error = refused(config(), capsys, "--train.precision", "bf16")
     assert "train.precision: Old has no bfloat16; use fp32" in error

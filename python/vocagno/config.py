@@ -135,7 +135,8 @@ class DataConfig:
     isolate: bool = False
     """Whether attention stops at document borders (default: it crosses them)."""
     cache: Path = Path(".cache/vocagno")
-    """Where prepared rows and teacher scores are kept, by the hashes of what they are made from."""
+    """Where prepared rows, teacher scores and (for a live teacher) texts are kept, by the hashes of
+    what they are made from."""
     num_workers: int = 0
     """Processes that load and align beside each training process."""
 
@@ -224,8 +225,8 @@ class TrainConfig:
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: mixed precision, with weights and losses in float32."""
     head_loss: HeadLoss = "auto"
-    """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel;
-    auto: what was fastest where it was measured, the loop."""
+    """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel
+    (CUDA; the host waits in each step); auto: what was fastest where it was measured, the loop."""
     gradient_checkpointing: bool = False
     """Keeps the inputs of layers alone and computes the rest anew in the backward pass."""
     compile: bool = False

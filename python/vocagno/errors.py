@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The commands print it as one line and exit with status 2.
     """
+
+
+class GuidanceError(InputError):
+    """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""

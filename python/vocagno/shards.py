@@ -25,7 +25,7 @@ class Description:
     """What a shard is, without reading it; stands in the file itself."""
 
     kind: str
-    """"scores" or "rows"."""
+    """"scores", "rows" or "texts"."""
     version: int
     made_from: dict[str, Any]
     """Hashes and settings, equal in every shard of a store."""

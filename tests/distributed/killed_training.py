@@ -124,7 +124,10 @@ def report_step(pipe, wanted):
         taken[0] += 1
         if taken[0] == wanted:
             os.write(pipe, b".")
-        return step(self, *arguments)
+        time.sleep(STEP_SECONDS / 2)  # so that a step takes about as long on any machine
+        result = step(self, *arguments)
+        time.sleep(STEP_SECONDS / 2)
+        return result
 
     loop.Training._step = stepping
 

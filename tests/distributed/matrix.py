@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from runs import cut_back
 from vocagno.training import main as main_module
+from vocagno.training.processes import set_up_fsdp
 from vocagno.training.stepping import Stepper
 
 kind = PartialState(cpu=True).distributed_type
@@ -34,10 +35,14 @@ def sharded(config):
     accelerator = start_unsharded(config)
     PartialState._shared_state["distributed_type"] = DistributedType.FSDP
     accelerator.state.distributed_type = DistributedType.FSDP
-    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+    plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
         state_dict_type="SHARDED_STATE_DICT", cpu_ram_efficient_loading=False,
     )  # fmt: skip
+    if accelerator.mixed_precision != "no":  # as Accelerate does
+        plugin.set_mixed_precision(accelerator.mixed_precision)
+    set_up_fsdp(plugin, config)
+    accelerator.state.fsdp_plugin = plugin
     return accelerator
 
 

@@ -24,7 +24,7 @@ class Checkpoints:
 
     def latest(self) -> int:
         """The step to go on from; 0 without a checkpoint."""
-        return max(self._steps(), default=0)
+        return latest_step(self.folder)
 
     def clean(self) -> None:
         """Removes what a killed run had begun to write, or to remove; for one process."""
@@ -47,7 +47,7 @@ class Checkpoints:
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             publish_folder(temporary, final)
-            for old in sorted(self._steps())[: -self.keep]:
+            for old in sorted(_steps(self.folder))[: -self.keep]:
                 discard_folder(self.folder / f"step_{old}")
         accelerator.wait_for_everyone()
 
@@ -75,9 +75,15 @@ class Checkpoints:
             "random_state": hashlib.blake2b(state, digest_size=16).hexdigest(),
         }
 
-    def _steps(self) -> list[int]:
-        names = (path.name.removeprefix("step_") for path in self.folder.glob("step_*"))
-        return [int(name) for name in names if name.isdecimal()]
+
+def latest_step(folder: Path) -> int:
+    """The step of the last whole checkpoint in a folder; 0 without one."""
+    return max(_steps(folder), default=0)
+
+
+def _steps(folder: Path) -> list[int]:
+    names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
+    return [int(name) for name in names if name.isdecimal()]
 
 
 @contextmanager

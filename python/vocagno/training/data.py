@@ -3,9 +3,10 @@
 B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,11 @@ not scored at all are `missing`, and stand in none but the first four."""
 
 
 AnyItem = TypeVar("AnyItem")
+
+EMPTY_ROW = Row(
+    np.empty(0, np.int32), np.empty((0, 2), np.int32), np.empty(0, np.int64),
+    np.empty(0, np.int32), np.empty(0, np.int32),
+)  # fmt: skip
 
 
 class RowOrder:
@@ -84,18 +90,34 @@ class MicroBatches(Sampler[list[int]]):
 
 
 class ValidationBatches(Sampler[list[int]]):
-    """Every row once, dealt out to the processes."""
+    """Every row once, dealt out to the processes; all get as many batches of as many rows, since a
+    forward pass may be one that they take together. What is left over is `num_rows` (`WithEmpty`).
+    """
 
     def __init__(self, num_rows: int, rows: int, rank: int, num_processes: int) -> None:
-        self._mine = range(rank, num_rows, num_processes)
-        self._rows = rows
+        self._num_rows, self._rows = num_rows, rows
+        self._rank, self._num_processes = rank, num_processes
 
     def __len__(self) -> int:
-        return -(-len(self._mine) // self._rows)
+        return -(-self._num_rows // (self._rows * self._num_processes))
 
     def __iter__(self) -> Iterator[list[int]]:
-        for start in range(0, len(self._mine), self._rows):
-            yield list(self._mine[start : start + self._rows])
+        for batch in range(len(self)):
+            first = (batch * self._num_processes + self._rank) * self._rows
+            yield [min(first + place, self._num_rows) for place in range(self._rows)]
+
+
+class WithEmpty:
+    """A store of rows, and behind its last one a row that holds nothing."""
+
+    def __init__(self, rows: RowStore) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows) + 1
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[index] if index < len(self.rows) else EMPTY_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,11 @@ class Batch:
     """(len(COUNTS),) int64, on the host."""
     live: LiveText | None = None
     """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
+
+    def pin_memory(self) -> "Batch":
+        """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
+        pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
+        return replace(self, tensors=pinned)
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
         """What the model takes, on its device; the reasons are counted already and stay behind."""
@@ -305,7 +332,9 @@ def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArr
     return np.append(values, np.array(fill, values.dtype))[places]
 
 
-def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -> DataLoader[Any]:
+def loader(
+    rows: RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
+) -> DataLoader[Any]:
     """Loads and collates in this process, or in others beside it."""
     return DataLoader(
         rows,  # type: ignore[arg-type]  # has __len__ and __getitem__, which is all that is needed
@@ -318,12 +347,12 @@ def loader(rows: RowStore, batches: Any, collator: Collator, num_workers: int) -
     )
 
 
-def ahead(items: Iterator[AnyItem]) -> Iterator[AnyItem]:
-    """The same, each made in a thread while what came before is in use."""
+def ahead(items: Iterator[AnyItem], count: int) -> Iterator[AnyItem]:
+    """The same, `count` of them made in a thread while what came before is in use."""
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(next, items, None)
-        while (item := waiting.result()) is not None:
-            waiting = thread.submit(next, items, None)
+        waiting = deque(thread.submit(next, items, None) for _ in range(count))
+        while (item := waiting.popleft().result()) is not None:
+            waiting.append(thread.submit(next, items, None))
             yield item
 
 

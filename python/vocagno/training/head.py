@@ -13,7 +13,8 @@ from torch import Tensor
 from vocagno.errors import InputError
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits that exist at a time: 64 MiB in float32, whatever the length."""
+"""Logits that exist at a time: 64 MiB in float32, if a vocabulary is not so large that
+`LEAST_ROWS` of them are more."""
 LEAST_ROWS = 256
 """Tokens of a chunk, however large the vocabulary: with fewer the product waits for the weights.
 
@@ -37,12 +38,17 @@ class LanguageHead:
     softcap: float | None = None
     """Logits are squeezed to (-softcap, softcap) by tanh (Gemma 2)."""
 
-    def logits(self, hidden_CH: Tensor) -> Tensor:
-        """(C, V) in float32: operands in the model's type, accumulated in float32."""
+    def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
+        """(C, V) in float32: operands in the model's type, accumulated in float32.
+
+        Args:
+            room: of `room_for`, where they may be put; then there is no gradient.
+        """
+        out = None if room is None else room[: len(hidden_CH)]
         if hidden_CH.is_cuda and hidden_CH.dtype != torch.float32:
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
         else:  # no such product on CPU; the operands are exact in float32
-            logits_CV = hidden_CH.float() @ self.weight_VH.float().T
+            logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
             logits_CV += self.bias_V.float()
         if self.scale != 1.0:
@@ -50,6 +56,14 @@ class LanguageHead:
         if self.softcap is not None:
             logits_CV.div_(self.softcap).tanh_().mul_(self.softcap)
         return logits_CV
+
+    def room_for(self, num_rows: int) -> Tensor | None:
+        """Memory for the logits of one chunk after the other: on a CPU fresh memory costs time
+        beside the product that fills it; elsewhere the allocator keeps it anyway."""
+        if self.weight_VH.device.type != "cpu":
+            return None
+        size = min(num_rows, chunk_rows(self.weight_VH.shape[0]))
+        return torch.empty(size, self.weight_VH.shape[0], dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
         """The same, with what `logits` would do to the weights done once for all chunks."""
@@ -119,9 +133,14 @@ def _whole(tensor: Any) -> Tensor:
     return whole
 
 
+def chunk_rows(vocabulary_size: int) -> int:
+    """How many rows of logits may exist together."""
+    return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
+
+
 def chunks(num_rows: int, vocabulary_size: int) -> Iterator[slice]:
-    """Rows whose logits may exist together."""
-    size = max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
+    """Rows whose logits exist together."""
+    size = chunk_rows(vocabulary_size)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
 
@@ -134,8 +153,9 @@ def chunked_nll(hidden_NH: Tensor, head: LanguageHead, labels_N: Tensor) -> Tens
     """
     head = head.for_chunks()
     nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
     for place in chunks(hidden_NH.shape[0], head.weight_VH.shape[0]):
-        logits_CV = head.logits(hidden_NH[place].to(head.weight_VH.device))
+        logits_CV = head.logits(hidden_NH[place].to(head.weight_VH.device), room)
         nll_N[place] = losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0]
     return nll_N
 

@@ -39,6 +39,8 @@ def head_loss(
             )
             return total, nll_K
         check_head_loss(how, head)
+        if not len(labels_K):  # for which liger would divide by the number of its rows
+            return (hidden_KH.sum() + head.weight_VH.sum()).float() * 0, None
         states_KH = (hidden_KH * head.scale).to(dtype)
         bias_V = None if head.bias_V is None else (head.bias_V * head.scale).to(dtype)
         function = _torch_loss if how == "torch" else _liger_loss
@@ -64,6 +66,8 @@ def check_head_loss(how: HeadLoss, head: LanguageHead) -> None:
         if head.softcap is not None:
             raise ConfigError("train.head_loss: torch's op knows no soft cap of logits; use loop")
     if how == "liger":
+        if not torch.cuda.is_available():
+            raise ConfigError("train.head_loss: liger runs on CUDA alone; use loop")
         try:
             import liger_kernel.transformers.functional  # noqa: F401 - is it there?
         except ImportError as error:
@@ -121,8 +125,9 @@ class _ChunkedLoss(torch.autograd.Function):
         empty = torch.zeros if not len(labels_K) else torch.empty
         grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if bias_V is not None else None
+        room = head.room_for(len(labels_K))
         for place in chunks(len(labels_K), len(weight_VH)):
-            logits_CV = head.logits(states_KH[place])
+            logits_CV = head.logits(states_KH[place], room)
             nll_K[place] = _losses_and_gradient_(logits_CV, labels_K[place], scale, softcap)
             if grad_V is not None:
                 grad_V += logits_CV.sum(0)

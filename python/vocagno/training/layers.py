@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from vocagno.config import ConfigError
@@ -23,3 +24,21 @@ def compile_layers(model: Any) -> None:
     """Compiles each decoder layer; layers that are alike are compiled once."""
     for layer in decoder_layers(model, "train.compile"):
         layer.compile()
+
+
+def shard_over_processes(model: Any, device: torch.device) -> None:
+    """Leaves each process a part of every layer, gathered while the layer is in use (FSDP2).
+
+    A layer at a time goes to the device, so there is never room needed for all of them. The
+    language head stays whole.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    for layer in decoder_layers(model, "teacher.shard"):
+        fully_shard(layer, mesh=mesh)
+    is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    fully_shard(model.base_model, mesh=mesh, reshard_after_forward=True)
+    if not is_tied:
+        model.get_output_embeddings().to(device)

@@ -8,7 +8,6 @@ M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: place
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config import Config
+from vocagno.errors import GuidanceError
 from vocagno.scores import DocumentScores
 from vocagno.texts import TextStore
-from vocagno.training.layers import decoder_layers
 from vocagno.training.loading import teacher_spans
+from vocagno.training.processes import HostSum
 from vocagno.training.reading import Reading, ReadTexts, TextReader
 from vocagno.training.scorer import Pass, TransformersScorer
 from vocagno.training.scoring import load_scorer, text_reader
@@ -69,8 +69,7 @@ class LiveTeacher:
         self.reader = text_reader(config.teacher, spans)
         self.scorer = load_scorer(config.teacher, spans, device)
         self.device, self.how = device, config.guidance.aggregation
-        if config.teacher.shard:
-            shard_over_processes(self.scorer.model, device)
+        self._unscored = torch.zeros((), dtype=torch.int64, device=device)
 
     def passes(self, text: LiveText) -> list[Pass]:
         """The forward passes that a batch takes: work of the host, to be done ahead."""
@@ -95,7 +94,22 @@ class LiveTeacher:
             nll_M[self._here(np.concatenate(rows))] = self.scorer.losses(one_pass).to(self.device)
         for _ in range(num_passes - len(passes)):
             self.scorer.losses(_idle(self.scorer))
-        return torch.where(self._here(read.is_asked), nll_M, torch.nan)
+        is_asked_M = self._here(read.is_asked)
+        self._unscored += (is_asked_M & ~nll_M.isfinite()).sum()
+        return torch.where(is_asked_M, nll_M, torch.nan)
+
+    def check(self, host_sum: HostSum, step: int) -> None:
+        """Waits for the device.
+
+        Raises: GuidanceError if a loss that was asked for is no number: how many tokens are kept is
+            settled before the teacher reads them.
+        """
+        count = int(host_sum(self._unscored.cpu()))
+        if count:
+            raise GuidanceError(
+                f"step {step}: the live teacher gave no finite loss for {count:,} tokens; use "
+                "another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
+            )
 
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
@@ -112,17 +126,3 @@ def _idle(scorer: TransformersScorer) -> Pass:
     """The least that can be read: one token, predicted from another."""
     (one_pass,) = scorer.passes([Reading(np.zeros(2, np.int64), 1)])
     return one_pass
-
-
-def shard_over_processes(model: Any, device: torch.device) -> None:
-    """Leaves each process a part of every layer, gathered while the layer is in use (FSDP2).
-
-    The language head stays whole, if it is not the embedding.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    for layer in decoder_layers(model, "teacher.shard"):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model.base_model, mesh=mesh, reshard_after_forward=True)

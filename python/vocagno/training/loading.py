@@ -10,6 +10,7 @@ import torch
 from vocagno.config import ConfigError, Dtype, StudentConfig, TeacherConfig
 from vocagno.files import digest, file_digest, write_json
 from vocagno.token_spans import TokenSpans
+from vocagno.training.layers import shard_over_processes
 from vocagno.training.naming import naming
 from vocagno.training.student_tokenizer import StudentTokenizer
 
@@ -122,9 +123,12 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
         options["distributed_config"] = DistributedConfig(tp_size=processes)
     with naming("teacher.model"):
         model = AutoModelForCausalLM.from_pretrained(config.model, **options)
-    if config.device_map is None and not config.tensor_parallel:
+    model = model.eval().requires_grad_(False)
+    if config.shard:
+        shard_over_processes(model, device)
+    elif config.device_map is None and not config.tensor_parallel:
         model = model.to(device)
-    return model.eval().requires_grad_(False)
+    return model
 
 
 def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:

@@ -68,6 +68,9 @@ class Training:
             check_isolation(model)
         student = GuidedStudent(model, config.guidance, config.train.head_loss)
         if config.train.gradient_checkpointing:
+            if not model.supports_gradient_checkpointing:
+                name = type(model).__name__
+                raise ConfigError(f"train.gradient_checkpointing: {name} does not know it")
             model.activation_checkpointing_enable({"use_reentrant": False})
         if config.train.compile:
             compile_layers(model)
@@ -79,6 +82,7 @@ class Training:
         self.live = None
         if materials.texts is not None:
             self.live = LiveTeacher(config, accelerator.device)
+        self.student.train()  # a model that was loaded is not
         self.host_sum = HostSum(accelerator, config.train.collective_timeout)
         self.stepper = Stepper(
             config, accelerator, self.student, self.optimizer, self.live, self.host_sum
@@ -105,11 +109,6 @@ class Training:
         if main:
             self.checkpoints.clean()
         first_step = agreed(self.checkpoints.latest())
-        if first_step and config.resume == "never":
-            raise ConfigError(
-                f"resume: never, but {config.output} holds a run at step {first_step}; choose "
-                "another `output`, delete that one, or go on with resume: auto"
-            )
         if first_step:
             self.checkpoints.load(first_step)
         self.log = MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
@@ -150,7 +149,8 @@ class Training:
         """All that is to be trained on, collated ahead."""
         num_workers = self.config.data.num_workers
         found = loader(self.materials.rows, batches, self.collator, num_workers)
-        return ahead(map(self._planned, found))
+        accumulation = self.config.train.accumulation(self.accelerator.num_processes)
+        return ahead(map(self._planned, found), accumulation)
 
     def _collator(self) -> Collator:
         scores: MatchedScores | LivePieces | None = self.materials.scores
@@ -176,7 +176,13 @@ class Training:
         """Writes the window's metrics, and stops the run if they are not those of one."""
         sums = self.host_sum(window.sums())
         spikes = self.watch.look(window, sums, self.usual_loss)
+        if self.live is not None:
+            self.live.check(self.host_sum, done)
         entry = window.entry(done, sums)
+        if "loss" not in entry:
+            self._write(entry)
+            progress.at(done, f"{entry['skipped']} steps left out")
+            return
         self.usual_loss = entry["loss"]
         entry["lr"] = learning_rate(done - 1, self.config.train.steps, self.config.optimizer)
         if spikes:
@@ -215,7 +221,7 @@ class Training:
 
     def _draw(self, done: int) -> None:
         """A page that shows what the teacher chose."""
-        assert self.sampler is not None
+        assert self.sampler is not None  # there are documents wherever it is asked for
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
             write_page(self.config.output / "samples" / f"step_{done}.html", passages, done)

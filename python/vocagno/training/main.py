@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 # Options that may change when a run goes on: they decide how it is carried out, not what it is.
 _FREE = (
-    "data.cache", "data.num_workers", "output", "resume", "train.checkpoint_every",
-    "train.collective_timeout", "train.eval_every", "train.keep_checkpoints", "train.log_every",
-    "train.log_with", "train.project", "train.sample_every", "train.spike_ratio",
+    "data.cache", "data.num_workers", "guidance.min_coverage", "optimizer.skip_nonfinite",
+    "output", "resume", "teacher.batch_tokens", "teacher.device_map", "teacher.shard",
+    "train.checkpoint_every", "train.collective_timeout", "train.compile", "train.eval_every",
+    "train.gradient_checkpointing", "train.head_loss", "train.keep_checkpoints",
+    "train.log_every", "train.log_with", "train.project", "train.sample_every",
+    "train.spike_ratio",
 )  # fmt: skip
 
 
@@ -101,6 +104,7 @@ def _alone(output: Path) -> Iterator[None]:
 
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
+    from vocagno.training.checkpoint import latest_step
     from vocagno.training.loading import student_settings
     from vocagno.training.loop import Training, final_folder
     from vocagno.training.materials import gather_materials
@@ -108,6 +112,12 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
 
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)
+    step = agreed(latest_step(config.output / "checkpoints"))
+    if config.resume == "never" and (step or agreed(final_folder(config).is_dir())):
+        raise ConfigError(
+            f"resume: never, but {config.output} holds a run at step {step}; choose another "
+            "`output`, delete that one, or go on with resume: auto"
+        )
     if agreed(final_folder(config).is_dir()):
         if main_process:
             print(f"complete: {final_folder(config)}", file=sys.stderr)

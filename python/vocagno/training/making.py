@@ -22,7 +22,7 @@ Advance = Callable[[float, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """One of the two kinds of stores."""
+    """One of the kinds of stores: rows, scores, texts."""
 
     kind: str
     version: int

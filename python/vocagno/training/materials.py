@@ -16,11 +16,11 @@ from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.texts import TextStore
-from vocagno.training.loading import teacher_spans, weights_identity
+from vocagno.training.loading import check_context, teacher_spans, weights_identity
 from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import kept_texts, prepared_rows, scanned
 from vocagno.training.samples import Sample, choose_samples
-from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from
+from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from, text_reader
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.together import Together
 
@@ -71,6 +71,8 @@ def gather_materials(
         weights = weights_identity(config.teacher, data.cache)
         spans = teacher_spans(config.teacher)
         live_teacher = scores_made_from(config.teacher, spans, weights, device)
+        check_context(config.teacher)
+        text_reader(config.teacher, spans)
     elif config.guidance.method != "cpt":
         store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
         scores = MatchedScores(store, rows)
@@ -78,6 +80,8 @@ def gather_materials(
     samples: list[Sample] = []
     if config.train.sample_every is not None:
         samples = choose_samples(corpus, tokenizer, data.seq_len)
+        if not samples:
+            raise ConfigError(f"train.sample_every: the first documents of {data.train} are empty")
     return Materials(rows, validation, scores, texts, samples, live_teacher)
 
 

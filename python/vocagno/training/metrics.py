@@ -11,17 +11,13 @@ import torch
 from torch import Tensor
 
 from vocagno.config import GuidanceConfig
-from vocagno.errors import InputError
+from vocagno.errors import GuidanceError
 from vocagno.training.data import COUNTS
 from vocagno.training.student import SUMS
 
 _REASONS = ("special", "truncated", "hole", "unscored", "missing")
 _USUAL_DEVIATION = 0.1
 """Of the share of kept tokens from `top_fraction`, before a run says so."""
-
-
-class GuidanceError(InputError):
-    """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""
 
 
 class DeviceTime:
@@ -92,8 +88,11 @@ class Window:
         return torch.stack([record.sums for record in self.records]).cpu()
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
-        """The line for `metrics.jsonl`, given `sums()` added up over all processes."""
+        """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
+        if all steps were left out."""
         taken = [not record.is_skipped for record in self.records]
+        if not any(taken):
+            return {"step": step, "skipped": len(taken)}
         named = dict(zip(SUMS, sums[torch.tensor(taken)].sum(0).tolist(), strict=True))
         counts = {
             name: sum(
@@ -106,9 +105,9 @@ class Window:
         if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
             raise GuidanceError(
                 f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
-                f"{counts['kept']:,}: the teacher gave no finite loss for some that it was asked "
-                "for; another teacher.dtype may help"
+                f"{counts['kept']:,}: what the device ranked is not what the host aligned"
             )
+        last_taken = [record for record in self.records if not record.is_skipped][-1]
         predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
@@ -119,7 +118,7 @@ class Window:
             "tokens": counts["predicted"],
             "tokens_per_s": round(counts["predicted"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
-            "grad_norm": float(self.records[-1].norm),
+            "grad_norm": float(last_taken.norm),
         }
         if not all(taken):
             entry["skipped"] = taken.count(False)

@@ -13,6 +13,7 @@ from accelerate.utils import (
     broadcast_object_list,
 )
 from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from vocagno.config import Config, ConfigError
 from vocagno.training.trackers import check_trackers
@@ -22,6 +23,11 @@ def start(config: Config) -> Accelerator:
     """The accelerator of a run, after checking that the processes found each other."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config.train.accumulation(world)  # says if the batch cannot be dealt out
+    if world > 1 and config.teacher.device_map is not None:
+        raise ConfigError(
+            f"teacher.device_map: each of the {world} processes would spread its own teacher over "
+            "all devices; start one process, or leave it out"
+        )
     _check_precision(config)
     check_trackers(config)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
@@ -50,6 +56,8 @@ def start(config: Config) -> Accelerator:
             f"{accelerator.distributed_type.value}; use shard: false, or an FSDP2 configuration"
         )
     accelerator.gradient_accumulation_steps = config.train.accumulation(world)
+    if accelerator.distributed_type == DistributedType.FSDP:
+        set_up_fsdp(accelerator.state.fsdp_plugin, config)
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         set_up_deepspeed(accelerator.state.deepspeed_plugin.deepspeed_config, config, world)
     return accelerator
@@ -64,10 +72,26 @@ def _check_precision(config: Config) -> None:
             f"train.precision is {precision}, but the launcher asks for mixed precision in "
             f"{launched}; set train.precision to bf16, or the launcher's mixed_precision to no"
         )
-    if precision == "bf16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
+    on_cuda = precision == "bf16" and torch.cuda.is_available()
+    if on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigError(
             f"train.precision: {torch.cuda.get_device_name()} has no bfloat16; use fp32"
         )
+
+
+def set_up_fsdp(plugin: Any, config: Config) -> None:
+    """Shards weights in bfloat16 where that is the precision, and nothing else: what goes into a
+    forward pass and comes out of it (losses that are ranked, sums, counts) keeps its type, and
+    gradients are added up in float32.
+
+    Raises: ConfigError for FSDP1.
+    """
+    if plugin.fsdp_version != 2:
+        raise ConfigError("fsdp_version: 1 is not supported; see configs/accelerate/fsdp2.yaml")
+    low = torch.bfloat16 if config.train.precision == "bf16" else None
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=low, reduce_dtype=torch.float32 if low else None, cast_forward_inputs=False
+    )
 
 
 def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: int) -> None:
@@ -78,6 +102,8 @@ def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: in
     for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
         if name in settings:
             raise ConfigError(f"DeepSpeed's `{name}` is not supported: leave it out, see {instead}")
+    if config.optimizer.skip_nonfinite:
+        raise ConfigError("optimizer.skip_nonfinite: DeepSpeed steps by itself; use false")
     if settings.get("fp16", {}).get("enabled") is True:
         raise ConfigError("DeepSpeed's `fp16` is not supported: set train.precision to bf16")
     limit = config.optimizer.max_grad_norm

@@ -1,7 +1,7 @@
 """What the teacher chose, on the first few documents: the page that a run draws now and then."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,16 @@ class Sampler:
         Args:
             student: a `GuidedStudent`, wrapped or not.
         """
-        training = student.training
+        training, guided = student.training, getattr(student, "module", student)
+        guidance = guided.guidance
         student.eval()
-        found = [self._passage(sample, student, device) for sample in self.samples]
-        student.train(training)
-        return found
+        # A document is ranked by itself, whatever else a step would rank with it.
+        guided.guidance = replace(guidance, scope="sequence")
+        try:
+            return [self._passage(sample, student, device) for sample in self.samples]
+        finally:
+            guided.guidance = guidance
+            student.train(training)
 
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
         row, view = sample.row, self.collator.aligned([sample.row])
@@ -176,7 +181,10 @@ def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
     """One HTML page, whole or not at all."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}", summary_rows=[], passages=passages,
-        introduction="The first documents of the corpus, with the student as it was then.",
+        introduction=(
+            f"The first {TOKENS} tokens of a few documents, each ranked by itself, with the "
+            "student as it was then."
+        ),
     )  # fmt: skip
     with appearing(path) as file:
         file.write(html.encode())

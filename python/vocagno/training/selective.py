@@ -92,6 +92,11 @@ def selective_cross_entropy(
     return total, TokenMetrics(nll_BT, weights_BT)
 
 
+def gives_sum_alone(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:
+    """Whether single losses stay unknown: nothing is ranked, and the head loss gives their sum."""
+    return guidance.method == "cpt" and head_loss_by in ("torch", "liger")
+
+
 @torch.no_grad()
 def all_losses(hidden_NH: Tensor, head: LanguageHead, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, 0 where it is -100, without gradient."""

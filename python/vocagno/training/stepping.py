@@ -101,8 +101,7 @@ class Stepper:
             norm = gradient_norm(parameters)
         else:
             norm = self.accelerator.clip_grad_norm_(parameters, settings.max_grad_norm)
-            if norm is None:  # DeepSpeed has not taken a step yet
-                norm = torch.zeros(())
+            norm = torch.as_tensor(0.0 if norm is None else norm)  # DeepSpeed: none, or a float
         # Only a run that wants to leave steps out has to wait for the device to know.
         is_skipped = settings.skip_nonfinite and not bool(norm.isfinite())
         if not is_skipped:

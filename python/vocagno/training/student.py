@@ -3,6 +3,7 @@
 B: rows, T: tokens of a row.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ class GuidedStudent(nn.Module):
         self,
         input_ids: Tensor,
         labels: Tensor,
-        teacher_loss: Tensor,
+        teacher_loss: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         num_kept: int | None = None,
@@ -64,14 +65,19 @@ class GuidedStudent(nn.Module):
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
+            Without `teacher_loss` all tokens are kept, and none is ranked.
             `num_kept`: as `selective_cross_entropy`.
         """
+        guidance = self.guidance
+        if teacher_loss is None:
+            guidance = replace(guidance, method="cpt")
+            teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         states_BTH = hidden_states(
             self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
         # The head's weights are looked up in each pass: wrappers put others in their place.
         loss, metrics = selective_cross_entropy(
-            states_BTH, head_of(self.model), labels, teacher_loss, self.guidance,
+            states_BTH, head_of(self.model), labels, teacher_loss, guidance,
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
         total = loss.detach()

@@ -57,7 +57,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """Args: as `Trainer`, with a `GuidedCollator` as `data_collator`.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
-            `guidance.scope: step`, which needs the counts of all processes.
+            `guidance.scope: step`, which needs the counts of all processes, and for one process
+            with several GPUs.
         """
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
@@ -70,6 +71,11 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             return student.forward(teacher_loss=teacher_loss, **named)
 
         super().__init__(model, *arguments, **options)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs, and nn.DataParallel is not supported: "
+                "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+            )
         model.forward = forward
 
     def get_batch_samples(
@@ -88,7 +94,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         num_items_in_batch: Any = None,
     ) -> Any:
         """The loss of a micro-batch, scaled so that the gradients of all add up to the step's; in
-        evaluation the mean over all predicted tokens."""
+        evaluation the mean over the predicted tokens of a batch (the Trainer averages batches)."""
         inputs.pop("num_counted", None)
         output: StudentOutput = model(**inputs)
         if model.training:

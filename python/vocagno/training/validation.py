@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from vocagno.config import Config
 from vocagno.rows import RowStore
-from vocagno.training.data import COUNTS, Collator, ValidationBatches, loader
+from vocagno.training.data import COUNTS, Collator, ValidationBatches, WithEmpty, loader
 from vocagno.training.processes import HostSum
 from vocagno.training.student import SUMS
 
@@ -26,8 +26,10 @@ def validate(
     count = 0
     student.eval()
     with torch.no_grad():
-        for batch in loader(rows, batches, collator, config.data.num_workers):
-            total += student(**batch.to(accelerator.device)).sums[SUMS.index("nll")]
+        for batch in loader(WithEmpty(rows), batches, collator, config.data.num_workers):
+            tensors = batch.to(accelerator.device)
+            tensors.pop("teacher_loss")  # nothing is to be ranked
+            total += student(**tensors).sums[SUMS.index("nll")]
             count += int(batch.counts[COUNTS.index("predicted")])
     student.train()
     sums = host_sum(torch.stack([total.cpu(), torch.tensor(float(count)).double()]))

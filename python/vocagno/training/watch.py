@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from vocagno.config import Config
+from vocagno.errors import GuidanceError
 from vocagno.rows import RowStore
 from vocagno.training.data import MicroBatches
-from vocagno.training.metrics import GuidanceError, StepRecord, Window
+from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.processes import HostSum
+from vocagno.training.selective import gives_sum_alone
 from vocagno.training.student import SUMS
 
+_MOST_SKIPPED = 10
+"""Steps in a row that may be left out."""
 _MOST_ROWS = 4
 """Rows of a step that are named: those with the largest losses."""
 
@@ -26,6 +30,7 @@ class Watch:
         self, config: Config, batches: MicroBatches, rows: RowStore, host_sum: HostSum
     ) -> None:
         self.config, self.batches, self.rows, self.host_sum = config, batches, rows, host_sum
+        self._skipped = 0  # steps in a row, up to now
 
     def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
         """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
@@ -34,29 +39,32 @@ class Watch:
             sums: `window.sums()` added up over all processes.
             usual_loss: the mean of the window before, if there was one.
         Raises: GuidanceError for a step with a loss or gradient that is no number, unless it was
-            left out; or if all steps were left out.
+            left out; or if too many steps in a row were.
         """
         spikes = []
         for record, loss in self._losses(window, sums):
             norm = float(record.norm)
+            self._skipped = self._skipped + 1 if record.is_skipped else 0
+            if self._skipped >= _MOST_SKIPPED:
+                raise GuidanceError(
+                    f"step {record.step + 1}: {self._skipped} steps in a row were left out "
+                    "(optimizer.skip_nonfinite), since none had a finite gradient; lower "
+                    "optimizer.lr (in another `output`). The last checkpoint is as it was."
+                )
             if record.is_skipped:
                 continue
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._refuse(record, loss, norm)
             if usual_loss is not None and loss > self.config.train.spike_ratio * usual_loss:
                 spikes.append({"step": record.step + 1, "loss": loss, "rows": self.largest(record)})
-        if all(record.is_skipped for record in window.records):
-            raise GuidanceError(
-                f"step {window.records[-1].step + 1}: every one of the last "
-                f"{len(window.records)} steps was left out (optimizer.skip_nonfinite), since none "
-                "had a finite gradient; lower optimizer.lr. The last checkpoint is as it was."
-            )
         return spikes
 
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
         mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
         losses = (torch.cat(record.row_sums) / self.config.data.seq_len).tolist()
+        if gives_sum_alone(self.config.guidance, self.config.train.head_loss):
+            losses = [None] * len(mine)
         found = [
             {"row": row, "loss": loss, "documents": self.rows[row].documents.tolist()}
             for row, loss in zip(mine, losses, strict=True)
@@ -72,25 +80,29 @@ class Watch:
 
     def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
         rows = self.largest(record)
-        bad = [row for row in rows if not math.isfinite(row["loss"])] or rows
+        bad = [row for row in rows if _size(row) == math.inf] or rows
         what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
         raise GuidanceError(
-            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, lower "
-            "optimizer.lr, or leave such steps out (optimizer.skip_nonfinite: true). The last "
-            "checkpoint is as it was."
+            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, leave "
+            "such steps out (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
+            "`output`). The last checkpoint is as it was."
         )
 
 
 def described(rows: list[dict[str, Any]]) -> str:
     """Rows as a sentence names them."""
     return "; ".join(
-        f"row {row['row']} (loss {row['loss']:.3g}, documents "
-        f"{', '.join(map(str, row['documents']))})"
+        f"row {row['row']} ({'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
+        f"documents {', '.join(map(str, row['documents']))})"
         for row in rows
     )
 
 
 def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the largest losses; what is no number is larger than any."""
-    order = sorted(rows, key=lambda row: -row["loss"] if math.isfinite(row["loss"]) else -math.inf)
-    return order[:_MOST_ROWS]
+    return sorted(rows, key=_size, reverse=True)[:_MOST_ROWS]
+
+
+def _size(row: dict[str, Any]) -> float:
+    """Of its loss: what is no number is the largest, one that is not known (None) is nothing."""
+    loss = 0.0 if row["loss"] is None else float(row["loss"])
+    return loss if math.isfinite(loss) else math.inf

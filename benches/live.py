@@ -1,0 +1,117 @@
+"""How far a live teacher, which sees pieces of rows, differs from stored scores, which saw whole
+documents. Prints JSON, one object a line.
+
+    python benches/live.py CORPUS --model FOLDER [--gguf FILE] --tokenizer tinyllama.json.gz
+
+For each length of a row: the difference of the teacher's loss for each student token, by how many
+student tokens of the document stand before it in the row.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from machine import machine
+from vocagno.config import (
+    Config,
+    DataConfig,
+    GuidanceConfig,
+    StudentConfig,
+    TeacherConfig,
+    TrainConfig,
+)
+from vocagno.corpus import read_batches, scan
+from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
+from vocagno.training.data import Collator
+from vocagno.training.live import LivePieces, LiveTeacher
+from vocagno.training.loading import local_device
+from vocagno.training.materials import cached_scores
+from vocagno.training.preparing import kept_texts, prepared_rows
+from vocagno.training.student_tokenizer import student_tokenizer
+
+LENGTHS = (256, 512, 1024, 2048)
+CONTEXTS = (0, 16, 64, 256, 1024)
+"""Student tokens of the document before a token in its row: from which on it is counted."""
+
+
+def lines(options: argparse.Namespace) -> Iterator[dict]:
+    texts = next(read_batches(options.corpus))[: options.documents]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        corpus_file = folder / "corpus.jsonl"
+        corpus_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        teacher = TeacherConfig(model=str(options.model), gguf_file=options.gguf, mode="live")
+        corpus, device = scan(corpus_file), local_device()
+        scores, _ = cached_scores(teacher, corpus, folder, device, show_progress=True)
+        kept = kept_texts(corpus, folder, show_progress=False)
+        student = student_tokenizer(options.tokenizer, options.eos)
+        for length in LENGTHS:
+            rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)
+            config = Config(
+                student=StudentConfig(model="unused"), teacher=teacher, output=folder,
+                data=DataConfig(train=str(corpus_file), seq_len=length),
+                train=TrainConfig(steps=1),
+            )  # fmt: skip
+            live = LiveTeacher(config, device)
+            yield compared(rows, MatchedScores(scores, rows), LivePieces(kept, live.reader), live,
+                           config)  # fmt: skip
+
+
+def compared(
+    rows: RowStore, stored: MatchedScores, pieces: LivePieces, live: LiveTeacher, config: Config
+) -> dict:
+    guidance = GuidanceConfig()
+    collators = [Collator(scores, guidance, config.data) for scores in (stored, pieces)]
+    differences, befores, stored_losses = [], [], []
+    for index in range(len(rows)):
+        row = rows[index]
+        expected, batch = (collate([row]) for collate in collators)
+        losses = live.losses(batch.live, live.passes(batch.live))[0].cpu().numpy()
+        wanted = expected.tensors["teacher_loss"][0].numpy()
+        heads = np.repeat(np.cumsum(row.num_tokens) - row.num_tokens, row.num_tokens)
+        before = (np.arange(len(row.ids)) - heads)[1:]
+        both = np.isfinite(losses) & np.isfinite(wanted)
+        differences.append((losses - wanted)[both])
+        stored_losses.append(wanted[both])
+        befores.append(before[both[: len(before)]])
+    difference, before = np.concatenate(differences), np.concatenate(befores)
+    return {
+        "what": "live", "seq_len": config.data.seq_len, "tokens": len(difference),
+        "mean_stored_loss": round(float(np.concatenate(stored_losses).mean()), 4),
+        "mean_difference": round(float(difference.mean()), 4),
+        "mean_absolute_difference": round(float(np.abs(difference).mean()), 4),
+        "by_tokens_before": by_context(difference, before),
+        **machine("torch", "transformers"),
+    }  # fmt: skip
+
+
+def by_context(difference: NDArray[np.float32], before: NDArray[np.int64]) -> dict[str, float]:
+    """Mean absolute differences, by the tokens of the document that the row holds before."""
+    found = {}
+    for low, high in zip(CONTEXTS, (*CONTEXTS[1:], 1 << 40), strict=True):
+        chosen = np.abs(difference[(before >= low) & (before < high)])
+        if len(chosen):
+            found[f"{low}+"] = round(float(chosen.mean()), 4)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--gguf")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--eos", default="</s>")
+    parser.add_argument("--documents", type=int, default=8)
+    for line in lines(parser.parse_args()):
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Fills the tables of docs/training.md from the lines of training.py, live.py and plan.py.
+
+python benches/training_page.py RESULTS.jsonl docs/training.md
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import plan
+
+
+def main() -> None:
+    results, page = map(Path, sys.argv[1:])
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    text = page.read_text()
+    for name, table in (("steps", steps), ("live", live), ("plan", planned)):
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
+        _, after = rest.split(end)
+        text = "\n".join([before + begin, *table(lines), end + after])
+    page.write_text(text)
+
+
+def steps(lines: list[dict]) -> Iterator[str]:
+    found = [line for line in lines if line["what"] == "step"]
+    yield from plan.head(
+        "student", "device, precision", "guided over the fastest of torch's", "over our own naive",
+        "tokens/s: guided, `cpt`, dense, torch's chunked op", "peak memory over that rival",
+    )  # fmt: skip
+    for line in found:
+        speed = line["tokens_per_second"]
+        yield plan.row(
+            f"{line['shape']}, {line['layers']} layers", f"{line['device']}, {line['precision']}",
+            f"{line['ratio']:.2f} ({line['rival']})",
+            f"{line['ratio_to_cpt']:.2f}",
+            ", ".join(f"{speed[kind]:,.0f}" for kind in ("guided", "cpt", "dense", "torch")),
+            f"{line['memory_ratio']:.2f}",
+        )  # fmt: skip
+    yield ""
+    yield measured(found[0])
+
+
+def live(lines: list[dict]) -> Iterator[str]:
+    found = [line for line in lines if line["what"] == "live"]
+    contexts = list(found[-1]["by_tokens_before"])
+    yield from plan.head(
+        "row", "mean loss, stored", "live - stored", "mean of the absolute difference",
+        *(f"after {context} tokens" for context in contexts),
+    )  # fmt: skip
+    for line in found:
+        by_context = line["by_tokens_before"]
+        cells = [f"{by_context[c]:.3f}" if c in by_context else "" for c in contexts]
+        yield plan.row(
+            f"{line['seq_len']:,}", f"{line['mean_stored_loss']:.3f}",
+            f"{line['mean_difference']:+.3f}", f"{line['mean_absolute_difference']:.3f}",
+            *cells,
+        )  # fmt: skip
+    yield ""
+    yield f"{found[0]['tokens']:,} tokens. " + measured(found[0])
+
+
+def planned(lines: list[dict]) -> list[str]:
+    (line,) = [line for line in lines if line["what"] == "plan"]
+    return plan.tables(line["token_ratio"])
+
+
+def measured(line: dict) -> str:
+    return (
+        f"Measured {line['date']} on {line['cores']} cores of an {line['processor']}, Python "
+        f"{line['python']}, torch {line['torch']}, transformers {line['transformers']}."
+    )
+
+
+if __name__ == "__main__":
+    main()
