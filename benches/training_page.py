@@ -47,7 +47,7 @@ def live(lines: list[dict]) -> Iterator[str]:
     contexts = list(found[-1]["by_tokens_before"])
     yield from plan.head(
         "row", "mean loss, stored", "live - stored", "mean of the absolute difference",
-        *(f"after {context} tokens" for context in contexts),
+        *map("of {}".format, _ranges(contexts)),
     )  # fmt: skip
     for line in found:
         by_context = line["by_tokens_before"]
@@ -59,6 +59,13 @@ def live(lines: list[dict]) -> Iterator[str]:
         )  # fmt: skip
     yield ""
     yield f"{found[0]['tokens']:,} tokens. " + measured(found[0])
+
+
+def _ranges(contexts: list[str]) -> Iterator[str]:
+    """`0+`, `16+` as `0 to 15`, `16 or more`."""
+    firsts = [int(context.removesuffix("+")) for context in contexts]
+    for first, after in zip(firsts, [*firsts[1:], None], strict=True):
+        yield f"{first:,} or more" if after is None else f"{first:,} to {after - 1:,}"
 
 
 def planned(lines: list[dict]) -> list[str]:

@@ -12,15 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import TEXTS, write_corpus
+from distributed.killed_training import POINTS
 from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
 
 SCRIPT = Path(__file__).parent / "distributed" / "killed_training.py"
-POINTS = (
-    "before the folder", "before the model", "inside the model", "before the optimizer",
-    "inside the optimizer", "before the random state", "before the flush", "inside the flush",
-    "before the name", "after the name", "before an old one goes", "while an old one goes",
-    "after an old one went",
-)  # fmt: skip
 STEPS = 150
 PRUNING = POINTS[-3:]
 VOLATILE = ("tokens_per_s", "data_share", "validation_seconds")

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from conftest import TEXTS, tiny_llama, write_corpus
+from conftest import TEXTS, scaled_models, tiny_llama, write_corpus
 
 torch = pytest.importorskip("torch")
 
@@ -140,16 +140,8 @@ def test_a_model_with_another_head_is_refused():
 
 
 def test_soft_capped_and_scaled_heads_are_understood():
-    from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
-
-    sizes = {
-        "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    capped = Gemma2ForCausalLM(Gemma2Config(final_logit_softcapping=0.5, **sizes)).eval()
-    scaled = CohereForCausalLM(CohereConfig(logit_scale=0.3, **sizes)).eval()
-    for model in (capped, scaled):
+    for model in scaled_models():
+        model.eval()
         part = language_head(model)
         ids = torch.arange(10)[None]
         with torch.no_grad():

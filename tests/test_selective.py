@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import tiny_llama
+from conftest import scaled_models, tiny_llama
 from vocagno.config import ConfigError, GuidanceConfig
 from vocagno.training import head as head_module
 from vocagno.training import head_loss as head_loss_module
@@ -293,24 +293,6 @@ def test_a_whole_model_gets_the_gradients_of_its_own_logits(options):
     checkpointed = tiny_llama(50, **options)
     checkpointed.activation_checkpointing_enable({"use_reentrant": False})
     check_same_gradients(model_gradients(checkpointed, labels, teacher), expected)
-
-
-def scaled_models():
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    sizes = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    options = {
-        "gemma2": {"final_logit_softcapping": 0.5}, "cohere": {"logit_scale": 4.0},
-        "granite": {"logits_scaling": 0.5},
-    }  # fmt: skip
-    for kind, special in options.items():
-        torch.manual_seed(0)
-        config = AutoConfig.for_model(kind, **sizes, **special)
-        yield AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
 def test_capped_and_scaled_models_get_the_gradients_of_their_own_logits():
