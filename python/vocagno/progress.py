@@ -23,20 +23,26 @@ class Progress:
         terminal = sys.stderr.isatty()
         self._lines = show and not terminal
         self._start = self._done = start
+        self._note = ""
         self._began = self._last_line = time.monotonic()
         self._bar = tqdm(
             total=total, initial=start, desc=name, unit=unit, unit_scale=unit == "B",
             disable=not (show and terminal), file=sys.stderr,
         )  # fmt: skip
 
-    def at(self, done: int, note: str = "") -> None:
-        """Says how much is done in all."""
+    def at(self, done: int, note: str | None = None) -> None:
+        """Says how much is done in all; the note stays until there is another."""
+        self._note = note = self._note if note is None else note
         self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(done - self._done)
         self._done = done
         if self._lines and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             self._line(note)
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        tqdm.write(text, file=sys.stderr)
 
     def _line(self, note: str) -> None:
         words = [f"{self._name}: {self._amount()}"]

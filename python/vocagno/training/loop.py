@@ -1,6 +1,5 @@
 """The training loop on Accelerate: one loop for every method."""
 
-import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -55,9 +54,7 @@ class Training:
         tokenizer: StudentTokenizer,
         settings: Any,
     ) -> None:
-        """Args:
-        settings: `student_settings`.
-        """
+        """`settings`: as `student_settings` gives them."""
         self.config, self.accelerator = config, accelerator
         self.materials = materials
         self.final_tokenizer = transformers_tokenizer(tokenizer)
@@ -194,13 +191,10 @@ class Training:
         self._write(entry)
         if self.log:
             for spike in spikes:
-                print(
-                    f"step {spike['step']}: a loss of {spike['loss']:.3f}; "
-                    f"{described(spike['rows'])}",
-                    file=sys.stderr,
-                )
+                rows = described(spike["rows"])
+                progress.say(f"step {spike['step']}: a loss of {spike['loss']:.3f}; {rows}")
             if (unusual := unusual_selection(entry, self.config.guidance)) and not self.warned:
-                print(unusual, file=sys.stderr)
+                progress.say(unusual)
                 self.warned = True
         progress.at(done, progress_note(entry))
         check_window(entry, self.config.guidance)

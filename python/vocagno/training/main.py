@@ -94,13 +94,17 @@ def train(config: Config, resolved: str) -> bool:
 def _alone(output: Path) -> Iterator[None]:
     """Refuses to train where another run is at it; the lock goes with the process."""
     output.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(output / ".lock")
     try:
-        with FileLock(output / ".lock", timeout=0):
-            yield
+        lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(
             f"output: {output}: another process is training in it; choose another folder, or wait"
         ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:

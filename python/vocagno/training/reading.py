@@ -42,10 +42,8 @@ class TextReader:
     def __init__(
         self, spans: TokenSpans, prefix: Sequence[int], *, context: int, min_context: int
     ) -> None:
-        """Args:
-        prefix: stands before every window (BOS); a text's first token has a loss only then.
-        context, min_context: as in `TeacherConfig`.
-        """
+        """`prefix` stands before every window (BOS); a text's first token has a loss only if there
+        is one. `context` and `min_context`: as in `TeacherConfig`."""
         self.spans = spans
         self.prefix = np.array(prefix, np.int64)
         self._capacity = context + 1 - len(self.prefix)  # the last token is not read

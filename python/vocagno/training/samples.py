@@ -72,9 +72,7 @@ class Sampler:
         collator: Collator,
         live: LiveTeacher | None = None,
     ) -> None:
-        """Args:
-        teacher: for the strings of its tokens, if it is known.
-        """
+        """`teacher`: for the strings of its tokens, if it is known."""
         self.samples, self.tokenizer, self.teacher = samples, tokenizer, teacher
         self.collator, self.live = collator, live
 

@@ -20,10 +20,8 @@ class GuidedCollator:
     def __init__(
         self, scores: MatchedScores | None, guidance: GuidanceConfig, *, seq_len: int
     ) -> None:
-        """Args:
-        scores: of the documents of the rows; None to evaluate, or for `method: cpt`.
-        seq_len: that of the rows.
-        """
+        """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
+        is that of the rows."""
         self._collator = Collator(scores, guidance, DataConfig(train="", seq_len=seq_len))
         self._counted = "predicted" if guidance.normalize == "tokens" else "kept"
 
