@@ -13,6 +13,7 @@ from vocagno.token_spans import TokenizedTexts
 from vocagno.training import data as data_module
 from vocagno.training.data import (
     COUNTS,
+    EMPTY_ROW,
     Collator,
     MicroBatches,
     RowOrder,
@@ -196,5 +197,20 @@ def test_going_on_gives_the_batches_that_were_left():
 
 
 def test_validation_reads_every_row_once():
-    dealt = [row for rank in range(3) for b in ValidationBatches(10, 2, rank, 3) for row in b]
-    assert sorted(dealt) == list(range(10))
+    """In as many batches of as many rows on each process; what is left over reads the empty row."""
+    for num_rows, rows, processes in ((13, 3, 2), (12, 3, 2), (1, 4, 3), (7, 1, 1)):
+        of_each = [list(ValidationBatches(num_rows, rows, r, processes)) for r in range(processes)]
+        assert len({len(batches) for batches in of_each}) == 1
+        assert all(len(batches) == len(ValidationBatches(num_rows, rows, 0, processes))
+                   for batches in of_each)  # fmt: skip
+        read = [row for batches in of_each for batch in batches for row in batch]
+        assert all(len(batch) == rows for batches in of_each for batch in batches)
+        assert sorted(row for row in read if row < num_rows) == list(range(num_rows))
+        assert {row for row in read if row >= num_rows} <= {num_rows}
+
+
+def test_an_empty_row_asks_for_nothing():
+    data = DataConfig(train="unused", seq_len=4)
+    batch = Collator(None, GuidanceConfig(), data)([EMPTY_ROW, EMPTY_ROW])
+    assert batch.tensors["labels"].tolist() == [[-100] * 4] * 2
+    assert counts_of(batch)["predicted"] == 0
