@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from machine import machine
+from machine import machine, print_lines
 from vocagno.config import (
     Config,
     DataConfig,
@@ -30,9 +30,10 @@ from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.training.data import Collator
 from vocagno.training.live import LivePieces, LiveTeacher
-from vocagno.training.loading import local_device
+from vocagno.training.loading import local_device, teacher_spans
 from vocagno.training.materials import cached_scores
 from vocagno.training.preparing import kept_texts, prepared_rows
+from vocagno.training.scoring import text_reader
 from vocagno.training.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)
@@ -50,6 +51,8 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         corpus, device = scan(corpus_file), local_device()
         scores, _ = cached_scores(teacher, corpus, folder, device, show_progress=True)
         kept = kept_texts(corpus, folder, show_progress=False)
+        spans = teacher_spans(teacher)
+        reader = text_reader(teacher, spans)
         student = student_tokenizer(options.tokenizer, options.eos)
         for length in LENGTHS:
             rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)
@@ -58,8 +61,8 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
                 data=DataConfig(train=str(corpus_file), seq_len=length),
                 train=TrainConfig(steps=1),
             )  # fmt: skip
-            live = LiveTeacher(config, device)
-            yield compared(rows, MatchedScores(scores, rows), LivePieces(kept, live.reader), live,
+            live = LiveTeacher(config, spans, device)
+            yield compared(rows, MatchedScores(scores, rows), LivePieces(kept, reader), live,
                            config)  # fmt: skip
 
 
@@ -109,8 +112,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--eos", default="</s>")
     parser.add_argument("--documents", type=int, default=8)
-    for line in lines(parser.parse_args()):
-        print(json.dumps(line), flush=True)
+    print_lines(lines(parser.parse_args()))
 
 
 if __name__ == "__main__":

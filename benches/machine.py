@@ -1,8 +1,10 @@
 """What a figure was measured on; without a name of the machine."""
 
 import importlib.metadata
+import json
 import os
 import platform
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,3 +23,9 @@ def machine(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
     }
     return found | {name: importlib.metadata.version(name) for name in packages}
+
+
+def print_lines(results: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
+    """One JSON object a line, each as soon as it is there."""
+    for line in [results] if isinstance(results, dict) else results:
+        print(json.dumps(line), flush=True)

@@ -5,9 +5,9 @@ sizes, a measured ratio and stated assumptions. Prints JSON; `training_page.py` 
 """
 
 import argparse
-import json
 from pathlib import Path
 
+from machine import print_lines
 from vocagno import TokenSpans
 from vocagno.corpus import read_batches
 
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--student", required=True)
     parser.add_argument("--teacher", required=True)
     ratio = token_ratio(parser.parse_args())
-    print(json.dumps({"what": "plan", "token_ratio": round(ratio, 4)}))
+    print_lines({"what": "plan", "token_ratio": round(ratio, 4)})
 
 
 if __name__ == "__main__":

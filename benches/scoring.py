@@ -32,7 +32,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from machine import machine
+from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config import TeacherConfig
 from vocagno.corpus import read_batches, text_hash
@@ -297,9 +297,7 @@ def main() -> None:
     command.add_argument("vocabulary", type=int)
     command.add_argument("length", type=int)
     options = parser.parse_args()
-    found = options.run(options)
-    for result in [found] if isinstance(found, dict) else found:
-        print(json.dumps(result), flush=True)
+    print_lines(options.run(options))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from machine import machine
+from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.corpus import read_batches, scan, text_hash
 from vocagno.manifest import Manifest, entry_of
@@ -206,9 +206,7 @@ def main() -> None:
             command.add_argument("--model", required=True)
             command.add_argument("--gguf")
     options = parser.parse_args()
-    found = options.run(options)
-    for result in [found] if isinstance(found, dict) else found:
-        print(json.dumps(result), flush=True)
+    print_lines(options.run(options))
 
 
 if __name__ == "__main__":

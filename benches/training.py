@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from machine import machine
+from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config import DataConfig, GuidanceConfig, HeadLoss, OptimizerConfig
 from vocagno.corpus import read_batches, scan
@@ -321,9 +321,7 @@ def main() -> None:
         command.add_argument("--teacher", required=True)
         command.add_argument("--kind", default="guided")
     options = parser.parse_args()
-    results = options.function(options)
-    for line in [results] if isinstance(results, dict) else results:
-        print(json.dumps(line), flush=True)
+    print_lines(options.function(options))
 
 
 if __name__ == "__main__":

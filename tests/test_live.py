@@ -22,6 +22,7 @@ from vocagno.training.data import COUNTS, Collator
 from vocagno.training.live import LivePieces, LiveTeacher
 from vocagno.training.losses import causal_shift
 from vocagno.training.preparing import kept_texts, prepared_rows
+from vocagno.training.scoring import text_reader
 from vocagno.training.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
@@ -47,8 +48,10 @@ def setting(tmp_path, tokenizer_files, teacher_model):
             guidance=GuidanceConfig(aggregation=aggregation),
             teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
         )  # fmt: skip
-        live = LiveTeacher(config, CPU)
-        return live, Collator(LivePieces(texts, live.reader), config.guidance, data)
+        spans = TokenSpans(teacher_model)
+        reader = text_reader(config.teacher, spans)
+        live = LiveTeacher(config, spans, CPU)
+        return live, Collator(LivePieces(texts, reader), config.guidance, data)
 
     return rows, texts, build
 

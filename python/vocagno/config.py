@@ -120,6 +120,11 @@ class TeacherConfig:
             f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
         )
 
+    @property
+    def names_tokenizer(self) -> bool:
+        """Whether the teacher's tokenizer is known, and not its scores alone."""
+        return self.tokenizer is not None or self.model is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:

@@ -131,14 +131,12 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
         """Losses and coded spans as they are stored, checked the first time they are read."""
         shard, row = self.locate(index)
-        if not shard.is_checked[row]:
-            if not shard.is_whole(row):
-                raise StoreError(
-                    f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
-                    f" `vocagno scores verify {self.folder} --discard` removes what is damaged, and"
-                    " `vocagno score` makes it again"
-                )
-            shard.is_checked[row] = True
+        if not shard.is_whole_once_read(row):
+            raise StoreError(
+                f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
+                f" `vocagno scores verify {self.folder} --discard` removes what is damaged, and"
+                " `vocagno score` makes it again"
+            )
         return shard.nll[row], shard.coded(row)
 
     def _find_edges(
@@ -162,7 +160,6 @@ class ScoreShard(RowShard):
         """(documents,) 16 bytes each: `corpus.text_hash`."""
         self.nll = self.lists("nll")
         self.lengths = self.lists("length")
-        self.is_checked = np.zeros(len(self), np.bool_)
         self._escaped = self.lists("long_length")
         self._starts = self.lists("start")
         self.unscored = self.values("unscored")

@@ -8,9 +8,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
+
 from vocagno.files import file_digest
 from vocagno.manifest import Entry, Manifest, entry_of
-from vocagno.shards import Shard, StoreError
+from vocagno.shards import Frame, Shard, StoreError
 
 _REMEDY = "delete the shard and the manifest, and make the store again (the other shards stay)"
 
@@ -26,9 +28,19 @@ class Damage:
 class RowShard(Shard):
     """A shard that can say which of its rows are damaged."""
 
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        self._known_whole = np.zeros(len(self), np.bool_)
+
     def is_whole(self, row: int) -> bool:
         """Whether a row agrees with its checksum."""
         raise NotImplementedError
+
+    def is_whole_once_read(self, row: int) -> bool:
+        """As `is_whole`, but a row that was whole is not looked at again."""
+        if not self._known_whole[row]:
+            self._known_whole[row] = self.is_whole(row)
+        return bool(self._known_whole[row])
 
     def is_consistent(self) -> bool:
         """Whether the description agrees with what the shard holds."""

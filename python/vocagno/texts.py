@@ -44,13 +44,11 @@ class TextStore(ShardedStore["TextShard"]):
         """Bytes `[first_byte, end_byte)` of a document, with the rest of the characters that they
         cut, and the byte at which that text begins."""
         shard, row = self.locate(document)
-        if not shard.is_checked[row]:
-            if not shard.is_whole(row):
-                raise StoreError(
-                    f"{shard.path}: document {row} of this shard is damaged (its hash differs); "
-                    f"delete the folder {self.folder} and run again"
-                )
-            shard.is_checked[row] = True
+        if not shard.is_whole_once_read(row):
+            raise StoreError(
+                f"{shard.path}: document {row} of this shard is damaged (its hash differs); "
+                f"delete the folder {self.folder} and run again"
+            )
         text = shard.texts[row]
         first, end = _at_character(text, first_byte, -1), _at_character(text, end_byte, 1)
         return text[first:end].tobytes().decode(), first
@@ -63,7 +61,6 @@ class TextShard(RowShard):
         super().__init__(path, frame)
         self.text_hashes = self.values("text_hash")
         self.texts = self.lists("text")
-        self.is_checked = np.zeros(len(self), np.bool_)
 
     def is_whole(self, row: int) -> bool:
         """Whether a document agrees with its hash."""

@@ -1,12 +1,10 @@
 """Figures of what runs measured, as PNG or SVG with the numbers behind them as CSV."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from vocagno.learning_curves import Run
+from vocagno.wording import in_table
 
 _COLUMNS = ("run", "steps", "tokens", "loss", "validation", "best validation", "tokens/s")
 
@@ -37,21 +35,13 @@ def run(options: Any) -> dict[str, Any] | None:
     write_csv(data, runs)
     if options.json:
         return {"figure": str(out), "data": str(data), "runs": [run.as_dict() for run in runs]}
-    print(_table(runs))
+    print(in_table([_COLUMNS, *(_line(run.as_dict()) for run in runs)]))
     print(f"{out}\n{data}", file=sys.stderr)
     return None
 
 
-def _table(runs: "Sequence[Run]") -> str:
-    """A line for each run, losses in nats a token."""
-    lines = [_COLUMNS, *(_line(run.as_dict()) for run in runs)]
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
-    return "\n".join(
-        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]) for name, *cells in lines
-    )
-
-
 def _line(found: dict[str, Any]) -> tuple[str, ...]:
+    """Of a run, losses in nats a token."""
     losses = ("last_loss", "last_validation_loss", "best_validation_loss")
     return (
         found["run"],

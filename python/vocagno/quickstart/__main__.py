@@ -11,6 +11,7 @@ from typing import Any
 
 from vocagno.errors import InputError
 from vocagno.quickstart.assets import FOLDER, make_assets
+from vocagno.wording import in_table
 
 CONFIGS = Path("configs")
 COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     rows += [_row(run.name.replace("-", " "), run) for run in students]
     page = FOLDER / "quickstart.html"
     _draw(page, rows)
-    print(_table(rows))
+    print(in_table([COLUMNS, *(tuple(row.values()) for row in rows)]))
     print(f"\nheld-out loss: nats a token of clean text; the two students share one tokenizer and\n"
           f"one start, the teacher has its own. {time.monotonic() - started:.0f} s in all.\n"
           f"what the teacher chose: {page}")  # fmt: skip
@@ -112,18 +113,6 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         summary_rows=rows, passages=passages(config),
     )  # fmt: skip
     page.write_text(html, encoding="utf-8")
-
-
-def _table(rows: list[dict[str, str]]) -> str:
-    lines = [COLUMNS, *(tuple(row.values()) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
 
 
 if __name__ == "__main__":

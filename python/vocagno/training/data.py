@@ -21,7 +21,7 @@ from vocagno.reduction import reduce
 from vocagno.rows import Row, RowStore
 from vocagno.score_index import NOT_SCORED, MatchedScores
 from vocagno.scores import DocumentScores, ScoreStore
-from vocagno.training.guidance import IGNORED, count_kept, roles
+from vocagno.training.guidance import IGNORED, count_kept_of, roles
 from vocagno.training.isolation import isolation
 from vocagno.training.live import LivePieces, LiveText
 from vocagno.training.losses import causal_shift
@@ -243,8 +243,7 @@ class Collator:
         )  # fmt: skip
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
-        losses_and_labels = tensors["teacher_loss"], tensors["labels"]
-        competing, included = roles(*losses_and_labels, self.guidance)
+        competing, included = roles(tensors["teacher_loss"], tensors["labels"], self.guidance)
         known = wanted & ~missing
         with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
@@ -252,7 +251,7 @@ class Collator:
         with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
         counts = {
             "predicted": int(wanted.sum()),
-            "kept": int(count_kept(*losses_and_labels, self.guidance)),
+            "kept": int(count_kept_of(competing, included, self.guidance)),
             "competing": int(competing.sum()),
             "included": int(included.sum()),
             "with_text": int(with_text.sum()),

@@ -86,16 +86,18 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfi
 
     With `scope: step` on several processes it is not known: others' tokens take part.
     """
-    shape = _scopes(labels_BT, config)
-    competing, included = (
-        role_BT.reshape(shape).sum(1) for role_BT in roles(teacher_loss_BT, labels_BT, config)
-    )
-    return (kept_count(competing, config.top_fraction) + included).sum()
+    return count_kept_of(*roles(teacher_loss_BT, labels_BT, config), config)
 
 
-def _scopes(labels_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
+def count_kept_of(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
+    """As `count_kept`, of `roles`."""
+    competing = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
+    return kept_count(competing, config.top_fraction).sum() + included_BT.sum()
+
+
+def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
     """The shape in which each row is a scope of its own."""
-    return tuple(labels_BT.shape) if config.scope == "sequence" else (1, -1)
+    return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
 
 
 def _ranked_together(

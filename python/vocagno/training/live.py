@@ -18,11 +18,11 @@ from vocagno.config import Config
 from vocagno.errors import GuidanceError
 from vocagno.scores import DocumentScores
 from vocagno.texts import TextStore
-from vocagno.training.loading import teacher_spans
+from vocagno.token_spans import TokenSpans
 from vocagno.training.processes import HostSum
 from vocagno.training.reading import Reading, ReadTexts, TextReader
 from vocagno.training.scorer import Pass, TransformersScorer
-from vocagno.training.scoring import load_scorer, text_reader
+from vocagno.training.scoring import load_scorer
 from vocagno.training.segments import segment_reduce
 
 
@@ -64,9 +64,7 @@ class LiveText:
 class LiveTeacher:
     """A teacher on this process's device (or sharded over all), which is never trained or saved."""
 
-    def __init__(self, config: Config, device: torch.device) -> None:
-        spans = teacher_spans(config.teacher)
-        self.reader = text_reader(config.teacher, spans)
+    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
         self.scorer = load_scorer(config.teacher, spans, device)
         self.device, self.how = device, config.guidance.aggregation
         self._unscored = torch.zeros((), dtype=torch.int64, device=device)

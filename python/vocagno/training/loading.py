@@ -108,7 +108,6 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device, or spread over several."""
     from transformers import AutoModelForCausalLM
 
-    check_context(config)
     options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
     if config.gguf_file is not None:
         options["gguf_file"] = config.gguf_file

@@ -26,7 +26,6 @@ from vocagno.training.layers import compile_layers
 from vocagno.training.live import LivePieces, LiveTeacher
 from vocagno.training.loading import (
     load_student,
-    teacher_spans,
     transformers_tokenizer,
 )
 from vocagno.training.materials import Materials
@@ -77,8 +76,9 @@ class Training:
             student, build_optimizer(student, config.optimizer)
         )
         self.live = None
-        if materials.texts is not None:
-            self.live = LiveTeacher(config, accelerator.device)
+        if materials.live is not None:
+            spans = materials.live.reader.spans
+            self.live = LiveTeacher(config, spans, accelerator.device)
         self.student.train()  # a model that was loaded is not
         self.host_sum = HostSum(accelerator, config.train.collective_timeout)
         self.stepper = Stepper(
@@ -87,9 +87,9 @@ class Training:
         self.collator = self._collator()
         self.sampler = None
         if materials.samples:
-            known = config.teacher.tokenizer is not None or config.teacher.model is not None
-            teacher = teacher_spans(config.teacher) if known else None
-            self.sampler = Sampler(materials.samples, tokenizer, teacher, self.collator, self.live)
+            self.sampler = Sampler(
+                materials.samples, tokenizer, materials.sample_teacher, self.collator, self.live
+            )
         self.flops = model_flops(model, config.data.seq_len)
         self.warned = False
         self.checkpoints = Checkpoints(
@@ -151,9 +151,8 @@ class Training:
 
     def _collator(self) -> Collator:
         scores: MatchedScores | LivePieces | None = self.materials.scores
-        if self.live is not None:
-            assert self.materials.texts is not None
-            scores = LivePieces(self.materials.texts, self.live.reader)
+        if (live := self.materials.live) is not None:
+            scores = LivePieces(live.texts, live.reader)
         return Collator(scores, self.config.guidance, self.config.data)
 
     def _planned(self, batch: Batch) -> MicroBatch:

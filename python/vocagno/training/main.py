@@ -117,12 +117,13 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)
     step = agreed(latest_step(config.output / "checkpoints"))
-    if config.resume == "never" and (step or agreed(final_folder(config).is_dir())):
+    is_complete = agreed(final_folder(config).is_dir())
+    if config.resume == "never" and (step or is_complete):
         raise ConfigError(
             f"resume: never, but {config.output} holds a run at step {step}; choose another "
             "`output`, delete that one, or go on with resume: auto"
         )
-    if agreed(final_folder(config).is_dir()):
+    if is_complete:
         if main_process:
             print(f"complete: {final_folder(config)}", file=sys.stderr)
         return True
@@ -183,8 +184,8 @@ def _same_materials(
     if config.guidance.scope == "step":
         micro_step = config.train.micro_batch * num_processes
         now["ranking"] = {"rows_of_a_micro-step": micro_step}
-    if materials.live_teacher is not None:
-        now["live teacher"] = materials.live_teacher
+    if materials.live is not None:
+        now["live teacher"] = materials.live.made_from
     if path.is_file():
         before = json.loads(path.read_bytes())
         changed = [

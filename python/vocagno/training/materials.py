@@ -16,9 +16,11 @@ from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.texts import TextStore
+from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import check_context, teacher_spans, weights_identity
 from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import kept_texts, prepared_rows, scanned
+from vocagno.training.reading import TextReader
 from vocagno.training.samples import Sample, choose_samples
 from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from, text_reader
 from vocagno.training.student_tokenizer import StudentTokenizer
@@ -33,12 +35,21 @@ class Materials:
     validation: RowStore | None
     scores: MatchedScores | None
     """None for naive training, and with a live teacher."""
-    texts: TextStore | None = None
-    """What a live teacher reads."""
+    live: "LiveMaterials | None" = None
     samples: Sequence[Sample] = ()
     """Documents of which the run draws what the teacher chose."""
-    live_teacher: dict[str, Any] | None = None
-    """Which teacher that is: what would decide its scores."""
+    sample_teacher: TokenSpans | None = None
+    """The teacher's tokenizer for them, if it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMaterials:
+    """What a live teacher needs, but for its weights."""
+
+    texts: TextStore
+    reader: TextReader
+    made_from: dict[str, Any]
+    """Which teacher it is: what would decide its scores."""
 
 
 def gather_materials(
@@ -65,24 +76,34 @@ def gather_materials(
         )
         if not len(validation):
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
-    scores = texts = live_teacher = None
+    scores = live = None
     if config.guidance.method != "cpt" and config.teacher.mode == "live":
-        texts = kept_texts(corpus, data.cache, show_progress=show_progress)
-        weights = weights_identity(config.teacher, data.cache)
-        spans = teacher_spans(config.teacher)
-        live_teacher = scores_made_from(config.teacher, spans, weights, device)
-        check_context(config.teacher)
-        text_reader(config.teacher, spans)
+        live = _live(config.teacher, corpus, data.cache, device, show_progress=show_progress)
     elif config.guidance.method != "cpt":
         store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
         scores = MatchedScores(store, rows)
         _check_missing(scores, config, show=show_progress)
     samples: list[Sample] = []
+    sample_teacher = None
     if config.train.sample_every is not None:
         samples = choose_samples(corpus, tokenizer, data.seq_len)
         if not samples:
             raise ConfigError(f"train.sample_every: the first documents of {data.train} are empty")
-    return Materials(rows, validation, scores, texts, samples, live_teacher)
+        if live is not None:
+            sample_teacher = live.reader.spans
+        elif config.teacher.names_tokenizer:
+            sample_teacher = teacher_spans(config.teacher)
+    return Materials(rows, validation, scores, live, samples, sample_teacher)
+
+
+def _live(
+    config: TeacherConfig, corpus: Corpus, cache: Path, device: torch.device, *, show_progress: bool
+) -> LiveMaterials:
+    check_context(config)
+    spans = teacher_spans(config)
+    reader = text_reader(config, spans)
+    made_from = scores_made_from(config, spans, weights_identity(config, cache), device)
+    return LiveMaterials(kept_texts(corpus, cache, show_progress=show_progress), reader, made_from)
 
 
 def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:
@@ -132,7 +153,7 @@ def _scores(
     if config.scores is None:
         return cached_scores(config, corpus, cache, device, show_progress=show_progress)[0]
     store = ScoreStore(config.scores)
-    if config.tokenizer is not None or config.model is not None:
+    if config.names_tokenizer:
         name = config.tokenizer or config.model
         store.check_tokenizer(teacher_spans(config).fingerprint, f"the tokenizer of {name}")
     if config.model is not None:

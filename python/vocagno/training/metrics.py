@@ -90,24 +90,18 @@ class Window:
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
         """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
         if all steps were left out."""
-        taken = [not record.is_skipped for record in self.records]
-        if not any(taken):
-            return {"step": step, "skipped": len(taken)}
-        named = dict(zip(SUMS, sums[torch.tensor(taken)].sum(0).tolist(), strict=True))
-        counts = {
-            name: sum(
-                record.counts[name]
-                for record, is_taken in zip(self.records, taken, strict=True)
-                if is_taken
-            )
-            for name in COUNTS
-        }
+        is_taken = torch.tensor([not record.is_skipped for record in self.records])
+        taken = [record for record in self.records if not record.is_skipped]
+        skipped = len(self.records) - len(taken)
+        if not taken:
+            return {"step": step, "skipped": skipped}
+        named = dict(zip(SUMS, sums[is_taken].sum(0).tolist(), strict=True))
+        counts = {name: sum(record.counts[name] for record in taken) for name in COUNTS}
         if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
             raise GuidanceError(
                 f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
                 f"{counts['kept']:,}: what the device ranked is not what the host aligned"
             )
-        last_taken = [record for record in self.records if not record.is_skipped][-1]
         predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
@@ -118,10 +112,10 @@ class Window:
             "tokens": counts["predicted"],
             "tokens_per_s": round(counts["predicted"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
-            "grad_norm": float(last_taken.norm),
+            "grad_norm": float(taken[-1].norm),
         }
-        if not all(taken):
-            entry["skipped"] = taken.count(False)
+        if skipped:
+            entry["skipped"] = skipped
         if counts["with_text"]:  # aligned to a teacher
             entry |= {
                 "coverage": counts["mapped"] / counts["with_text"],

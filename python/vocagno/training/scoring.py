@@ -17,6 +17,7 @@ from vocagno.corpus import Corpus, CorpusShard
 from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
 from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import (
+    check_context,
     check_vocabulary,
     load_teacher,
     teacher_prefix,
@@ -69,7 +70,8 @@ def load_scorer(
 
 
 def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.device) -> Teacher:
-    """The configured teacher. Raises: ConfigError as `text_reader`."""
+    """The configured teacher. Raises: ConfigError as `check_context` and `text_reader`."""
+    check_context(config)
     reader = text_reader(config, spans)
     return Teacher(load_scorer(config, spans, device), reader)
 

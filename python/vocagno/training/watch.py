@@ -62,9 +62,10 @@ class Watch:
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
         mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
-        losses = (torch.cat(record.row_sums) / self.config.data.seq_len).tolist()
         if gives_sum_alone(self.config.guidance, self.config.train.head_loss):
             losses = [None] * len(mine)
+        else:
+            losses = (torch.cat(record.row_sums) / self.config.data.seq_len).tolist()
         found = [
             {"row": row, "loss": loss, "documents": self.rows[row].documents.tolist()}
             for row, loss in zip(mine, losses, strict=True)
