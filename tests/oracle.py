@@ -63,6 +63,18 @@ def reasons(student, teacher, mapping, losses=None):
     return np.array(result, np.uint8)
 
 
+def overlap(student, teacher, mapping):
+    """IoU and IoS of each student token with its range, from sets of bytes."""
+    result = []
+    for (start, end), (first, stop) in zip(student, mapping, strict=True):
+        own = set(range(start, end))
+        rows = teacher[first:stop] if first >= 0 else []
+        other = {byte for begin, last in rows for byte in range(begin, last)}
+        both = len(own & other)
+        result.append((both / len(own | other), both / len(own)) if own else (np.nan, np.nan))
+    return np.array(result, np.float64).reshape(-1, 2).T
+
+
 def weights(student_nll, teacher_loss, valid, top_fraction, unmapped):
     """Eq. 4 for one scope, a list of tokens."""
     from fractions import Fraction

@@ -12,7 +12,8 @@ Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 
 from vocagno._vocagno import SpanError
 from vocagno.aligned_text import AlignedText, align_text
-from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.alignment import Overlap, Reason, align, overlap, unmapped_reasons
+from vocagno.chunks import chunk_boundaries, chunk_map
 from vocagno.metrics import Link, alignment_rates, links, vocabulary_overlap
 from vocagno.pretokenized import spans_of_same_texts
 from vocagno.reduction import reduce
@@ -23,6 +24,7 @@ __version__: str
 __all__ = [
     "AlignedText",
     "Link",
+    "Overlap",
     "Reason",
     "SpanError",
     "TextError",
@@ -32,7 +34,10 @@ __all__ = [
     "align",
     "align_text",
     "alignment_rates",
+    "chunk_boundaries",
+    "chunk_map",
     "links",
+    "overlap",
     "reduce",
     "spans_of_same_texts",
     "unmapped_reasons",

@@ -17,6 +17,9 @@ __all__ = [
     "SpanError",
     "align",
     "chars_to_bytes",
+    "chunk_boundaries",
+    "chunk_map",
+    "overlap",
     "reduce",
     "unmapped_reasons",
 ]
@@ -57,6 +60,25 @@ def unmapped_reasons(
     /,
 ) -> NDArray[np.uint8]:
     """Kernel of `vocagno.unmapped_reasons`: (N,) uint8 of `vocagno.Reason`."""
+
+def overlap(
+    student: _Integers,
+    teacher: _Integers,
+    mapping: NDArray[np.int32],
+    student_cu: NDArray[np.int64] | None,
+    teacher_cu: NDArray[np.int64] | None,
+    /,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Kernel of `vocagno.overlap`: IoU and IoS, (N,) float64 each, NaN for an empty span."""
+
+def chunk_boundaries(n: int, chunks: int, /) -> NDArray[np.int64]:
+    """Kernel of `vocagno.chunk_boundaries`: (chunks + 1,) int64.
+
+    MemoryError if there is no room for the result, as for `chunk_map`.
+    """
+
+def chunk_map(n_student: int, n_teacher: int, chunks: int, /) -> NDArray[np.int32]:
+    """Kernel of `vocagno.chunk_map`: (n_student, 2) int32, (-1, -1) for a chunk without teacher."""
 
 @final
 class PieceTable:

@@ -1,6 +1,7 @@
 """Turns what callers have into what the compiled functions take; copies only what does not fit."""
 
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,6 +78,21 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
             f"losses: expected shape (M,), one for each teacher row, got {losses.shape}"
         )
     return np.ascontiguousarray(losses)
+
+
+def as_count(value: SupportsIndex, name: str, least: int) -> int:
+    """A number of things as an int.
+
+    Raises: TypeError if it is no integer; ValueError below `least` or beyond int64.
+    """
+    try:
+        count = index(value)
+    except TypeError as error:
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}") from error
+    limit = np.iinfo(np.int64).max
+    if not least <= count <= limit:
+        raise ValueError(f"{name}: expected {least} to {limit}, got {count}")
+    return count
 
 
 def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:

@@ -38,7 +38,7 @@ pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<
 /// is unspecified.
 pub fn align_into<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range]) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
-    expect_teacher_rows(teacher.len())?;
+    expect_teacher_rows("teacher_spans", teacher.len())?;
     align_row(student, teacher, 0, 0, out)
 }
 
@@ -58,7 +58,7 @@ pub fn align_batch<T: Offset>(
     out: &mut [Range],
 ) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
-    expect_teacher_rows(teacher.len())?;
+    expect_teacher_rows("teacher_spans", teacher.len())?;
     let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
     let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
     expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
@@ -70,11 +70,11 @@ pub fn align_batch<T: Offset>(
     })
 }
 
-fn expect_teacher_rows(got: usize) -> Result<(), SpanError> {
+pub(crate) fn expect_teacher_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
     if got <= MAX_TEACHER_ROWS {
         return Ok(());
     }
-    Err(SpanError::TooMany { argument: "teacher_spans", items: "rows", limit: MAX_TEACHER_ROWS, got })
+    Err(SpanError::TooMany { argument, items: "rows", limit: MAX_TEACHER_ROWS, got })
 }
 
 /// One row of a batch whose teacher spans begin at the flat row `base`.
@@ -121,7 +121,11 @@ fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
 }
 
 /// The non-empty spans, each with its flat row, or the first that is out of order.
-fn non_empty<T: Offset>(teacher: &[Span<T>], row: usize, base: usize) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
+pub(crate) fn non_empty<T: Offset>(
+    teacher: &[Span<T>],
+    row: usize,
+    base: usize,
+) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
     let mut spans: Vec<Span<T>> = Vec::with_capacity(teacher.len());
     let mut rows = Vec::with_capacity(teacher.len());
     for (token, &span) in teacher.iter().enumerate() {
@@ -288,7 +292,7 @@ mod tests {
 
     #[test]
     fn more_teacher_rows_than_i32_can_number_are_refused() {
-        assert!(expect_teacher_rows(MAX_TEACHER_ROWS).is_ok());
-        assert!(expect_teacher_rows(MAX_TEACHER_ROWS + 1).is_err());
+        assert!(expect_teacher_rows("teacher_spans", MAX_TEACHER_ROWS).is_ok());
+        assert!(expect_teacher_rows("teacher_spans", MAX_TEACHER_ROWS + 1).is_err());
     }
 }

@@ -39,6 +39,24 @@ pub enum SpanError {
         got: usize,
     },
 
+    /// Fewer items than there must be.
+    #[error("{argument}: expected at least {expected}, got {got}")]
+    TooFew {
+        /// The argument that is too small.
+        argument: &'static str,
+        /// The smallest number that is possible.
+        expected: usize,
+        /// The number that came.
+        got: usize,
+    },
+
+    /// A result that memory has no room for.
+    #[error("no memory for a result of {bytes} bytes")]
+    Memory {
+        /// Bytes of the result.
+        bytes: usize,
+    },
+
     /// A document that 32-bit byte offsets cannot cover.
     #[error("texts: row {row}: expected at most 2147483647 bytes, got {bytes}")]
     TextTooLong {
@@ -116,6 +134,22 @@ pub enum SpanError {
         items: &'static str,
         /// How many of them there are.
         len: usize,
+    },
+
+    /// A range of the mapping whose rows belong to another text of the batch than the student token does.
+    #[error(
+        "mapping: token {token}: expected teacher rows {} to {}, those of its text, row {row}, got ({}, {})",
+        rows[0], rows[1], range[0], range[1]
+    )]
+    OtherText {
+        /// Student token, counted over the whole mapping.
+        token: usize,
+        /// Row of the batch that the token is in.
+        row: usize,
+        /// The range.
+        range: [i32; 2],
+        /// The teacher rows of that text, half-open.
+        rows: [usize; 2],
     },
 
     /// An id that does not continue a document kept as ids.

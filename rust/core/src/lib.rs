@@ -4,7 +4,7 @@
 //! The way of the data: ids and text become spans ([`spans_from_ids`]; or a tokenizer's own offsets, through
 //! [`chars_to_bytes`], [`restore_spaces`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
 //! teacher's losses become one loss per student token ([`reduce`]), and [`unmapped_reasons`] says why a token
-//! has none.
+//! has none. How good a mapping is, [`overlap`] measures; [`chunk_map`] is the one that knows no text, to compare.
 //!
 //! A *span* is half-open, `[start, end)`; it is empty if `start >= end`. A *batch* is ragged: flat arrays and
 //! `cu_seqlens`, the row boundaries, `B + 1` values from 0 to the number of tokens.
@@ -31,9 +31,11 @@
 
 mod align;
 mod batch;
+mod chunks;
 mod closing;
 mod error;
 mod offsets;
+mod overlap;
 mod reasons;
 mod reduce;
 mod spans;
@@ -41,9 +43,11 @@ mod tiling;
 mod trimmed;
 
 pub use align::{align, align_batch, align_into};
+pub use chunks::{chunk_boundaries, chunk_map};
 pub use closing::{TokenKind, close, close_batch};
 pub use error::SpanError;
 pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
+pub use overlap::{Overlap, overlap};
 pub use reasons::{Reason, unmapped_reasons};
 pub use reduce::{Loss, Reduction, reduce, reduce_into};
 pub use spans::{DummyPrefix, PieceRole, PieceTable, decode, decode_batch, spans_from_ids, spans_from_ids_batch};

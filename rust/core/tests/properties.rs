@@ -1,40 +1,16 @@
 //! Alignment, reduction and reasons against obvious oracles. `PROPTEST_CASES` sets
 //! the number of cases.
 
+mod generators;
 mod oracle;
 
+use generators::{any_spans, sorted_spans, student_spans};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use proptest::sample::select;
 use vocagno::{Range, Reason, Reduction, Span, SpanError, UNMAPPED, align, align_batch, reduce, unmapped_reasons};
 
 // ---- generated spans
-
-/// Spans in order: gapped, repeated or nested, with empty ones anywhere.
-fn sorted_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
-    let step = (0..3_i64, 0..3_i64, 0..4_i64, any::<bool>());
-    prop::collection::vec(step, 0..24).prop_map(|steps| {
-        let (mut start, mut end) = (0, 0);
-        let mut spans = Vec::new();
-        for (start_step, end_step, empty, is_empty) in steps {
-            if is_empty && empty > 1 {
-                spans.push(if empty == 2 { [0, 0] } else { [end + 1, start] });
-            } else {
-                (start, end) = (start + start_step, (end + end_step).max(start + start_step + 1));
-                spans.push([start, end]);
-            }
-        }
-        spans
-    })
-}
-
-fn any_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
-    prop::collection::vec([-2..40_i64, -2..40_i64], 0..24)
-}
-
-fn student_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
-    prop_oneof![sorted_spans(), any_spans()]
-}
 
 /// Some hundred spans that tile a text, long ones among them: what the table from bytes to rows is for.
 fn tiling() -> impl Strategy<Value = Vec<Span<i64>>> {

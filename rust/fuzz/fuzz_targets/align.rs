@@ -7,7 +7,7 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, unmapped_reasons};
+use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, overlap, unmapped_reasons};
 
 /// Spans that follow one another, a few of them very long, empty or a step back.
 fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
@@ -63,4 +63,14 @@ fuzz_target!(|data: &[u8]| {
     for (range, reason) in mapping.iter().zip(reasons) {
         assert_eq!(*range != UNMAPPED, reason == Reason::Mapped);
     }
+
+    let found = overlap(&student, &teacher, &mapping, &cut, &other_cut).expect("it fits");
+    for ((&iou, &ios), (range, [start, end])) in found.iou.iter().zip(&found.ios).zip(mapping.iter().zip(&student)) {
+        assert_eq!(start >= end, iou.is_nan() && ios.is_nan());
+        assert!(start >= end || (0.0 <= iou && iou <= ios && ios <= 1.0), "{iou} {ios}");
+        assert_eq!(*range != UNMAPPED, ios > 0.0);
+    }
+    let others: Vec<_> = mapping.iter().rev().copied().collect(); // ranges far from their tokens
+    let found = overlap(&student, &teacher, &others, &cut, &other_cut).expect("it fits");
+    assert!(found.ios.iter().all(|&ios| ios.is_nan() || (0.0..=1.0).contains(&ios)));
 });

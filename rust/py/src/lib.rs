@@ -4,12 +4,13 @@
 //! computes without the GIL, so no other thread may write to its arrays meanwhile.
 
 mod arrays;
+mod overlap;
 mod pieces;
 mod pool;
 
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use vocagno::{Offset, Range, Reduction, Span};
 
@@ -24,7 +25,10 @@ create_exception!(
 
 /// The core's error as Python's.
 fn raised(error: &vocagno::SpanError) -> PyErr {
-    SpanError::new_err(error.to_string())
+    match error {
+        vocagno::SpanError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
+        _ => SpanError::new_err(error.to_string()),
+    }
 }
 
 /// Pairs as an (n, 2) array, moved.
@@ -220,6 +224,8 @@ fn reasons_of<'py, T: Offset + Element>(
 mod _vocagno {
     #[pymodule_export]
     use super::SpanError;
+    #[pymodule_export]
+    use super::overlap::{chunk_boundaries, chunk_map, overlap};
     #[pymodule_export]
     use super::pieces::{PieceTable, chars_to_bytes};
     #[pymodule_export]

@@ -1,6 +1,8 @@
 //! The definitions, as directly as they can be written; slow and obvious. The fuzz targets use them as well.
 #![allow(dead_code, reason = "every target uses some")]
 
+use std::collections::BTreeSet;
+
 use vocagno::{Range, Reduction, Span, UNMAPPED};
 
 /// Algorithm 1 word by word, O(N * M).
@@ -12,6 +14,17 @@ pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<Range> 
         first.zip(last).map_or(UNMAPPED, |(first, last)| [index(first), index(last) + 1])
     };
     student.iter().map(range).collect()
+}
+
+/// IoU and IoS of a student span with the teacher rows of a range, counted byte by byte; few and small ones.
+pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, stop]: Range) -> [f64; 2] {
+    let own: BTreeSet<i64> = (start..end).collect();
+    let rows = usize::try_from(first).unwrap_or(0)..usize::try_from(stop).unwrap_or(0);
+    let other: BTreeSet<i64> = teacher[rows].iter().flat_map(|&[start, end]| start..end).collect();
+    let count = |bytes: usize| f64::from(index(bytes));
+    let shared = count(own.intersection(&other).count());
+    [shared / count(own.union(&other).count()), shared / count(own.len())]
+        .map(|share| if own.is_empty() { f64::NAN } else { share })
 }
 
 /// The first non-empty teacher span that is out of order.

@@ -1,0 +1,130 @@
+use crate::align::expect_teacher_rows;
+use crate::{Range, SpanError, UNMAPPED};
+
+/// Student tokens and boundaries are results, whose memory a large number alone would ask for.
+const MAX_ITEMS: usize = i32::MAX as usize;
+
+/// Where a sequence of `n` tokens is cut into `chunks` chunks of as equal sizes as can be: `chunks + 1` boundaries,
+/// `i * n / chunks` rounded down. Chunk `i` holds the tokens from boundary `i` up to boundary `i + 1`, none if these
+/// are equal.
+///
+/// Source: arXiv 2503.19123, section 2.
+///
+/// # Errors
+/// [`SpanError::TooFew`] for no chunks, [`SpanError::TooMany`] for 2^31 chunks or more, or 2^63 tokens or more,
+/// [`SpanError::Memory`] if there is none for the result.
+///
+/// # Example
+/// ```
+/// assert_eq!(vocagno::chunk_boundaries(7, 3)?, [0, 2, 4, 7]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> {
+    expect_chunks(chunks)?;
+    expect_at_most("chunks", "chunks", MAX_ITEMS, chunks)?;
+    expect_at_most("n", "tokens", usize::try_from(i64::MAX).unwrap_or(usize::MAX), n)?;
+    let mut boundaries = with_room(chunks + 1)?;
+    // None is beyond n, which fits.
+    boundaries.extend((0..=chunks).map(|index| i64::try_from(boundary(index, n, chunks)).unwrap_or(i64::MAX)));
+    Ok(boundaries)
+}
+
+/// Maps each of `n_student` tokens to the `n_teacher` tokens of the same chunk: the half-open range of teacher rows
+/// between the boundaries of the token's chunk, [`UNMAPPED`] if that chunk has no teacher token.
+///
+/// Both sequences are cut by [`chunk_boundaries`]. Reducing losses over this mapping gives each token the loss of
+/// its chunk. Time `O(N)`, however many chunks there are.
+///
+/// Source: arXiv 2503.19123, section 6.1 and Table 2.
+///
+/// # Errors
+/// [`SpanError::TooFew`] for no chunks, [`SpanError::TooMany`] for 2^31 tokens or more on either side,
+/// [`SpanError::Memory`] if there is none for the result.
+///
+/// # Example
+/// ```
+/// assert_eq!(vocagno::chunk_map(4, 3, 2)?, [[0, 1], [0, 1], [1, 3], [1, 3]]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<Range>, SpanError> {
+    expect_chunks(chunks)?;
+    expect_teacher_rows("n_teacher", n_teacher)?;
+    expect_at_most("n_student", "tokens", MAX_ITEMS, n_student)?;
+    let mut mapping = with_room(n_student)?;
+    while mapping.len() < n_student {
+        let chunk = chunk_of(mapping.len(), n_student, chunks);
+        let [first, stop] = [chunk, chunk + 1].map(|index| boundary(index, n_teacher, chunks));
+        let range = [first, stop].map(|row| i32::try_from(row).unwrap_or(i32::MAX));
+        mapping.resize(boundary(chunk + 1, n_student, chunks), if first < stop { range } else { UNMAPPED });
+    }
+    Ok(mapping)
+}
+
+/// The chunk of a token: the last one whose first boundary is not behind it.
+fn chunk_of(token: usize, n: usize, chunks: usize) -> usize {
+    // boundary(c) <= token, that is c * n < (token + 1) * chunks, for the largest c
+    let below = (token as u128 + 1) * chunks as u128 - 1;
+    usize::try_from(below / n as u128).unwrap_or(usize::MAX)
+}
+
+/// Boundary `index`, which is at most `n`; products of two 64-bit numbers fit 128 bits.
+fn boundary(index: usize, n: usize, chunks: usize) -> usize {
+    usize::try_from(index as u128 * n as u128 / chunks as u128).unwrap_or(n)
+}
+
+fn expect_chunks(got: usize) -> Result<(), SpanError> {
+    if got > 0 { Ok(()) } else { Err(SpanError::TooFew { argument: "chunks", expected: 1, got }) }
+}
+
+fn expect_at_most(argument: &'static str, items: &'static str, limit: usize, got: usize) -> Result<(), SpanError> {
+    if got <= limit { Ok(()) } else { Err(SpanError::TooMany { argument, items, limit, got }) }
+}
+
+/// An empty vector that will hold so many items without asking for more memory.
+fn with_room<T>(items: usize) -> Result<Vec<T>, SpanError> {
+    let mut empty = Vec::new();
+    empty.try_reserve_exact(items).map_err(|_| SpanError::Memory { bytes: items.saturating_mul(size_of::<T>()) })?;
+    Ok(empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_chunks_than_tokens_leave_some_empty() {
+        assert_eq!(chunk_boundaries(2, 5), Ok(vec![0, 0, 0, 1, 1, 2]));
+        assert_eq!(chunk_boundaries(3, 5), Ok(vec![0, 0, 1, 1, 2, 3]));
+        assert_eq!(chunk_map(2, 3, 5), Ok(vec![UNMAPPED, [2, 3]]));
+        assert_eq!(chunk_map(2, 0, 1), Ok(vec![UNMAPPED; 2]));
+        assert_eq!(chunk_map(0, 3, 4), Ok(vec![]));
+        assert_eq!(chunk_boundaries(0, 2), Ok(vec![0; 3]));
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let most = MAX_ITEMS;
+        assert_eq!(chunk_map(1, most, usize::MAX), Ok(vec![[i32::MAX - 1, i32::MAX]]));
+        assert_eq!(chunk_map(3, most, 1), Ok(vec![[0, i32::MAX]; 3]));
+        assert_eq!(chunk_map(2, most, usize::MAX).map(|map| map.len()), Ok(2));
+        assert_eq!(chunk_boundaries(most, 2), Ok(vec![0, i64::from(i32::MAX / 2), i64::from(i32::MAX)]));
+        let thirds = [0, i64::MAX / 3, i64::MAX / 3 * 2, i64::MAX]; // 2^63 - 1 is 1 modulo 3
+        assert_eq!(usize::try_from(i64::MAX).map(|n| chunk_boundaries(n, 3)), Ok(Ok(thirds.to_vec())));
+    }
+
+    #[test]
+    fn sizes_are_checked_before_memory_is_asked_for() {
+        let none = SpanError::TooFew { argument: "chunks", expected: 1, got: 0 };
+        assert_eq!(none.to_string(), "chunks: expected at least 1, got 0");
+        assert_eq!(chunk_boundaries(1, 0).as_ref(), Err(&none));
+        assert_eq!(chunk_map(1, 1, 0), Err(none));
+        let (limit, got) = (MAX_ITEMS, usize::MAX);
+        let too_many = |argument, items| SpanError::TooMany { argument, items, limit, got };
+        assert_eq!(chunk_boundaries(1, got), Err(too_many("chunks", "chunks")));
+        assert_eq!(chunk_map(got, 1, 1), Err(too_many("n_student", "tokens")));
+        assert_eq!(chunk_map(1, got, 1), Err(too_many("n_teacher", "rows")));
+        let tokens = chunk_boundaries(got, 1);
+        assert!(matches!(tokens, Err(SpanError::TooMany { argument: "n", .. })), "{tokens:?}");
+        assert_eq!(with_room::<u64>(got), Err(SpanError::Memory { bytes: got }));
+    }
+}

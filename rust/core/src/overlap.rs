@@ -1,0 +1,226 @@
+use std::ops;
+
+use crate::align::{expect_teacher_rows, non_empty};
+use crate::batch::{Rows, expect_len};
+use crate::reduce::resolve;
+use crate::{Offset, Range, Span, SpanError};
+
+/// How much text each student token shares with the teacher tokens of its range, from 0 to 1: `s` its own span,
+/// `t` the union of the non-empty teacher spans in the range. NaN for a token without text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overlap {
+    /// |s ∩ t| / |s ∪ t|.
+    pub iou: Vec<f64>,
+    /// |s ∩ t| / |s|: the share of the student's token that the teacher's tokens cover.
+    pub ios: Vec<f64>,
+}
+
+/// The [`Overlap`] of each student token of a ragged batch with the teacher tokens that it is mapped to; 0 for an
+/// unmapped token with text, NaN for one without.
+///
+/// `mapping` may be any mapping into the teacher rows of the token's own text, as of
+/// [`align_batch`](crate::align_batch) or of chunks: a range may leave text of the token out, or lie far away from
+/// it. Teacher spans may repeat, nest and leave holes, empty ones may stand anywhere. One pair of texts is a batch
+/// of one row: `&[0, n]`.
+///
+/// Time `O(M + N log M)` whatever the lengths of the ranges, memory `O(M)`. Never panics.
+///
+/// Source: arXiv 2503.19123, section 2 and Fig. 3.
+///
+/// # Errors
+/// [`SpanError::Length`] for a mapping of another length, [`SpanError::Range`] for a range that is neither
+/// [`UNMAPPED`](crate::UNMAPPED) nor one of teacher rows, [`SpanError::OtherText`] for rows of another text;
+/// teacher spans and `cu_seqlens` as in [`align_batch`](crate::align_batch).
+///
+/// # Example
+/// ```
+/// use vocagno::{align, overlap};
+///
+/// let (student, teacher) = ([[0, 5], [5, 9]], [[0, 2], [2, 7], [7, 9]]); // proof|read, pr|oofre|ad
+/// let mapping = align(&student, &teacher)?; // pr|oofre, oofre|ad
+/// let overlap = overlap(&student, &teacher, &mapping, &[0, 2], &[0, 3])?;
+/// assert_eq!(overlap.ios, [1.0, 1.0]);
+/// assert_eq!(overlap.iou, [5.0 / 7.0, 4.0 / 7.0]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn overlap<T: Offset>(
+    student: &[Span<T>],
+    teacher: &[Span<T>],
+    mapping: &[Range],
+    student_cu_seqlens: &[i64],
+    teacher_cu_seqlens: &[i64],
+) -> Result<Overlap, SpanError> {
+    expect_len("mapping", student.len(), mapping.len())?;
+    expect_teacher_rows("teacher_spans", teacher.len())?;
+    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
+    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
+    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+
+    let (iou, ios) = (Vec::with_capacity(student.len()), Vec::with_capacity(student.len()));
+    let mut overlap = Overlap { iou, ios };
+    for row in 0..student_rows.count() {
+        let text = Text::checked(teacher, teacher_rows.range(row), row)?;
+        for token in student_rows.range(row) {
+            resolve(token, mapping[token], teacher, "teacher tokens")?;
+            let range = text.range(token, mapping[token])?;
+            let [iou, ios] = text.shares(student[token], range);
+            overlap.iou.push(iou);
+            overlap.ios.push(ios);
+        }
+    }
+    Ok(overlap)
+}
+
+/// The teacher's non-empty spans of one text, in order.
+struct Text<T> {
+    spans: Vec<Span<T>>,
+    /// The flat row of each.
+    rows: Vec<i32>,
+    /// How much text the first `0, 1, ..., spans.len()` of them cover, repeats and nested parts once.
+    covered: Vec<u64>,
+    row: usize,
+    /// All its flat rows, those of empty spans included.
+    all: ops::Range<usize>,
+}
+
+impl<T: Offset> Text<T> {
+    fn checked(teacher: &[Span<T>], all: ops::Range<usize>, row: usize) -> Result<Self, SpanError> {
+        let (spans, rows) = non_empty(&teacher[all.clone()], row, all.start)?;
+        let (mut total, mut reach) = (0, T::MIN);
+        let added = spans.iter().map(|&[start, end]| {
+            total += length([start.max(reach), end]);
+            reach = end; // ends do not decrease
+            total
+        });
+        let covered = [0].into_iter().chain(added).collect();
+        Ok(Self { spans, rows, covered, row, all })
+    }
+
+    /// The spans of a range of flat rows that is inside the batch; none for [`UNMAPPED`](crate::UNMAPPED).
+    fn range(&self, token: usize, range: Range) -> Result<ops::Range<usize>, SpanError> {
+        let [Ok(first), Ok(stop)] = range.map(usize::try_from) else {
+            return Ok(0..0);
+        };
+        if first < self.all.start || stop > self.all.end {
+            let rows = [self.all.start, self.all.end];
+            return Err(SpanError::OtherText { token, row: self.row, range, rows });
+        }
+        Ok(self.index(first)..self.index(stop))
+    }
+
+    /// How many spans stand before a flat row of this text.
+    fn index(&self, flat: usize) -> usize {
+        let before = flat - self.all.start; // rows, of which at most all the empty ones are no spans
+        let low = before.saturating_sub(self.all.len() - self.spans.len());
+        let window = self.rows.get(low..before.min(self.rows.len())).unwrap_or_default();
+        low + window.partition_point(|&row| usize::try_from(row).is_ok_and(|row| row < flat))
+    }
+
+    /// How much text the spans of a range cover together.
+    fn length(&self, range: ops::Range<usize>) -> u64 {
+        // What the first one of them shares with spans before it counts as well, so it is taken as it is.
+        match self.spans.get(range.start) {
+            Some(&first) if !range.is_empty() => {
+                length(first) + (self.covered[range.end] - self.covered[range.start + 1])
+            }
+            _ => 0,
+        }
+    }
+
+    /// How much of a student span the spans of a range cover.
+    fn shared(&self, [start, end]: Span<T>, range: &ops::Range<usize>) -> u64 {
+        let spans = &self.spans[range.clone()];
+        let low = range.start + spans.partition_point(|span| span[1] <= start);
+        let high = range.start + spans.partition_point(|span| span[0] < end);
+        if low >= high {
+            return 0;
+        }
+        // They all reach into the student's span; the first one begins first, the last one ends last, so what they
+        // cover outside has no holes.
+        self.length(low..high) - length([self.spans[low][0], start]) - length([end, self.spans[high - 1][1]])
+    }
+
+    /// IoU and IoS of a student span with the spans of a range.
+    fn shares(&self, span: Span<T>, range: ops::Range<usize>) -> [f64; 2] {
+        let own = length(span);
+        if own == 0 {
+            return [f64::NAN; 2];
+        }
+        let shared = self.shared(span, &range);
+        [ratio(shared, own + (self.length(range) - shared)), ratio(shared, own)]
+    }
+}
+
+/// Length of a span, 0 for an empty one. No sum of lengths of disjoint spans is too large for it.
+fn length<T: Offset>([start, end]: Span<T>) -> u64 {
+    if start < end { end.into().abs_diff(start.into()) } else { 0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rounding to the precision of the result")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UNMAPPED;
+
+    /// IoU and IoS of one student token with a range of teacher rows.
+    fn shares(student: Span<i64>, teacher: &[Span<i64>], range: Range) -> Result<[f64; 2], SpanError> {
+        let rows = i64::try_from(teacher.len()).unwrap_or_default();
+        let found = overlap(&[student], teacher, &[range], &[0, 1], &[0, rows])?;
+        Ok([found.iou[0], found.ios[0]])
+    }
+
+    #[test]
+    fn repeats_nested_spans_and_holes_count_once() {
+        let repeated = [[0, 4]; 5];
+        assert_eq!(shares([0, 2], &repeated, [0, 5]), Ok([0.5, 1.0]));
+        let nested = [[0, 2], [1, 8], [7, 8]];
+        assert_eq!(shares([1, 5], &nested, [0, 3]), Ok([0.5, 1.0]));
+        assert_eq!(shares([1, 5], &nested, [1, 3]), Ok([4.0 / 7.0, 1.0]));
+        assert_eq!(shares([1, 5], &nested, [2, 3]), Ok([0.0, 0.0]));
+        let holes = [[0, 2], [4, 6], [9, 10]];
+        assert_eq!(shares([1, 5], &holes, [0, 3]), Ok([2.0 / 7.0, 0.5]));
+        assert_eq!(shares([2, 4], &holes, [0, 3]), Ok([0.0, 0.0]));
+    }
+
+    #[test]
+    fn empty_teacher_rows_cover_nothing() {
+        let teacher = [[0, 0], [0, 2], [7, 7], [9, 1], [2, 4], [0, 0]];
+        assert_eq!(shares([0, 4], &teacher, [0, 6]), Ok([1.0, 1.0]));
+        assert_eq!(shares([0, 4], &teacher, [1, 4]), Ok([0.5, 0.5]));
+        assert_eq!(shares([0, 4], &teacher, [2, 4]), Ok([0.0, 0.0]));
+        assert_eq!(shares([3, 4], &teacher, [4, 6]), Ok([0.5, 1.0]));
+    }
+
+    #[test]
+    fn unmapped_and_empty_student_tokens() {
+        assert_eq!(shares([0, 4], &[[0, 4]], UNMAPPED), Ok([0.0, 0.0]));
+        let empty = shares([4, 4], &[[0, 4]], [0, 1]).unwrap_or_default();
+        assert!(empty.iter().all(|share| share.is_nan()));
+    }
+
+    #[test]
+    fn the_longest_spans_do_not_overflow() {
+        let all = [i64::MIN, i64::MAX];
+        assert_eq!(shares(all, &[all, all], [0, 2]), Ok([1.0, 1.0]));
+        assert_eq!(shares(all, &[[i64::MIN, 0], [0, i64::MAX]], [0, 2]), Ok([1.0, 1.0]));
+        assert_eq!(shares([i64::MIN, 0], &[[0, i64::MAX]], [0, 1]), Ok([0.0, 0.0]));
+    }
+
+    #[test]
+    fn rows_of_another_text_are_refused() {
+        let spans = [[0, 1], [5, 6], [0, 1]];
+        let with = |mapping: [Range; 3]| overlap(&spans, &spans, &mapping, &[0, 2, 3], &[0, 2, 3]);
+        assert_eq!(with([[0, 1], [0, 2], [2, 3]]).map(|found| found.ios), Ok(vec![1.0; 3]));
+        let error = with([[0, 1], [1, 3], [2, 3]]).map_err(|error| error.to_string());
+        let message = "mapping: token 1: expected teacher rows 0 to 2, those of its text, row 0, got (1, 3)";
+        assert_eq!(error, Err(message.to_owned()));
+        let range = SpanError::Range { token: 2, range: [2, 4], items: "teacher tokens", len: 3 };
+        assert_eq!(with([UNMAPPED, UNMAPPED, [2, 4]]), Err(range));
+        let error = overlap(&spans, &[[5, 9], [3, 4]], &[UNMAPPED; 3], &[0, 2, 3], &[0, 0, 2]);
+        assert!(matches!(error, Err(SpanError::Unsorted { row: 1, token: 1, .. })));
+    }
+}
