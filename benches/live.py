@@ -17,15 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from machine import machine, print_lines
-from vocagno.config import (
-    Config,
-    DataConfig,
-    GuidanceConfig,
-    StudentConfig,
-    TeacherConfig,
-    TrainConfig,
-)
+from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
 from vocagno.corpus import read_batches, scan
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.training.data import Collator
@@ -75,7 +69,7 @@ def compared(
     for index in range(len(rows)):
         row = rows[index]
         expected, batch = (collate([row]) for collate in collators)
-        losses = live.losses(batch.live, live.passes(batch.live))[0].cpu().numpy()
+        losses = live.losses(batch.live, live.plan(batch.live))[0].cpu().numpy()
         wanted = expected.tensors["teacher_loss"][0].numpy()
         heads = np.repeat(np.cumsum(row.num_tokens) - row.num_tokens, row.num_tokens)
         before = (np.arange(len(row.ids)) - heads)[1:]

@@ -31,8 +31,9 @@ import torch
 
 from machine import machine, print_lines
 from vocagno import TokenSpans
-from vocagno.config import DataConfig, GuidanceConfig, HeadLoss, OptimizerConfig
+from vocagno.config import DataConfig, HeadLoss, OptimizerConfig
 from vocagno.corpus import read_batches, scan
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.memory import peak_megabytes
 from vocagno.rows import Row, RowStore
 from vocagno.scores import KIND, ScoreStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, TrainingArguments
 
-from vocagno.config import GuidanceConfig
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore

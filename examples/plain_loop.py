@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from vocagno.config import GuidanceConfig
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore

@@ -184,6 +184,15 @@ def teacher_model(tokenizers, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def same_vocabulary_model(tokenizers, tmp_path_factory):
+    """A folder with a tiny random Llama and the student's tokenizer; its head has ids to spare."""
+    folder = tmp_path_factory.mktemp("same")
+    tiny_llama(tokenizers["llama"].get_vocab_size() + 16, seed=5).save_pretrained(folder)
+    tokenizers["llama"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def tiny_llama(vocab_size, seed=0, **options):
     """A Llama of some thousand weights."""
     import torch

@@ -6,20 +6,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
-from vocagno.config import ConfigError, DataConfig, GuidanceConfig, TrainConfig
+from vocagno.config import DataConfig, TrainConfig
+from vocagno.errors import ConfigError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import cut_rows, join_documents
 from vocagno.scores import DocumentScores
 from vocagno.token_spans import TokenizedTexts
 from vocagno.training import data as data_module
-from vocagno.training.data import (
-    COUNTS,
-    EMPTY_ROW,
-    Collator,
-    MicroBatches,
-    RowOrder,
-    ValidationBatches,
-)
+from vocagno.training.data import COUNTS, Collator
 from vocagno.training.isolation import check_isolation
+from vocagno.training.row_order import EMPTY_ROW, MicroBatches, RowOrder, ValidationBatches
 
 NAN = float("nan")
 

@@ -36,12 +36,12 @@ def test_options_and_files_that_the_training_page_names_exist():
     pytest.importorskip("jsonargparse")
     from vocagno.config import (
         DataConfig,
-        GuidanceConfig,
         OptimizerConfig,
         StudentConfig,
         TeacherConfig,
         TrainConfig,
     )
+    from vocagno.guidance_config import GuidanceConfig
 
     sections = {
         "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,

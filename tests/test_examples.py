@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from conftest import TEXTS, tiny_llama, write_corpus
 from runs import environment
 from vocagno.cli import main as command_line
-from vocagno.config import GuidanceConfig
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore

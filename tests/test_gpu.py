@@ -8,7 +8,7 @@ import vocagno
 torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
-from vocagno.config import GuidanceConfig
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.guidance import count_kept, token_weights
 from vocagno.training.head import chunked_nll, hidden_states, language_head
 from vocagno.training.segments import segment_reduce

@@ -9,7 +9,8 @@ import oracle
 
 torch = pytest.importorskip("torch")
 
-from vocagno.config import ConfigError, GuidanceConfig
+from vocagno.errors import ConfigError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.guidance import (
     count_kept,
     excess_loss,

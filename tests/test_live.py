@@ -12,9 +12,10 @@ from conftest import HARD_TEXTS, TEXTS, tiny_llama, write_corpus
 from runs import metrics, train_here, write_config
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli import main as command_line
-from vocagno.config import Config, DataConfig, GuidanceConfig, StudentConfig, TeacherConfig
+from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig
 from vocagno.config import TrainConfig as Train
 from vocagno.corpus import scan
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.texts import TextStore
@@ -98,7 +99,7 @@ def test_live_is_scoring_the_pieces_as_documents(
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch = collator(chosen)
-        losses = live.losses(batch.live, live.passes(batch.live))
+        losses = live.losses(batch.live, live.plan(batch.live))
         assert torch.equal(losses.isnan(), batch.tensors["teacher_loss"].isnan())
         for number, row in enumerate(chosen):
             _, wanted = causal_shift(flat[before : before + len(row.ids)])
@@ -128,7 +129,7 @@ def test_what_is_counted_is_what_the_teacher_will_say(setting):
     rows, _, build = setting
     live, collator = build()
     batch = collator([rows[index] for index in range(len(rows))])
-    losses = live.losses(batch.live, live.passes(batch.live))
+    losses = live.losses(batch.live, live.plan(batch.live))
     finite = losses.isfinite() & (batch.tensors["labels"] >= 0)
     counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
     assert counts["competing"] == int(finite.sum())

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vocagno.config import GuidanceConfig
 from vocagno.errors import GuidanceError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.data import COUNTS
 from vocagno.training.metrics import (
     StepRecord,
@@ -16,9 +16,9 @@ from vocagno.training.metrics import (
 
 
 def entry_of(**counts):
-    window = Window(torch.device("cpu"))
+    window = Window(torch.device("cpu"), GuidanceConfig())
     counts = dict.fromkeys(COUNTS, 0) | counts
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, counts["kept"]], dtype=torch.float64)
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, counts["kept"], 0, 0], dtype=torch.float64)
     window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
     return window.entry(7, window.sums())
 
@@ -52,9 +52,9 @@ def test_first_tokens_alone_are_nobodys_fault():
 
 
 def test_a_device_that_keeps_other_tokens_is_seen():
-    window = Window(torch.device("cpu"))
+    window = Window(torch.device("cpu"), GuidanceConfig())
     counts = dict.fromkeys(COUNTS, 0) | GOOD
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 439.0], dtype=torch.float64)
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 439.0, 0, 0], dtype=torch.float64)
     window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
     with pytest.raises(GuidanceError, match=r"step 7: 439 tokens were kept where .* says 440"):
         window.entry(7, window.sums())

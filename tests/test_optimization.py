@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
-from vocagno.config import ConfigError, OptimizerConfig, TrainConfig
+from vocagno.config import OptimizerConfig, TrainConfig
+from vocagno.errors import ConfigError
 from vocagno.training.optimization import build_optimizer, learning_rate, loss_scale
 
 

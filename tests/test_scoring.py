@@ -10,8 +10,9 @@ from conftest import TEXTS, scaled_models, tiny_llama, write_corpus
 torch = pytest.importorskip("torch")
 
 from vocagno import TokenSpans
-from vocagno.config import ConfigError, TeacherConfig
+from vocagno.config import TeacherConfig
 from vocagno.corpus import scan
+from vocagno.errors import ConfigError
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.token_spans import TokenizedTexts

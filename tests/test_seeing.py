@@ -93,7 +93,7 @@ def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
 
 def test_nothing_is_chosen_without_a_teacher(config, capsys):
     assert train_here(config(guidance={"method": "cpt"}, train={"sample_every": 3})) == 2
-    assert "guidance.method: cpt has none" in capsys.readouterr().err
+    assert "guidance.method: cpt it chooses nothing" in capsys.readouterr().err
 
 
 def test_the_progress_line():

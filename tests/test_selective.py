@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import scaled_models, tiny_llama
-from vocagno.config import ConfigError, GuidanceConfig
+from vocagno.errors import ConfigError
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.training import chunked_loss as chunked_loss_module
 from vocagno.training import head as head_module
-from vocagno.training import head_loss as head_loss_module
 from vocagno.training.guidance import count_kept, token_weights
 from vocagno.training.head import LanguageHead, UnsupportedModelError
 from vocagno.training.head_loss import head_loss
@@ -139,7 +140,7 @@ def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
     expected = selective_cross_entropy(
         states(), heads()["all"], labels, teacher, GuidanceConfig()
     )  # fmt: skip
-    monkeypatch.setattr(head_loss_module._ChunkedLoss, "forward", None)
+    monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
     for method in ("vocagno", "cpt"):
         with torch.no_grad():
             loss, metrics = selective_cross_entropy(

@@ -246,7 +246,8 @@ def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, 
 
 def test_the_loss_is_that_of_transformers(tokenizers):
     """On one row, with nothing left out: a shift by one in the student would show here."""
-    from vocagno.config import DataConfig, GuidanceConfig
+    from vocagno.config import DataConfig
+    from vocagno.guidance_config import GuidanceConfig
     from vocagno.rows import Row
     from vocagno.training.data import Collator
     from vocagno.training.student import GuidedStudent

@@ -4,21 +4,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vocagno.errors import InputError
-from vocagno.reduction import Reduction
+from vocagno.errors import require
+from vocagno.guidance_config import GuidanceConfig, needs_live_teacher
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
-
-
-class ConfigError(InputError):
-    """An option, or two together, that make no sense; names them."""
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +26,15 @@ class StudentConfig:
     """Token put after every document; default: the tokenizer's own."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             (self.model is None) != (self.architecture is None),
             "student: give either `student.model` (to go on from) or `student.architecture` (new)",
         )
-        _require(
+        require(
             self.tokenizer is not None or self.model is not None,
             "student.tokenizer: needed with `student.architecture`",
         )
-        _require(
+        require(
             self.architecture is None or "model_type" in self.architecture,
             "student.architecture: needs a `model_type`, for example llama",
         )
@@ -94,28 +85,28 @@ class TeacherConfig:
     layer at a time; otherwise each process holds it whole."""
 
     def __post_init__(self) -> None:
-        _require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
-        _require(
+        require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
+        require(
             0 < self.min_context < self.context,
             f"teacher.min_context must be in [1, {self.context}), got {self.min_context}",
         )
-        _require(
+        require(
             not (self.tensor_parallel and self.device_map),
             "teacher.tensor_parallel: cannot be had together with teacher.device_map",
         )
-        _require(
+        require(
             not (self.mode == "live" and self.scores),
             "teacher.mode: live needs no teacher.scores; drop them, or use stored",
         )
-        _require(
+        require(
             not (self.mode == "live" and self.tensor_parallel),
             "teacher.tensor_parallel: is for scoring; a live teacher is spread by teacher.shard",
         )
-        _require(
+        require(
             not (self.shard and (self.mode != "live" or self.device_map)),
             "teacher.shard: is for teacher.mode: live, without teacher.device_map",
         )
-        _require(
+        require(
             self.batch_tokens >= 1,
             f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
         )
@@ -146,39 +137,8 @@ class DataConfig:
     """Processes that load and align beside each training process."""
 
     def __post_init__(self) -> None:
-        _require(self.seq_len >= 1, f"data.seq_len must be positive, got {self.seq_len}")
-        _require(self.num_workers >= 0, f"data.num_workers is negative: {self.num_workers}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuidanceConfig:
-    """Which tokens the student trains on (arXiv 2503.19123, Eq. 2 to 4)."""
-
-    method: Literal["vocagno", "cpt"] = "vocagno"
-    """cpt: naive continual pretraining, on all tokens and without a teacher."""
-    top_fraction: float = 0.4
-    """Share of the competing tokens kept in each scope, in (0, 1] (Eq. 4)."""
-    aggregation: Reduction = "max"
-    """How the losses of several teacher tokens become one (Eq. 2)."""
-    unmapped: Literal["include", "exclude", "mean"] = "include"
-    """Tokens without a teacher loss: all kept, none, or competing with the mean teacher loss."""
-    scope: Literal["sequence", "micro_batch", "step"] = "sequence"
-    """What the excess losses are ranked in: each row; all rows of a micro-batch; or those of all
-    processes in one micro-step (a micro-batch of each)."""
-    normalize: Literal["tokens", "selected"] = "tokens"
-    """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
-    min_coverage: float = 0.99
-    """The run stops if less of the tokens with text is mapped, or has a teacher loss."""
-
-    def __post_init__(self) -> None:
-        _require(
-            0 < self.top_fraction <= 1,
-            f"guidance.top_fraction must be in (0, 1], got {self.top_fraction}",
-        )
-        _require(
-            0 <= self.min_coverage <= 1,
-            f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
-        )
+        require(self.seq_len >= 1, f"data.seq_len must be positive, got {self.seq_len}")
+        require(self.num_workers >= 0, f"data.num_workers is negative: {self.num_workers}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,19 +159,19 @@ class OptimizerConfig:
     host waits for the device in every step to know."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             all(0 <= beta < 1 for beta in self.betas),
             f"optimizer.betas must be in [0, 1), got {self.betas}",
         )
-        _require(self.eps >= 0, f"optimizer.eps is negative: {self.eps}")
-        _require(self.weight_decay >= 0, f"optimizer.weight_decay is negative: {self.weight_decay}")
-        _require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
-        _require(
+        require(self.eps >= 0, f"optimizer.eps is negative: {self.eps}")
+        require(self.weight_decay >= 0, f"optimizer.weight_decay is negative: {self.weight_decay}")
+        require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
+        require(
             0 <= self.min_lr <= self.lr,
             f"optimizer.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}",
         )
-        _require(self.warmup_steps >= 0, f"optimizer.warmup_steps is negative: {self.warmup_steps}")
-        _require(
+        require(self.warmup_steps >= 0, f"optimizer.warmup_steps is negative: {self.warmup_steps}")
+        require(
             self.max_grad_norm is None or self.max_grad_norm > 0,
             f"optimizer.max_grad_norm must be positive or null, got {self.max_grad_norm}",
         )
@@ -256,20 +216,20 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
-            _require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
-        _require(
+            require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
+        require(
             self.sample_every is None or self.sample_every >= 1,
             "train.sample_every must be at least 1, or null",
         )
-        _require(self.seed >= 0, f"train.seed is negative: {self.seed}")
-        _require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
-        _require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
-        _require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
+        require(self.seed >= 0, f"train.seed is negative: {self.seed}")
+        require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
+        require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
+        require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
 
     def accumulation(self, num_processes: int) -> int:
         """Forward passes of each process in one optimizer step."""
         rows = self.micro_batch * num_processes
-        _require(
+        require(
             self.global_batch % rows == 0,
             f"train.global_batch {self.global_batch} is not a multiple of train.micro_batch "
             f"{self.micro_batch} x {num_processes} processes",
@@ -293,20 +253,31 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        teacher = self.teacher
-        _require(
-            self.guidance.method == "cpt" or bool(teacher.model or teacher.scores),
+        teacher, guidance = self.teacher, self.guidance
+        require(
+            not guidance.needs_teacher or bool(teacher.model or teacher.scores),
             "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
         )
-        _require(
-            self.guidance.method == "cpt" or teacher.mode == "stored" or teacher.model is not None,
+        require(
+            not guidance.needs_teacher or teacher.mode == "stored" or teacher.model is not None,
             "teacher.model: teacher.mode: live needs one",
         )
-        _require(
-            self.guidance.method != "cpt" or self.train.sample_every is None,
-            "train.sample_every: shows what the teacher chose, and guidance.method: cpt has none",
+        require(
+            teacher.mode == "live" or not needs_live_teacher(guidance),
+            f"guidance.{'criterion' if guidance.selects else 'method'}: needs more of the teacher "
+            "than its stored losses; use teacher.mode: live",
         )
-        _require(
+        require(
+            not guidance.distils or self.train.head_loss in ("auto", "loop"),
+            f"train.head_loss: {self.train.head_loss} computes cross-entropy alone; use loop with "
+            f"guidance.method: {guidance.method}",
+        )
+        require(
+            (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
+            "train.sample_every: shows what the teacher chose, and with guidance.method: "
+            f"{guidance.method}{' at random' if guidance.is_random else ''} it chooses nothing",
+        )
+        require(
             self.optimizer.warmup_steps <= self.train.steps,
             f"optimizer.warmup_steps {self.optimizer.warmup_steps} is more than train.steps "
             f"{self.train.steps}",

@@ -10,3 +10,13 @@ class InputError(ValueError):
 
 class GuidanceError(InputError):
     """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""
+
+
+class ConfigError(InputError):
+    """An option, or two together, that make no sense; names them."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises: ConfigError with the message, unless the condition holds."""
+    if not condition:
+        raise ConfigError(message)

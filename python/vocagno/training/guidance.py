@@ -10,7 +10,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from vocagno.config import GuidanceConfig
+from vocagno.guidance_config import GuidanceConfig
 
 IGNORED = -100
 """The label of padding and of tokens that are not predicted."""
@@ -29,7 +29,11 @@ def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
 
 
 def token_weights(
-    student_nll_BT: Tensor, teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+    student_nll_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    config: GuidanceConfig,
+    entropy_BT: Tensor | None = None,
 ) -> Tensor:
     """1.0 for the tokens that train the student, 0.0 for the others (Eq. 4).
 
@@ -37,7 +41,9 @@ def token_weights(
         student_nll_BT: the student's loss on each token, float32 nats.
         teacher_loss_BT: the aggregated teacher loss of each token (Eq. 2), NaN where unmapped.
         labels_BT: target ids, -100 where nothing is predicted.
-        config: method, top_fraction, unmapped, scope.
+        config: method, top_fraction, unmapped, scope, criterion.
+        entropy_BT: of the teacher's distribution for each token, nats, for the `criterion` that
+            looks at it.
     Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
 
     Of `n` competing tokens in a scope the `ceil(top_fraction * n)` with the largest excess loss are
@@ -45,14 +51,19 @@ def token_weights(
     and with it how many are kept: `kept_count`.
     """
     if config.scope == "step":
-        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config)
+        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT)
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     shape = _scopes(labels_BT, config)
     teacher = teacher_loss_BT.reshape(shape)
     if config.unmapped == "mean":
-        teacher = _fill_with_mean(teacher, competing_BT.reshape(shape))
-    excess = excess_loss(student_nll_BT.reshape(shape), teacher)
-    kept = _top(excess, competing_BT.reshape(shape), config.top_fraction)
+        teacher = fill_with_mean(teacher, competing_BT.reshape(shape))
+    score = excess_loss(student_nll_BT.reshape(shape), teacher)
+    competing = competing_BT.reshape(shape)
+    if config.criterion == "excess_and_entropy":
+        if entropy_BT is None:
+            raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
+        score = _worse_place(score, -entropy_BT.reshape(shape), competing)
+    kept = top(score, competing, config.top_fraction)
     return (kept.reshape(labels_BT.shape) | included_BT).float()
 
 
@@ -61,7 +72,7 @@ def roles(
 ) -> tuple[Tensor, Tensor]:
     """Which tokens compete for being kept, and which are kept without competing (booleans)."""
     valid_BT = labels_BT != IGNORED
-    if config.method == "cpt":
+    if not config.selects:
         return torch.zeros_like(valid_BT), valid_BT
     scored_BT = valid_BT & teacher_loss_BT.isfinite()
     if config.unmapped == "mean":
@@ -84,7 +95,8 @@ def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig) -> Tensor:
     """How many tokens `token_weights` will keep, known before any forward pass.
 
-    With `scope: step` on several processes it is not known: others' tokens take part.
+    With `scope: step` on several processes it is not known: others' tokens take part; nor are the
+    tokens of chunks.
     """
     return count_kept_of(*roles(teacher_loss_BT, labels_BT, config), config)
 
@@ -101,7 +113,11 @@ def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
 
 
 def _ranked_together(
-    student_nll_BT: Tensor, teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+    student_nll_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    config: GuidanceConfig,
+    entropy_BT: Tensor | None,
 ) -> Tensor:
     """The weights of this process's tokens, ranked with those of all others, in their order.
 
@@ -110,12 +126,15 @@ def _ranked_together(
     as_one = replace(config, scope="micro_batch")
     group = torch.distributed
     if not group.is_available() or not group.is_initialized() or group.get_world_size() == 1:
-        return token_weights(student_nll_BT, teacher_loss_BT, labels_BT, as_one)
-    student, teacher, labels = (
-        torch.cat(_gathered(tensor.detach().contiguous()))
-        for tensor in (student_nll_BT, teacher_loss_BT, labels_BT)
+        return token_weights(student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT)
+    student, teacher, labels, entropy = (
+        None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
+        for tensor in (student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT)
     )
-    weights = token_weights(student, teacher, labels, as_one)
+    assert student is not None
+    assert teacher is not None
+    assert labels is not None
+    weights = token_weights(student, teacher, labels, as_one, entropy)
     return weights.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
 
 
@@ -125,7 +144,7 @@ def _gathered(tensor: Tensor) -> list[Tensor]:
     return parts
 
 
-def _fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:
+def fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:
     """Puts the mean of a scope's scored teacher losses where there is none (section 6.2).
 
     Where a scope has no scored token at all, any one value ranks its tokens alike: 0.
@@ -136,12 +155,35 @@ def _fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:
     return torch.where(scored, teacher, mean)
 
 
-def _top(excess: Tensor, competing: Tensor, top_fraction: float) -> Tensor:
-    """The competing tokens with the largest excess in each row; earlier ones first among equals."""
-    # Any excess of a competing token is made finite (NaN ranks last), so that -inf is below it.
-    lowest = torch.finfo(excess.dtype).min
-    ranked = torch.where(competing, excess.nan_to_num(nan=lowest), -torch.inf)
-    order = ranked.sort(dim=1, descending=True, stable=True).indices
+def _worse_place(score: Tensor, other: Tensor, competing: Tensor) -> Tensor:
+    """Ranks by two criteria at once: of a token's places by each (0 is the best), the worse one
+    counts, less is better; so what is kept lies within the top by both. Equal ones go by `score`.
+
+    Rho-1 (arXiv 2404.07965) and the paper name token entropy beside the excess loss without saying
+    how they combine; this is the intersection of both choices, widened until it is large enough.
+    """
+    first = _places(_order(score, competing))
+    worse = torch.maximum(first, _places(_order(other, competing)))
+    return -(worse * worse.shape[1] + first).double()  # exact: far below 2^53
+
+
+def top(score: Tensor, competing: Tensor, top_fraction: float) -> Tensor:
+    """The competing tokens with the largest score in each row; earlier ones first among equals."""
+    order = _order(score, competing)
     num_kept = kept_count(competing.sum(1, keepdim=True), top_fraction)
-    places = torch.arange(ranked.shape[1], device=ranked.device).expand_as(ranked)
+    places = torch.arange(score.shape[1], device=score.device).expand_as(score)
     return torch.zeros_like(competing).scatter(1, order, places < num_kept)
+
+
+def _order(score: Tensor, competing: Tensor) -> Tensor:
+    """The columns of each row by falling score, those that do not compete at the end."""
+    # Any score of a competing token is made finite (NaN ranks last), so that -inf is below it.
+    lowest = torch.finfo(score.dtype).min
+    ranked = torch.where(competing, score.nan_to_num(nan=lowest), -torch.inf)
+    return ranked.sort(dim=1, descending=True, stable=True).indices
+
+
+def _places(order: Tensor) -> Tensor:
+    """Where each column stands in an order of the columns."""
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)

@@ -156,6 +156,19 @@ def chunked_nll(hidden_NH: Tensor, head: LanguageHead, labels_N: Tensor) -> Tens
     return nll_N
 
 
+@torch.no_grad()
+def chunked_entropy(hidden_NH: Tensor, head: LanguageHead) -> Tensor:
+    """(N,) float32: the entropy of what follows each state, in nats."""
+    head = head.for_chunks()
+    entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
+    for place in chunks(hidden_NH.shape[0], head.weight_VH.shape[0]):
+        logits_CV = head.logits(hidden_NH[place].to(head.weight_VH.device), room)
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
+    return entropy_N
+
+
 def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
     """(C,) the loss of each label, and (C, 1) the sums of what the logits become: their
     exponentials, after the largest of each row was taken off; so no other matrix is needed."""

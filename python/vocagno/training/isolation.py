@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vocagno.config import ConfigError
+from vocagno.errors import ConfigError
 
 
 def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vocagno.config import ConfigError
+from vocagno.errors import ConfigError
 
 
 def decoder_layers(model: Any, option: str) -> list[nn.Module]:

@@ -6,8 +6,10 @@ tokenizes and aligns ahead of time; the losses stay on the device.
 M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from vocagno.errors import GuidanceError
 from vocagno.scores import DocumentScores
 from vocagno.texts import TextStore
 from vocagno.token_spans import TokenSpans
+from vocagno.training.distillation import TeacherStates
 from vocagno.training.processes import HostSum
 from vocagno.training.reading import Reading, ReadTexts, TextReader
 from vocagno.training.scorer import Pass, TransformersScorer
@@ -61,40 +64,38 @@ class LiveText:
     """Which student token is predicted at each place; -1 at padding."""
 
 
-class LiveTeacher:
+class ReadingTeacher(ABC):
     """A teacher on this process's device (or sharded over all), which is never trained or saved."""
 
-    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
-        self.scorer = load_scorer(config.teacher, spans, device)
-        self.device, self.how = device, config.guidance.aggregation
+    def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
+        self.scorer, self.device = scorer, device
         self._unscored = torch.zeros((), dtype=torch.int64, device=device)
 
-    def passes(self, text: LiveText) -> list[Pass]:
+    @abstractmethod
+    def plan(self, text: LiveText | None) -> list[Pass]:
         """The forward passes that a batch takes: work of the host, to be done ahead."""
-        return list(self.scorer.passes(text.read.readings))
 
-    def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
-        has none; the host does not wait. Args: as `token_losses`."""
-        return self.spread(self.token_losses(text.read, passes, num_passes), text)
-
-    @torch.inference_mode()
-    def token_losses(self, read: ReadTexts, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(M,) float32 on the device: the loss of each of the teacher's tokens.
+    @abstractmethod
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """What the student's forward pass needs of the teacher; the host does not wait.
 
         Args:
+            text: of the batch, if the teacher reads the text of its pieces.
+            tensors: of the batch, on the device.
+            passes: of `plan`.
             num_passes: of the process that has most, where all hold one teacher between them and
                 have to run it as often.
         """
-        nll_M = torch.full((len(read.is_asked),), torch.nan, device=self.device)
-        for one_pass in passes:
-            rows = [np.arange(read.rows[n].start, read.rows[n].stop) for n in one_pass.numbers]
-            nll_M[self._here(np.concatenate(rows))] = self.scorer.losses(one_pass).to(self.device)
-        for _ in range(num_passes - len(passes)):
-            self.scorer.losses(_idle(self.scorer))
-        is_asked_M = self._here(read.is_asked)
-        self._unscored += (is_asked_M & ~nll_M.isfinite()).sum()
-        return torch.where(is_asked_M, nll_M, torch.nan)
+
+    def note_unscored(self, is_unscored: Tensor) -> None:
+        """Counts tokens without a finite loss, for `check`."""
+        self._unscored += is_unscored.sum()
 
     def check(self, host_sum: HostSum, step: int) -> None:
         """Waits for the device.
@@ -109,10 +110,83 @@ class LiveTeacher:
                 "another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
             )
 
+
+class LiveTeacher(ReadingTeacher):
+    """Reads the text of each piece in its own tokens; any vocabulary."""
+
+    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
+        super().__init__(load_scorer(config.teacher, spans, device), device)
+        self.guidance = config.guidance
+
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """As `ReadingTeacher.plan`."""
+        return [] if text is None else list(self.scorer.passes(text.read.readings))
+
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """As `ReadingTeacher.guide`."""
+        assert text is not None
+        if self.guidance.distils:
+            return {"teacher": self.distributions(text, passes, num_passes)}
+        return {"teacher_loss": self.losses(text, passes, num_passes)}
+
+    def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
+        has none. Args: as `guide`."""
+        return self.spread(self.token_losses(text.read, passes, num_passes), text)
+
+    @torch.inference_mode()
+    def distributions(
+        self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
+    ) -> TeacherStates:
+        """What the teacher expects at each of its tokens, and which of them each predicted token is
+        compared with: the first one of its range that the teacher was asked for."""
+        read = text.read
+        states_MH = None
+        for rows_N, states_NH in self._read(read, passes, num_passes, self.scorer.asked_states):
+            if states_MH is None:
+                states_MH = states_NH.new_zeros(len(read.is_asked), states_NH.shape[1])
+            states_MH[rows_N] = states_NH
+        if states_MH is None:  # nothing to read: no token has a partner
+            width = self.scorer.head.weight_VH.shape[1]
+            states_MH = self.scorer.head.weight_VH.new_zeros(1, width)
+        partner_N = first_asked(text.mapping_N2, read.is_asked)
+        partner_BT = np.append(partner_N, -1)[text.tokens_BT]
+        return TeacherStates(states_MH, self.scorer.head, self._here(partner_BT))
+
+    @torch.inference_mode()
+    def token_losses(self, read: ReadTexts, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(M,) float32 on the device: the loss of each of the teacher's tokens; args as `guide`."""
+        nll_M = torch.full((len(read.is_asked),), torch.nan, device=self.device)
+        for rows_N, nll_N in self._read(read, passes, num_passes, self.scorer.losses):
+            nll_M[rows_N] = nll_N.to(self.device)
+        is_asked_M = self._here(read.is_asked)
+        self.note_unscored(is_asked_M & ~nll_M.isfinite())
+        return torch.where(is_asked_M, nll_M, torch.nan)
+
+    def _read(
+        self,
+        read: ReadTexts,
+        passes: Sequence[Pass],
+        num_passes: int,
+        look: Callable[[Pass], Tensor],
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each pass the teacher's tokens that it is about, and what `look` finds of them."""
+        for one_pass in passes:
+            rows = [np.arange(read.rows[n].start, read.rows[n].stop) for n in one_pass.numbers]
+            yield self._here(np.concatenate(rows)), look(one_pass)
+        for _ in range(num_passes - len(passes)):
+            look(_idle(self.scorer))
+
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(B, T): the teacher's losses aggregated for each student token, at its place."""
-        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.how)
+        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.guidance.aggregation)
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]
 
@@ -124,3 +198,12 @@ def _idle(scorer: TransformersScorer) -> Pass:
     """The least that can be read: one token, predicted from another."""
     (one_pass,) = scorer.passes([Reading(np.zeros(2, np.int64), 1)])
     return one_pass
+
+
+def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,): the first row of each range that was asked for; -1 where there is none."""
+    rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
+    next_M = np.append(np.minimum.accumulate(rows_M[::-1])[::-1], len(is_asked_M))
+    first_N, stop_N = mapping_N2.T
+    found_N = next_M[np.maximum(first_N, 0)]
+    return np.where((first_N >= 0) & (found_N < stop_N), found_N, -1)

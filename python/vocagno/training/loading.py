@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import torch
 
-from vocagno.config import ConfigError, Dtype, StudentConfig, TeacherConfig
+from vocagno.config import Dtype, StudentConfig, TeacherConfig
+from vocagno.errors import ConfigError
 from vocagno.files import digest, file_digest, write_json
 from vocagno.token_spans import TokenSpans
 from vocagno.training.layers import shard_over_processes
@@ -94,14 +95,20 @@ def local_device() -> torch.device:
     return torch.device(accelerator.type, number)
 
 
-def check_context(config: TeacherConfig) -> None:
-    """Refuses a context that the teacher cannot read, before its weights are loaded."""
+def check_context(
+    config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
+) -> None:
+    """Refuses a context that the teacher cannot read, before its weights are loaded.
+
+    Args:
+        length: tokens that it is to read at once, by `option`; default: `teacher.context`.
+    """
     from transformers import AutoConfig
 
     options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
     with naming("teacher.model"):
         settings = AutoConfig.from_pretrained(config.model, **options)
-    check_positions(settings, config.context, "teacher.context", "teacher")
+    check_positions(settings, length or config.context, option, "teacher")
 
 
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:

@@ -8,22 +8,17 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from vocagno.config import Config, ConfigError
+from vocagno.config import Config
+from vocagno.errors import ConfigError
 from vocagno.progress import Progress
-from vocagno.score_index import MatchedScores
 from vocagno.stopping import StopRequest
 from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
-from vocagno.training.data import (
-    Batch,
-    Collator,
-    MicroBatches,
-    RowOrder,
-    ahead,
-    loader,
-)
+from vocagno.training.chunks import random_scores
+from vocagno.training.data import Batch, Collator, ahead, loader
 from vocagno.training.isolation import check_isolation
 from vocagno.training.layers import compile_layers
-from vocagno.training.live import LivePieces, LiveTeacher
+from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
+from vocagno.training.live_rows import RowTeacher
 from vocagno.training.loading import (
     load_student,
     transformers_tokenizer,
@@ -32,10 +27,12 @@ from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window, unusual_selection
 from vocagno.training.optimization import build_optimizer, learning_rate
 from vocagno.training.processes import HostSum, agreed
+from vocagno.training.row_order import MicroBatches, RowOrder
 from vocagno.training.samples import Sampler, write_page
 from vocagno.training.stepping import MicroBatch, Stepper
 from vocagno.training.student import GuidedStudent
 from vocagno.training.student_tokenizer import StudentTokenizer
+from vocagno.training.teacher_view import SameRows, Scores
 from vocagno.training.throughput import model_flops, peak_flops
 from vocagno.training.trackers import tracking
 from vocagno.training.validation import validate
@@ -75,10 +72,7 @@ class Training:
         self.student, self.optimizer = accelerator.prepare(
             student, build_optimizer(student, config.optimizer)
         )
-        self.live = None
-        if materials.live is not None:
-            spans = materials.live.reader.spans
-            self.live = LiveTeacher(config, spans, accelerator.device)
+        self.live = self._live_teacher()
         self.student.train()  # a model that was loaded is not
         self.host_sum = HostSum(accelerator, config.train.collective_timeout)
         self.stepper = Stepper(
@@ -116,7 +110,7 @@ class Training:
         window, total = None, config.train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
             for step in range(first_step, total):
-                window = window or Window(self.accelerator.device)
+                window = window or Window(self.accelerator.device, config.guidance)
                 stopped = self._step(step, micro_batches, window)
                 done = step + 1
                 saving = done % config.train.checkpoint_every == 0 or done == total or stopped
@@ -147,18 +141,29 @@ class Training:
         num_workers = self.config.data.num_workers
         found = loader(self.materials.rows, batches, self.collator, num_workers)
         accumulation = self.config.train.accumulation(self.accelerator.num_processes)
-        return ahead(map(self._planned, found), accumulation)
+        return ahead(map(self._planned, found, batches.samples()), accumulation)
+
+    def _live_teacher(self) -> ReadingTeacher | None:
+        live = self.materials.live
+        if live is None:
+            return None
+        teacher = LiveTeacher if live.texts is not None else RowTeacher
+        return teacher(self.config, live.reader.spans, self.accelerator.device)
 
     def _collator(self) -> Collator:
-        scores: MatchedScores | LivePieces | None = self.materials.scores
+        scores: Scores | None = self.materials.scores
         if (live := self.materials.live) is not None:
-            scores = LivePieces(live.texts, live.reader)
+            texts = live.texts
+            scores = SameRows() if texts is None else LivePieces(texts, live.reader)
         return Collator(scores, self.config.guidance, self.config.data)
 
-    def _planned(self, batch: Batch) -> MicroBatch:
-        if self.live is None or batch.live is None:
-            return MicroBatch(batch)
-        return MicroBatch(batch, self.live.passes(batch.live))
+    def _planned(self, batch: Batch, samples: range) -> MicroBatch:
+        """What the host can do ahead for a micro-batch of such samples of the run."""
+        guidance = self.config.guidance
+        if guidance.is_random:
+            scores = random_scores(self.config.train.seed, samples, guidance.chunks)
+            batch.tensors["chunk_scores"] = scores
+        return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live))
 
     def _step(self, step: int, micro_batches: Iterator[MicroBatch], window: Window) -> bool:
         """One optimizer step; True if any process was told to stop."""

@@ -11,8 +11,8 @@ from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 
 from vocagno._vocagno import SpanError
-from vocagno.config import Config, ConfigError
-from vocagno.errors import InputError
+from vocagno.config import Config
+from vocagno.errors import ConfigError, InputError
 from vocagno.files import appearing, write_json
 from vocagno.stopping import UNFINISHED, Terminated, terminable
 from vocagno.training.processes import agreed, start

@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-from vocagno.config import Config, ConfigError, TeacherConfig
+from vocagno.config import Config, TeacherConfig
 from vocagno.corpus import Corpus
+from vocagno.errors import ConfigError
 from vocagno.rows import RowStore
 from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.shards import StoreError
 from vocagno.texts import TextStore
 from vocagno.token_spans import TokenSpans
+from vocagno.training.live_rows import check_same_vocabulary
 from vocagno.training.loading import check_context, teacher_spans, weights_identity
 from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import kept_texts, prepared_rows, scanned
@@ -46,7 +48,8 @@ class Materials:
 class LiveMaterials:
     """What a live teacher needs, but for its weights."""
 
-    texts: TextStore
+    texts: TextStore | None
+    """None for a teacher that reads the rows themselves."""
     reader: TextReader
     made_from: dict[str, Any]
     """Which teacher it is: what would decide its scores."""
@@ -77,9 +80,12 @@ def gather_materials(
         if not len(validation):
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
     scores = live = None
-    if config.guidance.method != "cpt" and config.teacher.mode == "live":
-        live = _live(config.teacher, corpus, data.cache, device, show_progress=show_progress)
-    elif config.guidance.method != "cpt":
+    guidance = config.guidance
+    if guidance.needs_same_vocabulary and config.teacher.names_tokenizer:
+        check_same_vocabulary(tokenizer.spans, teacher_spans(config.teacher), guidance.method)
+    if guidance.needs_teacher and config.teacher.mode == "live":
+        live = _live(config, corpus, device, show_progress=show_progress)
+    elif guidance.needs_teacher:
         store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
         scores = MatchedScores(store, rows)
         _check_missing(scores, config, show=show_progress)
@@ -97,12 +103,16 @@ def gather_materials(
 
 
 def _live(
-    config: TeacherConfig, corpus: Corpus, cache: Path, device: torch.device, *, show_progress: bool
+    config: Config, corpus: Corpus, device: torch.device, *, show_progress: bool
 ) -> LiveMaterials:
-    check_context(config)
-    spans = teacher_spans(config)
-    reader = text_reader(config, spans)
-    made_from = scores_made_from(config, spans, weights_identity(config, cache), device)
+    teacher, cache = config.teacher, config.data.cache
+    spans = teacher_spans(teacher)
+    reader = text_reader(teacher, spans)
+    made_from = scores_made_from(teacher, spans, weights_identity(teacher, cache), device)
+    if config.guidance.needs_same_vocabulary:
+        check_context(teacher, config.data.seq_len, "data.seq_len")
+        return LiveMaterials(None, reader, made_from)
+    check_context(teacher)
     return LiveMaterials(kept_texts(corpus, cache, show_progress=show_progress), reader, made_from)
 
 

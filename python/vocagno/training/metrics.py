@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vocagno.config import GuidanceConfig
 from vocagno.errors import GuidanceError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.data import COUNTS
 from vocagno.training.student import SUMS
 
@@ -72,7 +72,8 @@ class StepRecord:
 class Window:
     """The steps since the last entry."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, guidance: GuidanceConfig) -> None:
+        self.guidance = guidance
         self.records: list[StepRecord] = []
         self.teacher_time = DeviceTime(device)
         """Of a live teacher."""
@@ -96,7 +97,9 @@ class Window:
         if not taken:
             return {"step": step, "skipped": skipped}
         named = dict(zip(SUMS, sums[is_taken].sum(0).tolist(), strict=True))
-        counts = {name: sum(record.counts[name] for record in taken) for name in COUNTS}
+        counts = {name: sum(record.counts.get(name, 0) for record in taken) for name in COUNTS}
+        if self.guidance.method == "chunk":
+            counts["kept"] = int(named["kept"])
         if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
             raise GuidanceError(
                 f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
@@ -119,9 +122,17 @@ class Window:
         if counts["with_text"]:  # aligned to a teacher
             entry |= {
                 "coverage": counts["mapped"] / counts["with_text"],
+                "unmapped": {reason: counts[reason] for reason in _REASONS},
+            }
+        if counts["with_text"] and self.guidance.selects:
+            entry |= {
                 "mean_excess_loss": named["excess"] / scored,
                 "mean_teacher_loss": named["teacher"] / scored,
-                "unmapped": {reason: counts[reason] for reason in _REASONS},
+            }
+        if self.guidance.distils:
+            entry |= {
+                "mean_distance": named["distance"] / max(1.0, named["pairs"]),
+                "paired": named["pairs"] / predicted,
             }
         if teacher := self.teacher_time.seconds():
             entry["teacher_share"] = round(teacher / elapsed, 4)
@@ -135,7 +146,7 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
 
     Raises: GuidanceError below `guidance.min_coverage`, saying which reason dominates.
     """
-    if guidance.method == "cpt":
+    if not guidance.needs_teacher:
         return
     for name, possible in (
         ("coverage", ("truncated", "hole")),
@@ -155,7 +166,7 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
 
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, if they are."""
-    if guidance.method == "cpt" or "unmapped" not in entry:
+    if not guidance.selects or "unmapped" not in entry:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vocagno.config import ConfigError
-from vocagno.errors import InputError
+from vocagno.errors import ConfigError, InputError
 
 
 @contextmanager

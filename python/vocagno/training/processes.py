@@ -15,7 +15,8 @@ from accelerate.utils import (
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from vocagno.config import Config, ConfigError
+from vocagno.config import Config
+from vocagno.errors import ConfigError
 from vocagno.training.trackers import check_trackers
 
 

@@ -17,9 +17,10 @@ from vocagno.pictures.page import render_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
 from vocagno.rows import Row, cut_rows, join_documents
 from vocagno.token_spans import TokenizedTexts, TokenSpans
-from vocagno.training.data import Collator, TeacherView
-from vocagno.training.live import LiveTeacher
+from vocagno.training.data import Collator
+from vocagno.training.live import LiveTeacher, ReadingTeacher
 from vocagno.training.student_tokenizer import StudentTokenizer
+from vocagno.training.teacher_view import TeacherView
 
 DOCUMENTS = 3
 SHORTEST = 200
@@ -70,7 +71,7 @@ class Sampler:
         tokenizer: StudentTokenizer,
         teacher: TokenSpans | None,
         collator: Collator,
-        live: LiveTeacher | None = None,
+        live: ReadingTeacher | None = None,
     ) -> None:
         """`teacher`: for the strings of its tokens, if it is known."""
         self.samples, self.tokenizer, self.teacher = samples, tokenizer, teacher
@@ -99,11 +100,14 @@ class Sampler:
         batch = self.collator([row])
         tensors = batch.to(device)
         teacher_nll = view.teacher_nll
-        if self.live is not None and batch.live is not None:
-            passes = self.live.passes(batch.live)
-            nll_M = self.live.token_losses(batch.live.read, passes)
+        if isinstance(self.live, LiveTeacher) and batch.live is not None:
+            nll_M = self.live.token_losses(batch.live.read, self.live.plan(batch.live))
             tensors["teacher_loss"] = self.live.spread(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
+        elif self.live is not None:  # it has read the row: a loss of all tokens but the first
+            tensors |= self.live.guide(None, tensors, [])
+            predicted = tensors["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
+            teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
         shown = _shown(view.mapping)
         end = max(
             int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
@@ -150,6 +154,8 @@ class Sampler:
             ids = None
         elif view.read is not None:
             ids = view.read.tokens.ids[shown]
+        elif self.live is not None:
+            ids = sample.row.ids[shown]
         else:  # stored: of the whole document
             before = view.first_row
             ids = self.teacher.encode([sample.text]).ids[before + shown.start : before + shown.stop]

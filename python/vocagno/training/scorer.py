@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.config import Batching, ConfigError
+from vocagno.config import Batching
+from vocagno.errors import ConfigError
 from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.training.head import chunked_nll, hidden_states, language_head
 from vocagno.training.isolation import attention_of, isolation, keeps_apart
@@ -129,14 +130,19 @@ class TransformersScorer:
 
     @torch.inference_mode()
     def losses(self, one_pass: Pass) -> Tensor:
-        """(N,) float32 on the device: the loss of each label that is asked for.
+        """(N,) float32 on the device: the loss of each label that is asked for."""
+        states_NH = self.asked_states(one_pass)
+        return chunked_nll(states_NH, self.head, _to(states_NH.device, one_pass.labels_N))
+
+    @torch.inference_mode()
+    def asked_states(self, one_pass: Pass) -> Tensor:
+        """(N, H): the states that predict the labels that are asked for.
 
         Padding stands at the end of rows, so that no token asked for attends to it.
         """
         states_NH = self.states(one_pass.layout).flatten(0, 1)
-        device = states_NH.device  # of the last layer, if the model is spread over devices
-        states_NH = states_NH[_to(device, one_pass.places_N)]
-        return chunked_nll(states_NH, self.head, _to(device, one_pass.labels_N))
+        # The device is that of the last layer, if the model is spread over devices.
+        return states_NH[_to(states_NH.device, one_pass.places_N)]
 
     @torch.inference_mode()
     def states(self, layout: Layout) -> Tensor:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vocagno.config import ConfigError, TeacherConfig
+from vocagno.config import TeacherConfig
 from vocagno.corpus import Corpus, CorpusShard
+from vocagno.errors import ConfigError
 from vocagno.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
 from vocagno.token_spans import TokenSpans
 from vocagno.training.loading import (

@@ -8,16 +8,29 @@ at 40 %, 2.2. So guided training costs no more than naive training does.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vocagno.config import GuidanceConfig, HeadLoss
+from vocagno.config import HeadLoss
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.training.chunks import chunk_weights
 from vocagno.training.guidance import IGNORED, token_weights
 from vocagno.training.head import LanguageHead, chunked_nll
 from vocagno.training.head_loss import head_loss, product_dtype
 from vocagno.training.losses import teacher_guided_loss
+
+
+class Criteria(NamedTuple):
+    """What a choice may depend on beside the losses of both models."""
+
+    entropy_BT: Tensor | None = None
+    """Of the teacher's distribution for each token, nats; for `criterion: excess_and_entropy`."""
+    chunks_BT: Tensor | None = None
+    """The number of each token's chunk, -1 at padding; for `method: chunk`."""
+    scores_BC: Tensor | None = None
+    """What ranks chunks instead of their excess loss; for `selection: random`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ def selective_cross_entropy(
     teacher_loss_BT: Tensor,
     guidance: GuidanceConfig,
     *,
+    criteria: Criteria | None = None,
     num_kept: int | None = None,
     head_loss_by: HeadLoss = "auto",
     reduction: Literal["sum", "mean"] = "sum",
@@ -50,13 +64,15 @@ def selective_cross_entropy(
             biases, scaling and soft caps.
         labels_BT: target ids, int64; -100 where nothing is predicted.
         teacher_loss_BT: the teacher's loss for each target in nats, NaN where it has none.
-        guidance: how tokens are chosen; `method: cpt` keeps all.
+        guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
+        criteria: what else the method looks at.
         num_kept: how many will be kept, as `count_kept` gives it before the forward pass, so that
             the host need not wait for a device to know it.
         head_loss_by: as `head_loss`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
-    Raises: ValueError for shapes that do not belong together; ConfigError as `head_loss`.
+    Raises: ValueError for shapes that do not belong together, and for missing criteria; ConfigError
+        as `head_loss`.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
@@ -67,12 +83,13 @@ def selective_cross_entropy(
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
     hidden_NH, labels_N = hidden_BTH.flatten(0, -2), labels_BT.flatten()
     nll_BT = None
-    is_ranked = guidance.method != "cpt"
+    is_ranked = guidance.selects
     if is_ranked or not torch.is_grad_enabled():
         nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
     if is_ranked:
         assert nll_BT is not None
-        weights_BT = token_weights(nll_BT, teacher_loss_BT, labels_BT, guidance)
+        criteria = criteria or Criteria()
+        weights_BT = _weights(nll_BT, teacher_loss_BT, labels_BT, guidance, criteria)
     else:
         weights_BT = (labels_BT != IGNORED).float()
     if torch.is_grad_enabled():
@@ -92,9 +109,27 @@ def selective_cross_entropy(
     return total, TokenMetrics(nll_BT, weights_BT)
 
 
+def _weights(
+    nll_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    guidance: GuidanceConfig,
+    criteria: Criteria,
+) -> Tensor:
+    """(B, T) 1.0 for what trains, by the method."""
+    if guidance.method != "chunk":
+        entropy_BT = criteria.entropy_BT
+        return token_weights(nll_BT, teacher_loss_BT, labels_BT, guidance, entropy_BT)
+    if criteria.chunks_BT is None or (criteria.scores_BC is None) is guidance.is_random:
+        raise ValueError("guidance.method: chunk needs chunks, and scores if the choice is random")
+    return chunk_weights(
+        nll_BT, teacher_loss_BT, labels_BT, criteria.chunks_BT, guidance, criteria.scores_BC
+    )
+
+
 def gives_sum_alone(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:
     """Whether single losses stay unknown: nothing is ranked, and the head loss gives their sum."""
-    return guidance.method == "cpt" and head_loss_by in ("torch", "liger")
+    return not guidance.selects and head_loss_by in ("torch", "liger")
 
 
 @torch.no_grad()

@@ -9,10 +9,11 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from vocagno.config import Config, GuidanceConfig
+from vocagno.config import Config
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.data import COUNTS, Batch
 from vocagno.training.guidance import kept_count
-from vocagno.training.live import LiveTeacher
+from vocagno.training.live import ReadingTeacher
 from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.optimization import (
     gradient_norm,
@@ -41,7 +42,7 @@ class Stepper:
         accelerator: Accelerator,
         student: Any,
         optimizer: Any,
-        live: LiveTeacher | None,
+        live: ReadingTeacher | None,
         host_sum: HostSum,
     ) -> None:
         self.config, self.accelerator = config, accelerator
@@ -64,13 +65,13 @@ class Stepper:
             micro_batches, self._numbers_of_passes(micro_batches), strict=True
         ):
             tensors = micro.batch.to(self.accelerator.device)
-            if self.live is not None and micro.batch.live is not None:
+            given: dict[str, Any] = {}
+            if self.live is not None:
                 with window.teacher_time.measured():
-                    tensors["teacher_loss"] = self.live.losses(
-                        micro.batch.live, micro.passes, num_passes
-                    )
+                    given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
+            num_kept = self._num_kept(micro.batch)
             with self.accelerator.accumulate(self.student):
-                output = self.student(**tensors, num_kept=self._num_kept(micro.batch))
+                output = self.student(**(tensors | given), num_kept=num_kept)
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
@@ -87,8 +88,12 @@ class Stepper:
         return numbers
 
     def _num_kept(self, batch: Batch) -> int | None:
-        """How many tokens of a micro-batch will be kept, unless others' tokens decide it, too."""
-        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
+        """How many tokens of a micro-batch will be kept, unless others' tokens decide it, too, or
+        it depends on which chunks are."""
+        guidance = self.config.guidance
+        if guidance.method == "chunk":
+            return None
+        if guidance.scope == "step" and self.accelerator.num_processes > 1:
             return None
         return int(batch.counts[COUNTS.index("kept")])
 
@@ -111,12 +116,15 @@ class Stepper:
 
 
 def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
-    """The counts of an optimizer step, by the names in COUNTS.
+    """The counts of an optimizer step, by the names in COUNTS; without "kept" for chunks, of whose
+    tokens nobody knows before the forward pass how many are kept.
 
     Args:
         counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
     """
     total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
+    if guidance.method == "chunk":
+        del total["kept"]
     if guidance.scope == "step":  # ranked over all processes, which no single one can count
         competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
         total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())

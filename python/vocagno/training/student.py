@@ -3,22 +3,23 @@
 B: rows, T: tokens of a row.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vocagno.config import GuidanceConfig, HeadLoss
+from vocagno.config import HeadLoss
+from vocagno.guidance_config import GuidanceConfig, as_naive
+from vocagno.training.distillation import DistillationMetrics, TeacherStates, distillation_loss
 from vocagno.training.guidance import IGNORED, excess_loss
 from vocagno.training.head import head_of, hidden_states, language_head
 from vocagno.training.head_loss import check_head_loss
-from vocagno.training.selective import selective_cross_entropy
+from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
 
-SUMS = ("nll", "kept_nll", "excess", "teacher", "kept")
+SUMS = ("nll", "kept_nll", "excess", "teacher", "kept", "distance", "pairs")
 """What a forward pass sums up, in this order: the student's losses over all predicted tokens and
-over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's; and
-how many tokens were kept."""
+over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's; how
+many tokens were kept; and, of distillation, the distances and of how many tokens they are."""
 
 
 class StudentOutput(NamedTuple):
@@ -61,31 +62,69 @@ class GuidedStudent(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         num_kept: int | None = None,
+        entropy: Tensor | None = None,
+        chunks: Tensor | None = None,
+        chunk_scores: Tensor | None = None,
+        teacher: TeacherStates | None = None,
     ) -> StudentOutput:
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
-            `num_kept`: as `selective_cross_entropy`.
+            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks` and `chunk_scores`: as its
+            `Criteria`. `teacher`: the distributions that `kld` and `uld` need to train.
         """
         guidance = self.guidance
         if teacher_loss is None:
-            guidance = replace(guidance, method="cpt")
+            guidance = as_naive(guidance)
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         states_BTH = hidden_states(
             self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
         # The head's weights are looked up in each pass: wrappers put others in their place.
+        head = head_of(self.model)
+        if guidance.distils:
+            if teacher is None:
+                raise ValueError(f"guidance.method: {guidance.method} needs the teacher's states")
+            loss, of_tokens = distillation_loss(states_BTH, head, labels, teacher, guidance)
+            return _distilled(loss, of_tokens, labels)
         loss, metrics = selective_cross_entropy(
-            states_BTH, head_of(self.model), labels, teacher_loss, guidance,
+            states_BTH, head, labels, teacher_loss, guidance,
+            criteria=Criteria(entropy, chunks, chunk_scores),
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
-        total = loss.detach()
-        if metrics.nll_BT is None:
-            nll_BT, all_nll = torch.full_like(teacher_loss, torch.nan), total
-        else:
-            nll_BT, all_nll = metrics.nll_BT, metrics.nll_BT.sum()
-        excess_BT = excess_loss(nll_BT, teacher_loss).where(labels != IGNORED, torch.nan)
-        teacher_BT = teacher_loss.where(excess_BT.isfinite(), torch.nan)
-        sums = [all_nll, total, excess_BT.nansum(), teacher_BT.nansum(), metrics.weights_BT.sum()]
-        return StudentOutput(loss, torch.stack(sums).double(), nll_BT, metrics.weights_BT)
+        return _selected(loss, metrics, labels, teacher_loss)
+
+
+def _selected(
+    loss: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
+) -> StudentOutput:
+    total = loss.detach()
+    if metrics.nll_BT is None:
+        nll_BT, all_nll = torch.full_like(teacher_loss_BT, torch.nan), total
+    else:
+        nll_BT, all_nll = metrics.nll_BT, metrics.nll_BT.sum()
+    excess_BT = excess_loss(nll_BT, teacher_loss_BT).where(labels_BT != IGNORED, torch.nan)
+    teacher_BT = teacher_loss_BT.where(excess_BT.isfinite(), torch.nan)
+    sums = {
+        "nll": all_nll, "kept_nll": total, "excess": excess_BT.nansum(),
+        "teacher": teacher_BT.nansum(), "kept": metrics.weights_BT.sum(),
+    }  # fmt: skip
+    return StudentOutput(loss, _stacked(sums), nll_BT, metrics.weights_BT)
+
+
+def _distilled(loss: Tensor, metrics: DistillationMetrics, labels_BT: Tensor) -> StudentOutput:
+    nll_BT, distance_BT, has_partner_BT = metrics
+    weights_BT = (labels_BT != IGNORED).float()
+    nll = nll_BT.sum()
+    sums = {
+        "nll": nll, "kept_nll": nll, "kept": weights_BT.sum(), "distance": distance_BT.sum(),
+        "pairs": has_partner_BT.sum(),
+    }  # fmt: skip
+    return StudentOutput(loss, _stacked(sums), nll_BT, weights_BT)
+
+
+def _stacked(sums: dict[str, Tensor]) -> Tensor:
+    """(len(SUMS),) float64, 0 for what is not there."""
+    nothing = torch.zeros_like(sums["nll"])
+    return torch.stack([sums.get(name, nothing).to(nothing) for name in SUMS]).double()

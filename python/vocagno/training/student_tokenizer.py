@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from vocagno.config import ConfigError
+from vocagno.errors import ConfigError
 from vocagno.token_spans import TokenSpans
 
 _USUAL_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>")

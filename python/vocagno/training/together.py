@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vocagno.config import ConfigError
+from vocagno.errors import ConfigError
 
 _PATIENCE = timedelta(days=30)
 """How long the others wait for the first one's word; it may wait for shards of other launches."""

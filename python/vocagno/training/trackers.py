@@ -7,7 +7,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from vocagno.config import Config, ConfigError
+from vocagno.config import Config
+from vocagno.errors import ConfigError
 
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of `metrics.jsonl`."""

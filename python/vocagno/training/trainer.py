@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from vocagno.config import DataConfig, GuidanceConfig, HeadLoss
+from vocagno.config import DataConfig, HeadLoss
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import Row
 from vocagno.score_index import MatchedScores
 from vocagno.training.data import COUNTS, Collator
@@ -27,11 +28,13 @@ class GuidedCollator:
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
-        teacher_loss, (B, T) each; and as integers how many tokens will be kept, and counted."""
+        teacher_loss, (B, T) each; and as integers how many tokens will be kept (None for chunks),
+        and counted."""
         batch = self._collator(list(rows))
         counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
         tensors = {name: value for name, value in batch.tensors.items() if name != "reasons"}
-        return tensors | {"num_kept": counts["kept"], "num_counted": counts[self._counted]}
+        num_kept = counts["kept"] if self._collator.guidance.method != "chunk" else None
+        return tensors | {"num_kept": num_kept, "num_counted": counts[self._counted]}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -58,6 +61,11 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             `guidance.scope: step`, which needs the counts of all processes, and for one process
             with several GPUs.
         """
+        if guidance.distils or guidance.is_random:
+            raise ValueError(
+                f"guidance.method: {guidance.method}: what it needs beside stored scores comes "
+                "with our own loop; use vocagno, rho1, chunk (selected by the teacher) or cpt"
+            )
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
         student = GuidedStudent(model, guidance, head_loss_by)

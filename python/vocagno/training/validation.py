@@ -8,8 +8,9 @@ from accelerate import Accelerator
 
 from vocagno.config import Config
 from vocagno.rows import RowStore
-from vocagno.training.data import COUNTS, Collator, ValidationBatches, WithEmpty, loader
+from vocagno.training.data import COUNTS, Collator, loader
 from vocagno.training.processes import HostSum
+from vocagno.training.row_order import ValidationBatches, WithEmpty
 from vocagno.training.student import SUMS
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from vocagno.config import Config
 from vocagno.errors import GuidanceError
 from vocagno.rows import RowStore
-from vocagno.training.data import MicroBatches
 from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.processes import HostSum
+from vocagno.training.row_order import MicroBatches
 from vocagno.training.selective import gives_sum_alone
 from vocagno.training.student import SUMS
 

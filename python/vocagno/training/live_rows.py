@@ -1,0 +1,91 @@
+"""A teacher with the student's vocabulary, which reads the very rows that the student trains on.
+
+Every predicted token has a loss then, special ones too, and nothing is tokenized again.
+
+B: rows, T: tokens of a row, N = B * T, H: hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocagno.config import Config
+from vocagno.errors import ConfigError
+from vocagno.token_spans import TokenSpans
+from vocagno.training.distillation import TeacherStates
+from vocagno.training.guidance import IGNORED
+from vocagno.training.head import chunked_entropy, chunked_nll, hidden_states
+from vocagno.training.live import LiveText, ReadingTeacher
+from vocagno.training.scorer import Pass
+from vocagno.training.scoring import load_scorer
+
+
+def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
+    """Refuses a teacher whose ids are others; more ids than the student's it may have.
+
+    Raises: ConfigError naming a token that differs.
+    """
+    theirs = teacher.vocabulary()
+    for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
+        if theirs.get(token) != index:
+            found = f"id {theirs[token]}" if token in theirs else "no token"
+            raise ConfigError(
+                f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
+                f"{token!r}, id {index} of {student.name}, is {found} of {teacher.name}; use "
+                "vocagno (or uld), which need no common vocabulary"
+            )
+
+
+class RowTeacher(ReadingTeacher):
+    """Reads rows of ids, for `rho1` and `kld`."""
+
+    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
+        super().__init__(load_scorer(config.teacher, spans, device), device)
+        self.guidance = config.guidance
+        self._rows = max(1, config.teacher.batch_tokens // config.data.seq_len)
+
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """Nothing has to be done ahead."""
+        return []
+
+    @torch.inference_mode()
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """As `ReadingTeacher.guide`."""
+        labels_BT, head = tensors["labels"], self.scorer.head
+        states_BTH = self._states(tensors)
+        partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
+        states_NH = states_BTH.flatten(0, 1)
+        if self.guidance.distils:
+            return {"teacher": TeacherStates(states_NH, head, partner_BT)}
+        is_asked_BT = labels_BT != IGNORED
+        nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
+        nll_BT = nll_N.view(labels_BT.shape)
+        self.note_unscored(is_asked_BT & ~nll_BT.isfinite())
+        given = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
+        if self.guidance.criterion == "excess_and_entropy":
+            given["entropy"] = chunked_entropy(states_NH, head).view(labels_BT.shape)
+        return given
+
+    def _states(self, tensors: dict[str, Tensor]) -> Tensor:
+        """(B, T, H), a few rows at a time."""
+        names = ("attention_mask", "position_ids")
+        parts = [
+            hidden_states(
+                self.scorer.model, tensors["input_ids"][rows],
+                **{name: tensors[name][rows] for name in names if name in tensors},
+            )
+            for rows in _slices(len(tensors["input_ids"]), self._rows)
+        ]  # fmt: skip
+        return torch.cat(parts)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]

@@ -1,0 +1,168 @@
+"""Rows aligned with what the teacher says of their documents, by the mapping of the method.
+
+n: student tokens of all rows, one after the other; M: the teacher's tokens of all their pieces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.alignment import Reason, align, unmapped_reasons
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.reduction import reduce
+from vocagno.rows import Row
+from vocagno.score_index import NOT_SCORED, MatchedScores
+from vocagno.scores import ScoreStore
+from vocagno.training.live import LivePieces
+from vocagno.training.mappings import chunk_maps, identity_map, positional_map, trimmed
+from vocagno.training.reading import ReadTexts
+
+
+class SameRows:
+    """Stands for the losses of a teacher that reads the rows themselves (`live_rows`)."""
+
+
+Scores = MatchedScores | ScoreStore | LivePieces | SameRows
+"""Where the losses of a teacher are, or will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherView:
+    """What the teacher has to say of n tokens, in the order of the rows."""
+
+    loss: NDArray[np.float32]
+    reasons: NDArray[np.uint8]
+    with_text: NDArray[np.bool_]
+    first_only: NDArray[np.bool_]
+    """Mapped to nothing but the first teacher token of the document."""
+    missing: NDArray[np.bool_]
+    """Of a document that is not scored."""
+    mapping: NDArray[np.int32]
+    """(n, 2) rows of the teacher's tokens, by the method."""
+    teacher_spans: NDArray[np.int32]
+    """(M, 2) the teacher's tokens, of all pieces one after the other."""
+    teacher_nll: NDArray[np.float32]
+    """(M,) their losses."""
+    first_row: int = 0
+    """Tokens of the first document before these."""
+    read: ReadTexts | None = None
+    """What a live teacher has to read for the losses."""
+
+
+def teacher_view(
+    rows: Sequence[Row], scores: Scores | None, guidance: GuidanceConfig
+) -> TeacherView:
+    """Losses and reasons of all tokens of all rows.
+
+    Raises: GuidanceError if the method needs a teacher with the student's tokens, and has not.
+    """
+    if scores is None:
+        return _unaligned(rows)
+    if isinstance(scores, SameRows):
+        return _same_rows(rows)
+    return _Pieces(rows, scores, guidance).view()
+
+
+class _Pieces:
+    """The pieces of some rows: parts of documents, which the teacher knows by its own tokens."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        scores: MatchedScores | ScoreStore | LivePieces,
+        guidance: GuidanceConfig,
+    ) -> None:
+        self.guidance = guidance
+        self.student = np.concatenate([row.spans for row in rows])
+        self.num_tokens = np.concatenate([row.num_tokens for row in rows])
+        self.student_cu = _boundaries(self.num_tokens)
+        self.numbers = np.concatenate([row.documents for row in rows]).tolist()
+        first_bytes = np.minimum.reduceat(self.student[:, 0], self.student_cu[:-1]).tolist()
+        end_bytes = np.maximum.reduceat(self.student[:, 1], self.student_cu[:-1]).tolist()
+        self.read = None
+        if isinstance(scores, LivePieces):
+            self.read, documents = scores.read(self.numbers, first_bytes, end_bytes)
+        else:
+            documents = list(map(scores.piece, self.numbers, first_bytes, end_bytes))
+        self.is_missing = np.array([document is NOT_SCORED for document in documents])
+        if guidance.method == "chunk" and self.read is None:  # chunks are of the row's text alone
+            documents = list(map(trimmed, documents, first_bytes, end_bytes))
+        self.documents = documents
+        self.teacher = np.concatenate([document.spans for document in documents])
+        losses = np.concatenate([document.nll for document in documents])
+        self.nll = losses.astype(np.float32)
+        self.teacher_cu = _boundaries(np.array([len(document.nll) for document in documents]))
+        self.row_sizes = [len(row.ids) for row in rows]
+        pieces = _boundaries(np.array([len(row.num_tokens) for row in rows]))
+        self.teacher_row_sizes = np.diff(self.teacher_cu[pieces]).tolist()
+
+    def view(self) -> TeacherView:
+        """Aligns the tokens of both sides."""
+        meeting = self._meeting()
+        cu_seqlens = {
+            "student_cu_seqlens": self.student_cu, "teacher_cu_seqlens": self.teacher_cu
+        }  # fmt: skip
+        reasons = unmapped_reasons(
+            self.student, self.teacher, meeting, losses=self.nll, **cu_seqlens
+        )
+        # Without a BOS a document's first teacher token has no loss: nobody's fault.
+        whole = np.array([document.first_row == 0 for document in self.documents])
+        first_only = meeting[:, 1] == np.repeat(
+            np.where(whole, self.teacher_cu[:-1] + 1, -2), self.num_tokens
+        )
+        mapping = self._mapping(meeting)
+        return TeacherView(
+            reduce(self.nll, mapping, self.guidance.aggregation), reasons,
+            with_text=self.student[:, 0] < self.student[:, 1], first_only=first_only,
+            missing=np.repeat(self.is_missing, self.num_tokens), mapping=mapping,
+            teacher_spans=self.teacher, teacher_nll=self.nll,
+            first_row=self.documents[0].first_row, read=self.read,
+        )  # fmt: skip
+
+    def _meeting(self) -> NDArray[np.int32]:
+        """Which tokens share text, whatever the method makes of it."""
+        cu_seqlens = self.student_cu, self.teacher_cu
+        if self.guidance.method == "rho1":
+            return identity_map(self.student, self.teacher, *cu_seqlens, self.numbers)
+        return align(
+            self.student, self.teacher,
+            student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
+        )  # fmt: skip
+
+    def _mapping(self, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+        guidance = self.guidance
+        if guidance.method == "chunk":
+            return chunk_maps(self.row_sizes, self.teacher_row_sizes, guidance.chunks)
+        if guidance.method == "uld" and guidance.pairing == "positional":
+            return positional_map(self.student, self.teacher, self.student_cu, self.teacher_cu)
+        return meeting
+
+
+def _unaligned(rows: Sequence[Row]) -> TeacherView:
+    """Where there is no teacher, no token has a loss, and none is counted as mapped."""
+    n = sum(len(row.ids) for row in rows)
+    nothing = np.zeros(n, bool)
+    special = np.full(n, Reason.SPECIAL, np.uint8)
+    loss, mapping = np.full(n, np.nan, np.float32), np.full((n, 2), -1, np.int32)
+    spans, nll = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    return TeacherView(loss, special, nothing, nothing, nothing, mapping, spans, nll)
+
+
+def _same_rows(rows: Sequence[Row]) -> TeacherView:
+    """Where the teacher reads the rows as they are, every token has a loss, special ones too."""
+    spans = np.concatenate([row.spans for row in rows])
+    n = len(spans)
+    place = np.arange(n, dtype=np.int32)
+    return TeacherView(
+        loss=np.zeros(n, np.float32), reasons=np.full(n, Reason.MAPPED, np.uint8),
+        with_text=np.ones(n, bool), first_only=np.zeros(n, bool), missing=np.zeros(n, bool),
+        mapping=np.stack([place, place + 1], axis=1), teacher_spans=spans,
+        teacher_nll=np.zeros(n, np.float32),
+    )  # fmt: skip
+
+
+def _boundaries(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
