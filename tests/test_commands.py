@@ -14,7 +14,7 @@ pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
 
 from vocagno.cli import main
-from vocagno.commands import alignment
+from vocagno.commands import texts
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_text_too_long_to_show_or_to_draw(pair, capsys, monkeypatch):
     stdin(monkeypatch, b"a" * 300_000)
     assert main(["align", *pair, "--picture"]) == 2
     assert "the text has 300,000 bytes; at most 200,000 are drawn" in capsys.readouterr().err
-    monkeypatch.setattr(alignment, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(texts, "MOST_BYTES", 1_000)
     stdin(monkeypatch, b"a" * 1_001)
     assert main(["align", *pair, "--json"]) == 2
     assert "standard input: more than 1,000 bytes" in capsys.readouterr().err

@@ -412,9 +412,9 @@ def test_compiled_layers_in_a_whole_run(tmp_path, config, monkeypatch):
 
 BEFORE_ANY_MODEL = [
     (["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
-     "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; use fewer"),
     (["--student.architecture", "null", "--student.model", "{teacher}", "--data.seq_len", "4096"],
-     "data.seq_len: 4096 tokens, but the student reads at most 2048; lower it"),
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; use fewer"),
     (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
     (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
     (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),

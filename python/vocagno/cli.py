@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vocagno._vocagno import SpanError
-from vocagno.commands import alignment, figures, scores, stores
+from vocagno.commands import (
+    alignment,
+    figures,
+    granularity,
+    guidance,
+    scores,
+    stores,
+)
 from vocagno.errors import InputError
 from vocagno.stopping import UNFINISHED, Terminated
 from vocagno.wording import in_columns
@@ -18,7 +25,9 @@ Command = tuple[Callable[[Any], None], Callable[[Any], dict[str, Any] | None]]
 _COMMANDS: dict[str, Command] = {
     "align": (alignment.add_align, alignment.align),
     "overlap": (alignment.add_overlap, alignment.overlap),
+    "granularity": (granularity.add_granularity, granularity.granularity),
     "describe": (alignment.add_describe, alignment.describe),
+    "guidance": (guidance.add_guidance, guidance.guidance),
     "score": (stores.add_score, stores.score),
     "prepare": (stores.add_prepare, stores.prepare),
     "scores info": (scores.add_info, scores.info),
@@ -26,6 +35,7 @@ _COMMANDS: dict[str, Command] = {
     "scores export": (scores.add_export, scores.export),
     "scores import": (scores.add_import, scores.import_),
     "figures run": (figures.add_run, figures.run),
+    "figures overlap": (figures.add_overlap, figures.overlap),
 }
 _GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 """First words that stand for several commands."""

@@ -1,11 +1,13 @@
 """Files that appear whole or not at all, and hashes that name what they were made from."""
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,6 +52,14 @@ def write_json(path: Path, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one."""
     with appearing(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
+    """Writes lines of cells as CSV in UTF-8; None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    with appearing(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def digest(*parts: bytes | str) -> str:

@@ -1,7 +1,5 @@
 """What training runs logged, over the predicted tokens seen so far: losses, selected share."""
 
-import csv
-import io
 import json
 import math
 from bisect import bisect_left
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import InputError
-from vocagno.files import appearing
+from vocagno.files import write_table
 
 METRICS = "metrics.jsonl"
 _QUANTITIES = ("loss", "validation_loss", "kept_fraction")
@@ -127,14 +125,9 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 def write_csv(path: Path, runs: Sequence[Run]) -> None:
     """Writes the points of all runs; a cell is empty where nothing was measured."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("run", *(field.name for field in fields(Point))))
-    for run in runs:
-        for point in run.points:
-            writer.writerow((run.name, *astuple(point)))
-    with appearing(path) as file:
-        file.write(text.getvalue().encode())
+    header = ("run", *(field.name for field in fields(Point)))
+    points = ((run.name, *astuple(point)) for run in runs for point in run.points)
+    write_table(path, [header, *points])
 
 
 def _log(folder: Path) -> Path:

@@ -1,17 +1,13 @@
 """`vocagno align`, `vocagno overlap` and `vocagno describe`: what tokenizers do to text."""
 
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from vocagno.commands.corpora import TOKENIZER, tracked
+from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 from vocagno.wording import in_columns
-
-MOST_BYTES = 20_000_000
-"""Longest text that `align` takes: it keeps every token of it in memory, and prints it."""
-
-_TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
 
 
 def add_align(parser: Any) -> None:
@@ -20,8 +16,7 @@ def add_align(parser: Any) -> None:
     Without --json, --picture and --html: the picture if this is a terminal, else JSON.
     """
     _add_pair(parser)
-    parser.add_argument("text", type=str, nargs="?", help="default: --file, else standard input")
-    parser.add_argument("--file", type=Path, help="UTF-8 text to align; - is standard input")
+    add_text(parser, "align")
     parser.add_argument(
         "--special_tokens", action="store_true", help="with each tokenizer's own BOS and EOS"
     )
@@ -39,11 +34,11 @@ def add_overlap(parser: Any) -> None:
 
 def add_describe(parser: Any) -> None:
     """Says how the spans of a tokenizer come about."""
-    parser.add_argument("tokenizer", type=str, help=_TOKENIZER)
+    parser.add_argument("tokenizer", type=str, help=TOKENIZER)
 
 
 def _add_pair(parser: Any) -> None:
-    parser.add_argument("student", type=str, help=f"the student's: {_TOKENIZER}")
+    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
     parser.add_argument("teacher", type=str, help="the teacher's")
 
 
@@ -55,7 +50,11 @@ def align(options: Any) -> dict[str, Any] | None:
     wanted = [name for name in ("json", "picture", "html") if options[name]]
     if len(wanted) > 1:
         raise InputError(f"--{' and --'.join(wanted)}: choose one")
-    text = _text(options)
+    text = given_text(
+        options,
+        "`align` shows one text. For a corpus there is `vocagno overlap`, for the mapping alone "
+        "vocagno.align in Python",
+    )
     student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
     aligned = align_text(student, teacher, text, special_tokens=options.special_tokens)
     if options.html:
@@ -71,38 +70,6 @@ def align(options: Any) -> dict[str, Any] | None:
     return aligned.as_dict()
 
 
-def _text(options: Any) -> str:
-    if options.text is not None:
-        if options.file is not None:
-            raise InputError("--file: there is a text on the command line already")
-        where = "text"
-        data: bytes = options.text.encode("utf-8", "surrogateescape")
-    elif options.file is not None and str(options.file) != "-":
-        with options.file.open("rb") as file:
-            data, where = _limited(file), str(options.file)
-    else:
-        if sys.stdin.isatty():
-            print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
-        data, where = _limited(sys.stdin.buffer), "standard input"
-    if len(data) > MOST_BYTES:
-        raise InputError(
-            f"{where}: more than {MOST_BYTES:,} bytes; `align` shows one text. For a corpus there "
-            "is `vocagno overlap`, for the mapping alone vocagno.align in Python"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where}: not UTF-8 at byte {error.start} (0x{data[error.start]:02X}); convert it, "
-            "for example with iconv"
-        ) from error
-
-
-def _limited(file: Any) -> bytes:
-    data: bytes = file.read(MOST_BYTES + 1)
-    return data
-
-
 def overlap(options: Any) -> dict[str, Any] | None:
     """Counts; gives them as data, or prints them in words."""
     from vocagno.metrics import alignment_rates, vocabulary_overlap
@@ -114,7 +81,7 @@ def overlap(options: Any) -> dict[str, Any] | None:
     if options.corpus is not None:
         from vocagno.corpus import read_batches
 
-        rates = alignment_rates(student, teacher, _tracked(read_batches(options.corpus)))
+        rates = alignment_rates(student, teacher, tracked(read_batches(options.corpus), "aligning"))
     if options.json:
         return {
             "student": student.name,
@@ -125,22 +92,6 @@ def overlap(options: Any) -> dict[str, Any] | None:
     counted = {} if rates is None else _corpus_rows(rates)
     print(in_columns(_vocabulary_rows(shared) | counted))
     return None
-
-
-def _tracked(batches: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Shows on a terminal how many documents were counted."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} documents")
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("aligning", total=None)
-        for texts in batches:
-            yield texts
-            bar.advance(task, len(texts))
 
 
 def _vocabulary_rows(shared: Any) -> dict[str, str]:

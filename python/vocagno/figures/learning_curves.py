@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from vocagno.figures.style import count_tokens, line_style, tidy
+from vocagno.figures.style import count_tokens, line_style, plain, tidy
 from vocagno.learning_curves import Run
 
 _MARKED: dict[str, Any] = {"markersize": 5, "zorder": 3}
@@ -68,6 +68,4 @@ def _name_lines(losses: Axes, drawn: Sequence[Line2D], names: Sequence[str]) -> 
 
 
 def _label(name: str) -> str:
-    """A name as it is: matplotlib takes $ for mathematics, and hides what begins with a `_`."""
-    label = "\n".join(wrap(name, _LETTERS - 10)).replace("$", r"\$")
-    return f" {label}" if label.startswith("_") else label
+    return plain("\n".join(wrap(name, _LETTERS - 10)))

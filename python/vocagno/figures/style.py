@@ -29,6 +29,12 @@ def line_style(index: int) -> dict[str, Any]:
     }
 
 
+def plain(name: str) -> str:
+    """A name as it is: matplotlib takes $ for mathematics, and hides what begins with a `_`."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
+
+
 def tidy(axes: "Axes") -> None:
     """A faint grid, and no frame above and on the right."""
     axes.grid(color="#DDDDDD", linewidth=0.6)

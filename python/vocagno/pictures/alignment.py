@@ -122,11 +122,11 @@ def _chip(passage: Passage, side: str, row: int, label: str, place: str) -> str:
             kind += " unmapped"
     return (
         f'<span class="{kind}" data-{side}={row} style="{place}" title="{title}">'
-        f"<bdo dir=ltr>{_columns(label)}</bdo></span>"
+        f"<bdo dir=ltr>{in_columns(label)}</bdo></span>"
     )
 
 
-def _columns(label: str) -> str:
+def in_columns(label: str) -> str:
     """Text for HTML in which a wide character takes two columns whatever the font makes of it."""
     return "".join(
         f"<span class=wide>{character}</span>"

@@ -20,7 +20,7 @@ def choice_html(passage: Passage) -> str:
         if passage.mapping[row][0] < 0:
             kind += " unmapped"
         if kind == "kept" and token.excess is not None:
-            kind += f" level{sum(token.excess >= nats for nats in INTENSITY_NATS)}"
+            kind += f" {shade(token.excess)}"
         surface = html.escape(token_label(data, token.start, token.end, token.text)).replace(
             "␣", "<i>␣</i><wbr>"
         )
@@ -33,3 +33,8 @@ def choice_html(passage: Passage) -> str:
         if token.end > token.start and data[token.end - 1] == ord("\n"):
             spans.append("<br>")
     return f"<p class=choice>{''.join(spans)}</p>"
+
+
+def shade(excess: float) -> str:
+    """The class that says how deep a kept token of such an excess loss is marked."""
+    return f"level{sum(excess >= nats for nats in INTENSITY_NATS)}"

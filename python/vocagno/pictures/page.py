@@ -29,22 +29,38 @@ def render_page(
             tokens.
         introduction: a sentence or two of plain text under the title.
     """
+    sections = [_legend(passages), *map(_passage, passages)]
+    return whole_page(title, introduction, summary_rows, sections)
+
+
+def whole_page(
+    title: str,
+    introduction: str,
+    summary_rows: Sequence[Mapping[str, str]],
+    sections: Sequence[str],
+    style: str = "",
+) -> str:
+    """A page of these sections, which are HTML already, under a heading.
+
+    Args:
+        title, introduction, summary_rows: as of `render_page`.
+        style: CSS of the sections' own.
+    """
     parts = [
-        f"<header><h1>{_escape(title)}</h1>",
-        f"<p class=lead>{_escape(introduction)}</p>" if introduction else "",
+        f"<header><h1>{escaped(title)}</h1>",
+        f"<p class=lead>{escaped(introduction)}</p>" if introduction else "",
         "</header>",
         _summary(summary_rows),
-        _legend(passages),
-        *map(_passage, passages),
+        *sections,
     ]
     body = "\n".join(filter(None, parts))
-    return _PAGE.format(title=_escape(title), style=_STYLE, body=body)
+    return _PAGE.format(title=escaped(title), style=STYLE + style, body=body)
 
 
 def render_fragment(passage: Passage) -> str:
     """One passage for a page that is not ours (a notebook): its style reaches nothing else."""
     return (
-        f"<div class=vocagno><style>{_STYLE}</style>{_passage(passage)}"
+        f"<div class=vocagno><style>{STYLE}</style>{_passage(passage)}"
         f"<details><summary>How to read this</summary>{_legend([passage])}</details></div>"
     )
 
@@ -58,13 +74,13 @@ def _summary(rows: Sequence[Mapping[str, str]]) -> str:
     if not rows:
         return ""
     columns = list(rows[0])
-    head = "".join(f"<th scope=col>{_escape(name)}</th>" for name in columns)
+    head = "".join(f"<th scope=col>{escaped(name)}</th>" for name in columns)
     body = "".join(
         "<tr>"
         + "".join(
-            f"<th scope=row>{_escape(row.get(name, ''))}</th>"
+            f"<th scope=row>{escaped(row.get(name, ''))}</th>"
             if i == 0
-            else f"<td>{_escape(row.get(name, ''))}</td>"
+            else f"<td>{escaped(row.get(name, ''))}</td>"
             for i, name in enumerate(columns)
         )
         + "</tr>"
@@ -81,7 +97,7 @@ def _passage(passage: Passage) -> str:
         f"{len(passage.data)} bytes · {len(passage.student)} student tokens · "
         f"{len(passage.teacher)} teacher tokens"
     )
-    heading = f"<h2>{_escape(passage.title)}</h2>"
+    heading = f"<h2>{escaped(passage.title)}</h2>"
     if not passage.has_losses:
         return f"<section>{heading}<p class=counts>{counts}</p>{alignment_html(passage)}</section>"
     kept = sum(token.weight > 0 for token in passage.student)
@@ -92,7 +108,7 @@ def _passage(passage: Passage) -> str:
     )
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Plain words for HTML; hidden characters made visible, blanks and line breaks left alone."""
     return html.escape("".join(c if c in " \n" else visible_character(c) for c in text))
 
@@ -129,7 +145,7 @@ with.</li>
 </ul>
 </div>"""
 
-_STYLE = """
+STYLE = """
 .vocagno{
 &{color-scheme:light dark;--page:#fbfaf7;--card:#fff;--ink:#1d2329;--soft:#5c6670;
 --faint:#6b747d;--line:#dfdcd3;

@@ -59,23 +59,23 @@ def terminal_lines(passage: Passage, width: int) -> Iterator[Text]:
 def _cells(passage: Passage, room: int) -> Iterator[_Cell]:
     for group in groups(passage):
         for row in group.student_before:
-            yield _Cell([_label(passage, passage.student[row], room)], [], [False])
+            yield _Cell([short_label(passage, passage.student[row], room)], [], [False])
         for row in group.teacher_before:
-            yield _Cell([], [_label(passage, passage.teacher[row], room)], [])
+            yield _Cell([], [short_label(passage, passage.teacher[row], room)], [])
         if group.end > group.start:
             yield _cell(passage, group, room)
 
 
 def _cell(passage: Passage, group: Group, room: int) -> _Cell:
     return _Cell(
-        [_label(passage, passage.student[row], room) for row in group.student],
-        [_label(passage, passage.teacher[row], room) for row in group.teacher],
+        [short_label(passage, passage.student[row], room) for row in group.student],
+        [short_label(passage, passage.teacher[row], room) for row in group.teacher],
         [passage.mapping[row][0] >= 0 for row in group.student],
         passage.data[group.end - 1] == ord("\n"),
     )
 
 
-def _label(passage: Passage, token: StudentToken | TeacherToken, room: int) -> str:
+def short_label(passage: Passage, token: StudentToken | TeacherToken, room: int) -> str:
     """A token's signs; the middle of one that takes more than half a line is counted, not shown."""
     label = token_label(passage.data, token.start, token.end, token.text)
     most = room // 2

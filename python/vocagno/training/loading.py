@@ -194,7 +194,7 @@ def check_positions(settings: Any, length: int, option: str, role: str) -> None:
     limit = getattr(settings.get_text_config(), "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ConfigError(
-            f"{option}: {length} tokens, but the {role} reads at most {limit}; lower it"
+            f"{option}: {length} tokens, but the {role} reads at most {limit}; use fewer"
         )
 
 

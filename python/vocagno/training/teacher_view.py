@@ -5,7 +5,7 @@ n: student tokens of all rows, one after the other; M: the teacher's tokens of a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,25 @@ from vocagno.alignment import Reason, align, unmapped_reasons
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.reduction import reduce
 from vocagno.rows import Row
-from vocagno.score_index import NOT_SCORED, MatchedScores
-from vocagno.scores import ScoreStore
+from vocagno.score_index import NOT_SCORED
+from vocagno.scores import DocumentScores
 from vocagno.training.live import LivePieces
 from vocagno.training.mappings import chunk_maps, identity_map, positional_map, trimmed
 from vocagno.training.reading import ReadTexts
+
+
+class StoredScores(Protocol):
+    """Losses that are known already: `MatchedScores`, a `ScoreStore`, or whatever gives pieces."""
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """As `ScoreStore.piece`."""
 
 
 class SameRows:
     """Stands for the losses of a teacher that reads the rows themselves (`live_rows`)."""
 
 
-Scores = MatchedScores | ScoreStore | LivePieces | SameRows
+Scores = StoredScores | LivePieces | SameRows
 """Where the losses of a teacher are, or will be."""
 
 
@@ -72,7 +79,7 @@ class _Pieces:
     def __init__(
         self,
         rows: Sequence[Row],
-        scores: MatchedScores | ScoreStore | LivePieces,
+        scores: StoredScores | LivePieces,
         guidance: GuidanceConfig,
     ) -> None:
         self.guidance = guidance

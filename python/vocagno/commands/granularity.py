@@ -1,0 +1,108 @@
+"""`vocagno granularity`: equal chunks of two token sequences against tokens that are aligned."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocagno.commands.corpora import TOKENIZER, first_documents, short_names, tracked
+from vocagno.errors import InputError
+from vocagno.wording import in_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vocagno.granularity import Granularity
+
+_SHARES = (("IoU", "iou"), ("IoS", "ios"))
+
+
+def add_granularity(parser: Any) -> None:
+    """Measures how well chunks of student and teacher meet, from coarse to fine, and tokens.
+
+    The paper's Fig. 3: mean IoU and IoS in characters, over sequences of the corpus.
+    """
+    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
+    parser.add_argument("corpus", type=Path, help="JSON Lines with a `text` (.gz too), or a folder")
+    parser.add_argument(
+        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="tokenizers"
+    )
+    parser.add_argument("--seq_len", type=int, default=2_048, help="student tokens of a sequence")
+    parser.add_argument("--limit", type=int, help="documents to read; default: all")
+    parser.add_argument(
+        "--out", type=Path, help="draw it into this .svg or .png; the numbers go beside it, as .csv"
+    )
+
+
+def granularity(options: Any) -> dict[str, Any] | None:
+    """Measures; draws if told to; gives the levels as data, or prints them as tables."""
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"--limit: expected at least 1 document, got {options.limit}")
+    if options.seq_len < 1:
+        raise InputError(f"--seq_len: expected at least 1 token, got {options.seq_len}")
+    if options.out is not None:
+        from vocagno.figures.style import check_format
+
+        check_format(options.out, "--out")
+    found = _measured(options)
+    files = [] if options.out is None else _drawn(options.out, found)
+    if options.json:
+        return {"files": [str(file) for file in files], "teachers": [g.as_dict() for g in found]}
+    print(_tables(found))
+    print(_facts(found[0]), *files, sep="\n", file=sys.stderr)
+    return None
+
+
+def _measured(options: Any) -> "list[Granularity]":
+    from vocagno.corpus import read_batches
+    from vocagno.granularity import granularity as measure
+    from vocagno.token_spans import TokenSpans
+
+    names = short_names(options.teachers, "--teachers")
+    student = TokenSpans.from_pretrained(options.student)
+    (student_name,) = short_names([options.student], "student")
+    teachers = [TokenSpans.from_pretrained(teacher) for teacher in options.teachers]
+    found = []
+    for name, teacher in zip(names, teachers, strict=True):
+        batches = first_documents(read_batches(options.corpus), options.limit)
+        batches = tracked(batches, f"{student_name} and {name}:")
+        one = measure(student, teacher, batches, seq_len=options.seq_len)
+        found.append(replace(one, student=student_name, teacher=name))
+    return found
+
+
+def _drawn(out: Path, found: "Sequence[Granularity]") -> list[Path]:
+    from vocagno.figures.granularity import draw_granularity
+    from vocagno.figures.style import save
+    from vocagno.granularity import write_csv
+
+    data = out.with_suffix(".csv")
+    save(draw_granularity(found), out)
+    write_csv(data, found)
+    return [out, data]
+
+
+def _tables(found: "Sequence[Granularity]") -> str:
+    """IoU, then IoS; a line a granularity, a column a teacher."""
+    return "\n\n".join(_table(found, title, share) for title, share in _SHARES)
+
+
+def _table(found: "Sequence[Granularity]", title: str, share: str) -> str:
+    header = [title, *(one.teacher for one in found)]
+    lines = [
+        [_named(levels[0].chunks), *(f"{getattr(level, share):.2%}" for level in levels)]
+        for levels in zip(*(one.levels for one in found), strict=True)
+    ]
+    return in_table([header, *lines])
+
+
+def _named(chunks: int | None) -> str:
+    return "tokens" if chunks is None else f"{chunks:,} chunk{'s'[: chunks != 1]}"
+
+
+def _facts(one: "Granularity") -> str:
+    return (
+        f"means in characters over {one.sequences:,} sequences of {one.seq_len:,} tokens of "
+        f"{one.student} ({one.documents:,} documents; {one.left_out_tokens:,} tokens at the end "
+        "are left out)"
+    )

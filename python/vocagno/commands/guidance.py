@@ -1,0 +1,84 @@
+"""`vocagno guidance`: what a teacher chooses of one text."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from vocagno.commands.texts import add_text, given_text
+from vocagno.errors import InputError
+
+_MODEL = "folder or hub name of a causal language model"
+
+
+def add_guidance(parser: Any) -> None:
+    """Shows which tokens of a text the teacher has the student learn, and why.
+
+    A table, or a page, or the numbers. The text is ranked by itself, as a row of its own.
+    """
+    from vocagno.config import TeacherConfig
+    from vocagno.guidance_config import GuidanceConfig
+
+    parser.add_argument("student", type=str, help=_MODEL)
+    parser.add_argument("teacher", type=str, help=_MODEL)
+    add_text(parser, "show")
+    parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
+    parser.add_argument("--out", type=Path, help="write the numbers into this .csv file")
+    _add_fields(parser, GuidanceConfig, ("top_fraction", "aggregation", "unmapped"))
+    parser.add_argument("--student_tokenizer", type=str, help="default: that of the student")
+    parser.add_argument("--eos", type=str, help="token after the text; default: the tokenizer's")
+    parser.add_argument("--gguf", type=str, help="name of a GGUF file in the teacher's folder")
+    parser.add_argument("--teacher_tokenizer", type=str, help="default: that of the teacher")
+    _add_fields(parser, TeacherConfig, ("bos", "context", "min_context", "dtype"))
+
+
+def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
+    """Options that are fields of a configuration, with their types, defaults and words."""
+    others = set(config.__dataclass_fields__) - set(wanted)
+    parser.add_class_arguments(config, skip=others)
+
+
+def guidance(options: Any) -> dict[str, Any] | None:
+    """Writes page and numbers, and gives the guidance as data or prints it as a table."""
+    from vocagno.config import StudentConfig, TeacherConfig
+    from vocagno.guidance_config import GuidanceConfig
+
+    if options.out is not None and options.out.suffix != ".csv":
+        raise InputError(f"--out: the numbers are written as .csv, got {options.out}")
+    student = StudentConfig(
+        model=options.student, tokenizer=options.student_tokenizer, eos=options.eos
+    )
+    teacher = TeacherConfig(
+        model=options.teacher, gguf_file=options.gguf, tokenizer=options.teacher_tokenizer,
+        bos=options.bos, context=options.context, min_context=options.min_context,
+        dtype=options.dtype,
+    )  # fmt: skip
+    rule = GuidanceConfig(
+        top_fraction=options.top_fraction, aggregation=options.aggregation,
+        unmapped=options.unmapped,
+    )  # fmt: skip
+    text = given_text(options, "`guidance` shows one text; give a part of it")
+
+    from vocagno.training.guiding import guide_text
+
+    return _shown(guide_text(student, teacher, text, rule), options)
+
+
+def _shown(guided: Any, options: Any) -> dict[str, Any] | None:
+    from vocagno.files import appearing
+
+    files = []
+    for path, made in ((options.html, guided.html), (options.out, guided.csv)):
+        if path is not None:
+            with appearing(path) as file:
+                file.write(made().encode())
+            files.append(path)
+    if options.json:
+        data: dict[str, Any] = guided.as_dict()
+        return data
+    if files:
+        print(guided.summary(), *files, sep="\n", file=sys.stderr)
+        return None
+    from rich.console import Console
+
+    Console(highlight=False).print(guided)
+    return None

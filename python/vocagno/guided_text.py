@@ -1,0 +1,186 @@
+"""What a teacher chooses of one text, as data, as a page, in a terminal and in a notebook."""
+
+import csv
+import html
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.pictures.guidance_page import guidance_fragment, guidance_page
+from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
+from vocagno.pictures.verdicts import Verdict, percent, verdicts
+
+CSV_COLUMNS = (
+    "row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop",
+    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "kept", "why", "lacks",
+)  # fmt: skip
+"""Of `GuidedText.csv`: a line a student token; teacher tokens and their losses as JSON lists, a
+cell empty where there is no value."""
+
+
+@dataclass(frozen=True)
+class GuidedText:
+    """The result of `guide_text`. In a notebook it shows itself as a picture."""
+
+    student: str
+    """Where the student comes from."""
+    teacher: str
+    guidance: GuidanceConfig
+    passage: Passage
+    """Text, tokens of both sides with losses and weights, and the mapping."""
+
+    @cached_property
+    def verdicts(self) -> Sequence[Verdict]:
+        """Why each student token is kept or dropped."""
+        return verdicts(self.passage, self.guidance)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Student tokens: those predicted, kept, in competition, and of each kind of verdict."""
+        found = self.verdicts
+        counted = Counter(verdict.why for verdict in found)
+        return {
+            "tokens": len(found),
+            "predicted": len(found) - counted["not predicted"],
+            "kept": sum(verdict.kept for verdict in found),
+            "competing": sum(verdict.competed for verdict in found),
+            **{why: counted[why] for why in ("top", "below", "included", "excluded")},
+        }
+
+    @property
+    def threshold(self) -> float | None:
+        """The least excess loss, in nats, of a kept token that competed and has a teacher loss."""
+        rows = zip(self.passage.student, self.verdicts, strict=True)
+        excesses = [token.excess for token, verdict in rows if verdict.why == "top"]
+        return min((excess for excess in excesses if excess is not None), default=None)
+
+    def summary(self) -> str:
+        """The counts in words."""
+        counts, threshold = self.counts, self.threshold
+        found = (
+            f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
+            f"{counts['competing']:,} compete, of which {counts['top']:,} have the largest excess "
+            f"losses (the top {percent(self.guidance)}"
+            + ("" if threshold is None else f", from {threshold:+.3f} nats on")
+            + ")"
+        )
+        for policy in ("included", "excluded"):
+            if number := counts[policy]:
+                found += f"; {number:,} without a teacher loss {_be(number)} {policy}"
+        return found + "."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it; spans in bytes, losses in nats, `teacher` a half-open range
+        of rows of the teacher's tokens."""
+        passage = self.passage
+        return {
+            "text": passage.text,
+            "student": self.student,
+            "teacher": self.teacher,
+            "guidance": {
+                name: getattr(self.guidance, name)
+                for name in ("top_fraction", "aggregation", "unmapped")
+            },
+            "counts": self.counts,
+            "threshold": self.threshold,
+            "tokens": [self._as_dict(row) for row in range(len(passage.student))],
+            "teacher_tokens": [
+                {
+                    "token": token.text,
+                    "id": token.id,
+                    "start": token.start,
+                    "end": token.end,
+                    "loss": token.nll,
+                }
+                for token in passage.teacher
+            ],
+        }
+
+    def _as_dict(self, row: int) -> dict[str, Any]:
+        token, verdict = self.passage.student[row], self.verdicts[row]
+        first, stop = self.passage.mapping[row]
+        return {
+            "token": token.text,
+            "id": token.id,
+            "start": token.start,
+            "end": token.end,
+            "student_loss": token.nll,
+            "teacher": [first, stop] if first >= 0 else None,
+            "teacher_loss": token.teacher_loss,
+            "excess": token.excess,
+            "kept": verdict.kept,
+            "why": verdict.why,
+            "lacks": verdict.lacks,
+        }
+
+    def csv(self) -> str:
+        """A line for each student token under `CSV_COLUMNS`."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for row in range(len(self.passage.student)):
+            cells = self._as_dict(row) | {"row": row, "kept": int(self.verdicts[row].kept)}
+            cells |= self._teacher_cells(row)
+            writer.writerow([cells.get(name) for name in CSV_COLUMNS])
+        return text.getvalue()
+
+    def _teacher_cells(self, row: int) -> dict[str, Any]:
+        first, stop = self.passage.mapping[row]
+        if first < 0:
+            return {}
+        tokens = self.passage.teacher[first:stop]
+        return {
+            "teacher_first": first,
+            "teacher_stop": stop,
+            "teacher_tokens": json.dumps([token.text for token in tokens], ensure_ascii=False),
+            "teacher_losses": json.dumps([token.nll for token in tokens]),
+        }
+
+    def html(self) -> str:
+        """A self-contained page."""
+        return guidance_page(
+            self.passage,
+            self.guidance,
+            introduction=self.summary(),
+            summary_rows=[
+                _summary_row("student", self.student, self.passage.student),
+                _summary_row("teacher", self.teacher, self.passage.teacher),
+            ],
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.summary())}</p>" + guidance_fragment(
+            self.passage, self.guidance
+        )
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """`rich.print(guided)` draws the table for terminals."""
+        from rich.text import Text
+
+        from vocagno.pictures.guidance_terminal import LEGEND, guidance_table
+
+        yield guidance_table(self.passage, self.guidance, options.max_width)
+        yield Text()
+        yield Text(LEGEND, "dim")
+        yield Text(self.summary())
+
+    def __repr__(self) -> str:
+        return f"GuidedText({self.passage.text[:40]!r}: {self.summary()})"
+
+
+def _summary_row(
+    side: str, name: str, tokens: Sequence[StudentToken] | Sequence[TeacherToken]
+) -> dict[str, str]:
+    losses = [token.nll for token in tokens if token.nll is not None]
+    mean = f"{fmean(losses):.3f}" if losses else "none"
+    return {"": side, "model": name, "tokens": f"{len(tokens):,}", "mean loss": f"{mean} nats"}
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"

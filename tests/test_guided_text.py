@@ -1,0 +1,313 @@
+"""What a teacher chooses of one text: equal to the definitions, and shown in every form."""
+
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("jsonargparse")
+pytest.importorskip("rich")
+
+import oracle
+from conftest import TEXTS, tiny_llama, write_corpus
+from test_pictures import Balanced, passage
+from vocagno import TokenSpans
+from vocagno.cli import main
+from vocagno.config import DataConfig, StudentConfig, TeacherConfig
+from vocagno.corpus import scan
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.guided_text import CSV_COLUMNS
+from vocagno.pictures.guidance_terminal import guidance_table
+from vocagno.training.data import COUNTS, Collator
+from vocagno.training.guiding import guide_text
+from vocagno.training.loading import load_student
+from vocagno.training.materials import cached_scores
+from vocagno.training.preparing import prepared_rows
+from vocagno.training.student import GuidedStudent
+from vocagno.training.student_tokenizer import student_tokenizer
+
+TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
+NAMED = "tokens", "teacher_tokens"
+
+
+@pytest.fixture(scope="session")
+def student_model(tokenizers, tmp_path_factory):
+    """A folder with a tiny random Llama of 128 positions and the llama-like tokenizer, with BOS."""
+    folder = tmp_path_factory.mktemp("student")
+    size = tokenizers["llama"].get_vocab_size()
+    tiny_llama(size, max_position_embeddings=128).save_pretrained(folder)
+    tokenizers["llama"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def guide(student_model, teacher_model):
+    def guided(text=TEXT, *, bos=None, **options):
+        teacher = TeacherConfig(model=str(teacher_model), bos=bos)
+        student = StudentConfig(model=str(student_model))
+        return guide_text(student, teacher, text, GuidanceConfig(**options))
+
+    return guided
+
+
+def plain_losses(folder, ids):
+    """(n,) by the logits of the whole model; NaN for the first token."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0, :-1]
+    nll = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+    return np.array([np.nan, *nll.tolist()], np.float32)
+
+
+def plain(student_model, teacher_model, how):
+    """Losses of both sides, the mapping, and the aggregated losses, from the definitions."""
+    student, teacher = (TokenSpans(path).encode([TEXT]) for path in (student_model, teacher_model))
+    ids = [1, *student.ids.tolist(), 2]
+    spans = np.concatenate([[[0, 0]], student.spans, [[0, 0]]])
+    teacher_nll = plain_losses(teacher_model, teacher.ids.tolist()).astype(np.float16)
+    mapping = oracle.align(spans, teacher.spans)
+    aggregated = oracle.reduce(teacher_nll.astype(np.float32), mapping, how)
+    return plain_losses(student_model, ids), teacher_nll, mapping, aggregated
+
+
+def found(guided, name):
+    """(n,) numbers of the student's tokens, NaN where there is none."""
+    values = (token[name] for token in guided.as_dict()["tokens"])
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
+def test_numbers_are_those_of_plain_torch(guide, student_model, teacher_model, how):
+    guided = guide(aggregation=how)
+    nll, teacher_nll, mapping, aggregated = plain(student_model, teacher_model, how)
+    np.testing.assert_allclose(found(guided, "student_loss"), nll, atol=1e-5)
+    np.testing.assert_allclose(found(guided, "teacher_loss"), aggregated, atol=1e-5)
+    np.testing.assert_allclose(found(guided, "excess"), nll - aggregated, atol=2e-5)
+    given = [token["teacher"] or [-1, -1] for token in guided.as_dict()["tokens"]]
+    assert given == mapping.tolist()
+    losses = [token["loss"] for token in guided.as_dict()["teacher_tokens"]]
+    np.testing.assert_allclose(np.array(losses, float), teacher_nll, atol=1e-3)
+
+
+@pytest.mark.parametrize("top_fraction", [0.05, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+def test_the_choice_is_that_of_the_definition(
+    guide, student_model, teacher_model, top_fraction, unmapped
+):
+    guided = guide(top_fraction=top_fraction, unmapped=unmapped)
+    nll, _, _, aggregated = plain(student_model, teacher_model, "max")
+    wanted = oracle.weights(
+        nll[1:], aggregated[1:], np.ones(len(nll) - 1, bool), top_fraction, unmapped
+    )
+    assert found(guided, "kept").tolist() == [0, *wanted]
+    counts = guided.counts
+    assert counts["top"] == math.ceil(round(top_fraction * counts["competing"], 9))
+    assert counts["kept"] == counts["top"] + counts["included"]
+    assert counts["predicted"] == counts["competing"] + counts["included"] + counts["excluded"]
+
+
+def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher_model, tmp_path):
+    corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [TEXT])), tmp_path)
+    cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
+    teacher = TeacherConfig(model=str(teacher_model))
+    scores, _ = cached_scores(teacher, corpus, tmp_path, cpu, show_progress=False)
+    rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
+    guidance = GuidanceConfig()
+    batch = Collator(scores, guidance, DataConfig(train="", seq_len=100))([rows[0]])
+    model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
+    output = GuidedStudent(model, guidance)(**batch.to(cpu))
+    guided = guide()
+    count = guided.counts["predicted"]
+    assert found(guided, "kept")[1:].tolist() == output.weights_BT[0, :count].tolist()
+    assert guided.counts["kept"] == batch.counts[COUNTS.index("kept")]
+
+
+def test_why_is_said_of_each_kind_of_token(guide):
+    """`<s>` is first; the teacher has no BOS, hence no loss for its first token; `</s>` is last."""
+
+    def whys(**options):
+        tokens = guide("The sum of 17", **options).as_dict()["tokens"]
+        return {token["token"]: (token["kept"], token["why"], token["lacks"]) for token in tokens}
+
+    for policy, kept in (("include", True), ("exclude", False)):
+        said = whys(unmapped=policy)
+        assert said["<s>"] == (False, "not predicted", None)
+        assert said["▁The"] == (kept, f"{policy}d", "unscored")
+        assert said["</s>"] == (kept, f"{policy}d", "special")
+        assert {(True, "top", None), (False, "below", None)} <= set(said.values())
+    ranked = whys(unmapped="mean")
+    assert ranked["</s>"][1:] in (("top", "special"), ("below", "special"))
+    assert whys(bos="<|endoftext|>")["▁The"][2] is None
+
+
+def test_words_name_outcome_and_cause(guide):
+    for policy, outcome in (("include", "kept"), ("exclude", "dropped")):
+        guided = guide("The sum", unmapped=policy)
+        words = [verdict.words(guided.guidance) for verdict in guided.verdicts]
+        assert words[0] == "not predicted: nothing stands before it"
+        assert words[-1] == f"{outcome}: it covers no text, and such tokens are {policy}d"
+    mean = guide("The sum", unmapped="mean", top_fraction=1.0)
+    assert mean.verdicts[-1].words(mean.guidance) == (
+        "kept: it covers no text; with the mean teacher loss instead, among the top 100 % by "
+        "excess loss"
+    )
+
+
+def test_the_threshold_parts_kept_from_dropped(guide):
+    guided = guide()
+    rows = [token for token in guided.as_dict()["tokens"] if token["why"] in ("top", "below")]
+    kept = [token["excess"] for token in rows if token["kept"]]
+    assert guided.threshold == min(kept)
+    assert max(token["excess"] for token in rows if not token["kept"]) <= guided.threshold
+
+
+def test_csv_holds_every_token(guide):
+    guided = guide()
+    lines = list(csv.DictReader(io.StringIO(guided.csv())))
+    assert tuple(lines[0]) == CSV_COLUMNS
+    data = guided.as_dict()
+    assert [line["token"] for line in lines] == [token["token"] for token in data["tokens"]]
+    for line, token in zip(lines, data["tokens"], strict=True):
+        assert line["excess"] == ("" if token["excess"] is None else str(token["excess"]))
+        assert line["kept"] == str(int(token["kept"]))
+        if token["teacher"] is None:
+            assert line["teacher_tokens"] == line["teacher_first"] == ""
+            continue
+        mapped = data["teacher_tokens"][slice(*token["teacher"])]
+        assert json.loads(line["teacher_tokens"]) == [other["token"] for other in mapped]
+        assert json.loads(line["teacher_losses"]) == [other["loss"] for other in mapped]
+
+
+class Closed(Balanced):
+    """A line of an SVG closes itself."""
+
+    def handle_startendtag(self, tag, attrs):
+        assert tag == "line"
+
+
+@pytest.mark.parametrize("text", [TEXT, "x", " \n", "日本語 e\u0301", "\u202e<s>a"])
+def test_the_page_draws_each_token_and_each_link_once(guide, text):
+    guided = guide(text)
+    page = guided.html()
+    parser = Closed()
+    parser.feed(page)
+    assert not parser.open
+    assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", page)
+    data = guided.as_dict()
+    for side, name in zip(("student", "teacher"), NAMED, strict=True):
+        rows = [int(row) for row in re.findall(rf"data-{side}=(\d+)", page)]
+        assert sorted(rows) == list(range(len(data[name])))
+    for kind, kept in (("on", True), ("off", False)):
+        links = [token["teacher"] for token in data["tokens"] if token["kept"] is kept]
+        number = sum(stop - first for first, stop in filter(None, links))
+        assert page.count(f"<line class={kind} ") == number
+    assert "<b>&" not in page
+    assert page.count("<tr class=o") == len(data["tokens"])
+
+
+def test_it_shows_itself_in_a_notebook(guide):
+    guided = guide()
+    shown = guided._repr_html_()
+    assert "data-student=0" in shown
+    assert "<html" not in shown
+    assert "tokens are kept" in repr(guided)
+
+
+@pytest.mark.parametrize("width", [44, 70, 80, 120])
+def test_the_table_fits_the_terminal(guide, width):
+    from rich.console import Console
+
+    guided = guide()
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(guided)
+    drawn = console.file.getvalue()
+    lines = drawn.split("● ━ kept")[0].splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
+    data = guided.as_dict()
+    assert sum("●" in line for line in lines) == guided.counts["kept"]
+    assert sum("○" in line for line in lines) + 1 == len(data["tokens"]) - guided.counts["kept"]
+    for token in data["tokens"]:
+        if token["excess"] is not None:
+            assert f"{token['excess']:+.2f}" in drawn
+
+
+def test_long_tokens_are_shortened_in_the_table():
+    from rich.console import Console
+
+    drawn = passage("a" * 300, [(0, 300)], [(0, 299), (299, 300)])
+    for width in (44, 70, 90):
+        console = Console(width=width, file=io.StringIO(), highlight=False)
+        console.print(guidance_table(drawn, GuidanceConfig(), width))
+        lines = console.file.getvalue().splitlines()
+        assert all(len(line) <= width for line in lines)
+        assert re.search(r"a⟨\+\d+⟩a+ .*━┳━  a+⟨\+\d+⟩a", lines[1])
+        assert re.search(r"┗━  a ", lines[2])
+
+
+@pytest.fixture
+def command(student_model, teacher_model):
+    return ["guidance", str(student_model), str(teacher_model)]
+
+
+def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
+    assert main([*command, TEXT]) == 0
+    assert "predicted tokens are kept" in capsys.readouterr().out
+    assert main([*command, TEXT, "--json", "--top_fraction", "0.2", "--unmapped", "mean"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    expected = guide(top_fraction=0.2, unmapped="mean").as_dict()
+    assert printed["guidance"] == {"top_fraction": 0.2, "aggregation": "max", "unmapped": "mean"}
+    for name in ("counts", "threshold", *NAMED):
+        assert printed[name] == expected[name]
+    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
+    assert main([*command, "--file", str(tmp_path / "t.txt"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == TEXT
+
+
+def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
+    page, numbers = tmp_path / "new" / "p.html", tmp_path / "n.csv"
+    assert main([*command, TEXT, "--html", str(page), "--out", str(numbers)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert str(page) in printed.err
+    assert str(numbers) in printed.err
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert numbers.read_text(encoding="utf-8") == guide().csv()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "text: .* makes no token of ''"),
+        (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
+        (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
+        (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\], got 2"),
+        (["x", "--bos", "<none>"], "teacher.bos: '<none>' is not a token"),
+        (["x", "--gguf", "none.gguf"], "none.gguf"),
+        (["x", "--file", "y"], "--file: there is a text"),
+        (["x", "--eos", "<none>"], "student.eos: '<none>' is not a token"),
+    ],
+)
+def test_wrong_arguments_are_named(command, capsys, arguments, message):
+    assert main([*command, *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_model_that_is_none_is_named(command, capsys, tmp_path):
+    missing = str(tmp_path / "missing")
+    for student, teacher in ((missing, command[2]), (command[1], missing)):
+        assert main(["guidance", student, teacher, "x"]) == 2
+        assert missing in capsys.readouterr().err
+
+
+def test_only_the_method_that_is_shown_is_taken(guide):
+    with pytest.raises(ValueError, match=r"guidance\.method: cpt"):
+        guide(method="cpt")
