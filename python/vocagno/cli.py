@@ -12,6 +12,8 @@ from vocagno.commands import (
     figures,
     granularity,
     guidance,
+    result_figures,
+    results,
     scores,
     stores,
 )
@@ -36,6 +38,15 @@ _COMMANDS: dict[str, Command] = {
     "scores import": (scores.add_import, scores.import_),
     "figures run": (figures.add_run, figures.run),
     "figures overlap": (figures.add_overlap, figures.overlap),
+    "figures table": (results.add_table, results.table),
+    "figures teachers": (result_figures.add_teachers, result_figures.teachers),
+    "figures gains": (result_figures.add_gains, result_figures.gains),
+    "figures granularity-scores": (
+        result_figures.add_granularity_scores,
+        result_figures.granularity_scores,
+    ),
+    "figures sweep": (result_figures.add_sweep, result_figures.sweep),
+    "figures all": (results.add_all, results.all_),
 }
 _GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 """First words that stand for several commands."""
@@ -66,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _extra(module: str) -> str:
     """The extra that brings a module."""
-    if module in ("jsonargparse", "rich", "filelock", "tokenizers"):
+    if module in ("jsonargparse", "rich", "filelock", "tokenizers", "yaml"):
         return "cli"
     return "viz" if module == "matplotlib" else "train"
 
