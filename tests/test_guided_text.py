@@ -283,12 +283,36 @@ def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
     assert numbers.read_text(encoding="utf-8") == guide().csv()
 
 
+def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    from vocagno.figures.tokens import draw_guidance
+
+    figure, text = tmp_path / "new" / "g.svg", TEXT.splitlines()[0]
+    assert main([*command, text, "--figure", str(figure)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1] == str(figure)
+    assert figure.read_bytes().startswith(b"<?xml")
+    passage = guide(text).passage
+    (axes,) = draw_guidance(passage).axes
+    tied = [
+        token.weight > 0
+        for token, (first, stop) in zip(passage.student, passage.mapping, strict=True)
+        for row in range(max(0, first), stop)
+        if passage.teacher[row].end > passage.teacher[row].start
+    ]
+    assert [line.get_linestyle() == "-" for line in axes.lines] == tied
+    assert {True, False} == set(tied)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([""], "text: .* makes no token of ''"),
         (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
         (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
+        (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
+        (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
         (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\], got 2"),
         (["x", "--bos", "<none>"], "teacher.bos: '<none>' is not a token"),
         (["x", "--gguf", "none.gguf"], "none.gguf"),

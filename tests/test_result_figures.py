@@ -200,25 +200,6 @@ def test_averages_that_do_not_follow_are_said(command, tmp_path, capsys):
     assert capsys.readouterr().err == words
 
 
-def test_everything_in_one_command(command, tmp_path, capsys):
-    paper = shared("paper")
-    assert command("all", "--paper", paper, "--out", "out") == 0
-    captured = capsys.readouterr()
-    made = captured.out.split()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
-        path.removeprefix("out/") for path in made
-    )
-    assert len(made) == 12
-    assert captured.err.splitlines() == [
-        "left out: granularity scores, without out/granularity.csv"
-    ]
-    before = {path: (tmp_path / path).read_bytes() for path in made}
-    assert command("all", "--paper", "out", "--out", "out") == 0  # from what it wrote itself
-    assert {path: (tmp_path / path).read_bytes() for path in made} == before
-    assert command("all", "--paper", "none", "--out", "out") == 2
-    assert "--paper: neither none/table1.csv nor paper-table1.csv" in capsys.readouterr().err
-
-
 def test_the_papers_figures_are_what_it_says(tmp_path):
     """Headline: +46 % over naive pretraining and +33 % over ULD; chunks rise to 32, fall at 64."""
     tables = {n: read_results([shared("paper", f"table{n}.csv")]) for n in (1, 2, 4)}

@@ -83,6 +83,10 @@ def test_the_bars_hold_the_shares(found):
     scored = [TeacherOverlap(one.teacher, one.overlap, score=-7.5) for one in found]
     _, scores = draw_vocabulary_overlap("llama", scored).axes
     assert [bar.get_width() for bar in scores.containers[0]] == [-7.5, -7.5]
+    partly = [found[0], TeacherOverlap("same$", found[1].overlap, score=84.0, model="M$")]
+    _, scores = draw_vocabulary_overlap("llama", partly).axes
+    assert [(bar.get_width(), bar.get_y() > 0.5) for bar in scores.containers[0]] == [(84, True)]
+    assert [text.get_text() for text in scores.texts] == ["84.0", " no score", r" M\$"]
 
 
 @pytest.mark.parametrize(("out", "magic"), [("new/a.png", b"\x89PNG"), ("a.svg", b"<?xml")])

@@ -9,6 +9,7 @@ from typing import Any
 from vocagno._vocagno import SpanError
 from vocagno.commands import (
     alignment,
+    all_figures,
     figures,
     granularity,
     guidance,
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, Command] = {
     "scores import": (scores.add_import, scores.import_),
     "figures run": (figures.add_run, figures.run),
     "figures overlap": (figures.add_overlap, figures.overlap),
+    "figures tokens": (figures.add_tokens, figures.tokens),
     "figures table": (results.add_table, results.table),
     "figures teachers": (result_figures.add_teachers, result_figures.teachers),
     "figures gains": (result_figures.add_gains, result_figures.gains),
@@ -46,7 +48,7 @@ _COMMANDS: dict[str, Command] = {
         result_figures.granularity_scores,
     ),
     "figures sweep": (result_figures.add_sweep, result_figures.sweep),
-    "figures all": (results.add_all, results.all_),
+    "figures all": (all_figures.add_all, all_figures.all_),
 }
 _GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 """First words that stand for several commands."""

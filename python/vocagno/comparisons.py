@@ -73,10 +73,10 @@ def compare_teachers(
     Raises: ResultError if a label is missing, or no such row has a score.
     """
     _require_labels(students, ("model", "method"))
-    own = _scores_by(students, "model", column)
+    own = scores_by(students, "model", column)
     if teachers is not None:
         _require_labels(teachers, ("teacher",))
-        own |= _scores_by(teachers, "teacher", column)
+        own |= scores_by(teachers, "teacher", column)
     if naive not in own:
         raise ResultError(f"no row whose `model` is {naive} has a score under {column}")
     found = []
@@ -94,9 +94,10 @@ def compare_teachers(
     return GuidedStudents(column, naive, own[naive], tuple(found))
 
 
-def _scores_by(table: ResultTable, label: str, column: str) -> dict[str, float]:
-    values = {result.labels.get(label, ""): table.value(result, column) for result in table.results}
-    return {name: value for name, value in values.items() if value is not None}
+def scores_by(table: ResultTable, label: str, column: str) -> dict[str, float]:
+    """The scores under a column by a label of the rows, of those that have both."""
+    values = {result.labels.get(label): table.value(result, column) for result in table.results}
+    return {name: value for name, value in values.items() if name is not None and value is not None}
 
 
 def _require_labels(table: ResultTable, labels: Sequence[str]) -> None:

@@ -2,14 +2,15 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vocagno.errors import InputError
 from vocagno.files import write_table
-from vocagno.metrics import VocabularyOverlap
+from vocagno.metrics import VocabularyOverlap, vocabulary_overlap
+from vocagno.token_spans import TokenSpans
 
 _NAME, _SCORE = "teacher", "AVG"
 
@@ -22,10 +23,27 @@ class TeacherOverlap:
     overlap: VocabularyOverlap
     score: float | None = None
     """The teacher's own score, in the unit of the file it comes from."""
+    model: str | None = None
+    """Whose score it is, where `teacher` names a tokenizer that stands for a model's."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Name, counts, shares and score, as JSON has them."""
-        return {"teacher": self.teacher, **self.overlap.as_dict(), "score": self.score}
+        """Name, counts, shares, score and whose it is, as JSON has them."""
+        return {
+            "teacher": self.teacher,
+            **self.overlap.as_dict(),
+            "score": self.score,
+            "model": self.model,
+        }
+
+
+def share_with_each(
+    student: TokenSpans, teachers: Mapping[str, TokenSpans]
+) -> list[TeacherOverlap]:
+    """What a student shares with teachers of these names; they have no scores yet."""
+    return [
+        TeacherOverlap(name, vocabulary_overlap(student, teacher))
+        for name, teacher in teachers.items()
+    ]
 
 
 def read_scores(path: Path, teachers: Sequence[str]) -> list[float]:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.commands.corpora import TOKENIZER, tracked
+from vocagno.commands.corpora import CORPUS, TOKENIZER, tracked
 from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 from vocagno.wording import in_columns
@@ -27,9 +27,7 @@ def add_align(parser: Any) -> None:
 def add_overlap(parser: Any) -> None:
     """Counts what two vocabularies share and, on a corpus, how their tokens meet."""
     _add_pair(parser)
-    parser.add_argument(
-        "corpus", type=Path, nargs="?", help="JSON Lines with a `text` (.gz too), or a folder"
-    )
+    parser.add_argument("corpus", type=Path, nargs="?", help=CORPUS)
 
 
 def add_describe(parser: Any) -> None:

@@ -2,10 +2,49 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vocagno.errors import InputError
 
+if TYPE_CHECKING:
+    from vocagno.token_spans import TokenSpans
+
+CORPUS = "JSON Lines with a `text` (.gz too), or a folder"
 TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
+
+
+class Named(NamedTuple):
+    """A tokenizer, and what tables and figures call it."""
+
+    name: str
+    spans: "TokenSpans"
+
+
+def add_student_and_teachers(parser: Any) -> None:
+    """The argument and the option of commands that compare one student with several teachers."""
+    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
+    parser.add_argument(
+        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="tokenizers"
+    )
+
+
+def student_and_teachers(options: Any) -> tuple[Named, list[Named]]:
+    """Loads what `add_student_and_teachers` asks for.
+
+    Raises: InputError for a teacher given twice; as `TokenSpans.from_pretrained`.
+    """
+    teachers = short_names(options.teachers, "--teachers")
+    (student,) = short_names([options.student], "student")
+    names, places = [student, *teachers], [options.student, *options.teachers]
+    loaded = [Named(name, load_tokenizer(place)) for name, place in zip(names, places, strict=True)]
+    return loaded[0], loaded[1:]
+
+
+def load_tokenizer(place: str) -> "TokenSpans":
+    """As `TokenSpans.from_pretrained`, which is imported here for the commands that need it."""
+    from vocagno.token_spans import TokenSpans
+
+    return TokenSpans.from_pretrained(place)
 
 
 def tracked(batches: Iterable[list[str]], doing: str) -> Iterator[list[str]]:
@@ -46,11 +85,16 @@ def short_names(names: Sequence[str], option: str) -> list[str]:
     do not tell them apart.
     Raises: InputError naming the option for a name that is given twice.
     """
+    refuse_repeated(names, option)
+    short = [_short(name) for name in names]
+    return short if len(set(short)) == len(short) else list(names)
+
+
+def refuse_repeated(names: Sequence[str], option: str) -> None:
+    """Raises: InputError naming the option for a name that is given twice."""
     for number, name in enumerate(names):
         if name in names[:number]:
             raise InputError(f"{option}: {name} is given twice; name each once")
-    short = [_short(name) for name in names]
-    return short if len(set(short)) == len(short) else list(names)
 
 
 def _short(name: str) -> str:

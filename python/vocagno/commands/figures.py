@@ -1,13 +1,26 @@
-"""Figures of runs and vocabularies, as PNG or SVG with the numbers behind them as CSV."""
+"""Figures of runs, vocabularies and tokens, as PNG or SVG with the numbers behind them as CSV."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vocagno.commands.corpora import TOKENIZER, short_names
+from vocagno.commands.corpora import add_student_and_teachers, student_and_teachers
+from vocagno.commands.drawing import add_out, check_out, draw_with_numbers
 from vocagno.wording import in_table
 
+if TYPE_CHECKING:
+    from vocagno.aligned_text import AlignedText
+    from vocagno.learning_curves import Run
+    from vocagno.vocabulary_overlaps import TeacherOverlap
+
 _COLUMNS = ("run", "steps", "tokens", "loss", "validation", "best validation", "tokens/s")
+
+_TOKEN_COLUMNS = ("tokenizer", "tokens", "1:1", "1:N", "N:1")
+
+PAPERS_TEXT = "Probability, Uncertainty"
+"""Of Fig. 2 of arXiv 2503.19123."""
 
 _SHARE_COLUMNS = (
     "teacher", "vocabulary", "shared strings", "of it", "as bytes", "of the student's", "score"
@@ -19,30 +32,30 @@ def add_run(parser: Any) -> None:
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="DIR", help="the `output` of a training run"
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("curves.svg"),
-        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
-    )  # fmt: skip
+    add_out(parser, "curves.svg")
 
 
 def run(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; gives the comparison as data, or prints it as a table."""
-    from vocagno.figures.learning_curves import draw_learning_curves
-    from vocagno.figures.style import check_format, save
-    from vocagno.learning_curves import read_runs, write_csv
+    from vocagno.learning_curves import read_runs
 
-    out = options.out
-    check_format(out, "--out")
+    check_out(options.out)
     runs = read_runs(options.folders)
-    figure, _ = draw_learning_curves(runs)
-    data = out.with_suffix(".csv")
-    save(figure, out)
-    write_csv(data, runs)
+    figure, data = draw_runs(runs, options.out)
     if options.json:
-        return {"figure": str(out), "data": str(data), "runs": [run.as_dict() for run in runs]}
+        return {"figure": str(figure), "data": str(data), "runs": [run.as_dict() for run in runs]}
     print(in_table([_COLUMNS, *(_line(run.as_dict()) for run in runs)]))
-    print(f"{out}\n{data}", file=sys.stderr)
+    print(f"{figure}\n{data}", file=sys.stderr)
     return None
+
+
+def draw_runs(runs: "Sequence[Run]", out: Path) -> list[Path]:
+    """Writes the learning curves, and the numbers beside them."""
+    from vocagno.figures.learning_curves import draw_learning_curves
+    from vocagno.learning_curves import write_csv
+
+    figure, _ = draw_learning_curves(runs)
+    return draw_with_numbers(figure, out, lambda path: write_csv(path, runs))
 
 
 def _line(found: dict[str, Any]) -> tuple[str, ...]:
@@ -66,48 +79,40 @@ def add_overlap(parser: Any) -> None:
 
     The paper's Fig. 1: equal strings, and equal bytes (`▁` and `Ġ` are a space), as bars.
     """
-    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
-    parser.add_argument(
-        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="tokenizers"
-    )
+    add_student_and_teachers(parser)
     parser.add_argument(
         "--scores", type=Path, help="the teachers' own, beside it: CSV with `teacher` and `AVG`"
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("overlap.svg"),
-        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
-    )  # fmt: skip
+    add_out(parser, "overlap.svg")
 
 
 def overlap(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; gives the overlaps as data, or prints them as a table."""
-    from vocagno.figures.style import check_format, save
-    from vocagno.figures.vocabulary_overlap import draw_vocabulary_overlap
-    from vocagno.metrics import vocabulary_overlap
-    from vocagno.token_spans import TokenSpans
-    from vocagno.vocabulary_overlaps import TeacherOverlap, read_scores, write_csv
+    from vocagno.vocabulary_overlaps import read_scores, share_with_each
 
-    out = options.out
-    check_format(out, "--out")
-    names = short_names(options.teachers, "--teachers")
-    scores: list[float | None] = [None] * len(names)
+    check_out(options.out)
+    student, teachers = student_and_teachers(options)
+    shared = share_with_each(student.spans, dict(teachers))
     if options.scores is not None:
-        scores = [*read_scores(options.scores, names)]
-    student = TokenSpans.from_pretrained(options.student)
-    (student_name,) = short_names([options.student], "student")
-    found = [
-        TeacherOverlap(name, vocabulary_overlap(student, TokenSpans.from_pretrained(path)), score)
-        for name, path, score in zip(names, options.teachers, scores, strict=True)
-    ]
-    data = out.with_suffix(".csv")
-    save(draw_vocabulary_overlap(student_name, found), out)
-    write_csv(data, student_name, found)
+        scores = read_scores(options.scores, [one.teacher for one in shared])
+        shared = [replace(one, score=score) for one, score in zip(shared, scores, strict=True)]
+    figure, data = draw_shared(student.name, shared, options.out)
     if options.json:
-        shares = [one.as_dict() for one in found]
-        return {"figure": str(out), "data": str(data), "student": student_name, "teachers": shares}
-    print(in_table([_SHARE_COLUMNS, *map(_share_line, found)]))
-    print(f"{out}\n{data}", file=sys.stderr)
+        shares = [one.as_dict() for one in shared]
+        files = {"figure": str(figure), "data": str(data)}
+        return {**files, "student": student.name, "teachers": shares}
+    print(in_table([_SHARE_COLUMNS, *map(_share_line, shared)]))
+    print(f"{figure}\n{data}", file=sys.stderr)
     return None
+
+
+def draw_shared(student: str, shared: "Sequence[TeacherOverlap]", out: Path) -> list[Path]:
+    """Writes the bars, and the numbers beside them."""
+    from vocagno.figures.vocabulary_overlap import draw_vocabulary_overlap
+    from vocagno.vocabulary_overlaps import write_csv
+
+    figure = draw_vocabulary_overlap(student, shared)
+    return draw_with_numbers(figure, out, lambda path: write_csv(path, student, shared))
 
 
 def _share_line(one: Any) -> tuple[str, ...]:
@@ -121,3 +126,40 @@ def _share_line(one: Any) -> tuple[str, ...]:
         f"{shared.student_byte_share:.1%}",
         _worded(one.score, "g"),
     )
+
+
+def add_tokens(parser: Any) -> None:
+    """Draws how a student and its teachers cut one text, and what is mapped to what (Fig. 2)."""
+    add_student_and_teachers(parser)
+    parser.add_argument("--text", type=str, default=PAPERS_TEXT, help="up to a hundred characters")
+    add_out(parser, "tokens.svg")
+
+
+def tokens(options: Any) -> dict[str, Any] | None:
+    """Writes figure and CSV; gives the alignments as data, or prints their counts as a table."""
+    from vocagno.aligned_teachers import align_teachers
+
+    check_out(options.out)
+    student, teachers = student_and_teachers(options)
+    found = align_teachers(student, dict(teachers), options.text)
+    figure, data = draw_aligned(found, options.out)
+    if options.json:
+        aligned = [one.as_dict() for one in found]
+        return {"figure": str(figure), "data": str(data), "teachers": aligned}
+    lines = [(student.name, f"{len(found[0].student.ids):,}", *"---"), *map(_token_line, found)]
+    print(in_table([_TOKEN_COLUMNS, *lines]))
+    print(f"{figure}\n{data}", file=sys.stderr)
+    return None
+
+
+def draw_aligned(found: "Sequence[AlignedText]", out: Path) -> list[Path]:
+    """Writes the rows of tokens with their links, and the mapping beside them."""
+    from vocagno.aligned_teachers import write_csv
+    from vocagno.figures.tokens import draw_tokens
+
+    return draw_with_numbers(draw_tokens(found), out, lambda path: write_csv(path, found))
+
+
+def _token_line(one: "AlignedText") -> tuple[str, ...]:
+    links = (one.counts[link] for link in ("one_to_one", "one_to_many", "many_to_one"))
+    return (one.teacher.tokenizer, f"{len(one.teacher.ids):,}", *(f"{count:,}" for count in links))

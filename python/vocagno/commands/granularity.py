@@ -5,7 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.commands.corpora import TOKENIZER, first_documents, short_names, tracked
+from vocagno.commands.corpora import (
+    CORPUS,
+    Named,
+    add_student_and_teachers,
+    first_documents,
+    student_and_teachers,
+    tracked,
+)
+from vocagno.commands.drawing import check_out, draw_with_numbers
 from vocagno.errors import InputError
 from vocagno.wording import in_table
 
@@ -22,30 +30,35 @@ def add_granularity(parser: Any) -> None:
 
     The paper's Fig. 3: mean IoU and IoS in characters, over sequences of the corpus.
     """
-    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
-    parser.add_argument("corpus", type=Path, help="JSON Lines with a `text` (.gz too), or a folder")
-    parser.add_argument(
-        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="tokenizers"
-    )
-    parser.add_argument("--seq_len", type=int, default=2_048, help="student tokens of a sequence")
-    parser.add_argument("--limit", type=int, help="documents to read; default: all")
+    add_student_and_teachers(parser)
+    parser.add_argument("corpus", type=Path, help=CORPUS)
+    add_sequences(parser)
     parser.add_argument(
         "--out", type=Path, help="draw it into this .svg or .png; the numbers go beside it, as .csv"
     )
 
 
-def granularity(options: Any) -> dict[str, Any] | None:
-    """Measures; draws if told to; gives the levels as data, or prints them as tables."""
+def add_sequences(parser: Any) -> None:
+    """The options that `check_sequences` looks at."""
+    parser.add_argument("--seq_len", type=int, default=2_048, help="student tokens of a sequence")
+    parser.add_argument("--limit", type=int, help="documents to read; default: all")
+
+
+def check_sequences(options: Any) -> None:
+    """Raises: InputError for a length or a limit that cannot be."""
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 document, got {options.limit}")
     if options.seq_len < 1:
         raise InputError(f"--seq_len: expected at least 1 token, got {options.seq_len}")
-    if options.out is not None:
-        from vocagno.figures.style import check_format
 
-        check_format(options.out, "--out")
-    found = _measured(options)
-    files = [] if options.out is None else _drawn(options.out, found)
+
+def granularity(options: Any) -> dict[str, Any] | None:
+    """Measures; draws if told to; gives the levels as data, or prints them as tables."""
+    check_sequences(options)
+    if options.out is not None:
+        check_out(options.out)
+    found = measured(*student_and_teachers(options), options)
+    files = [] if options.out is None else drawn(options.out, found)
     if options.json:
         return {"files": [str(file) for file in files], "teachers": [g.as_dict() for g in found]}
     print(_tables(found))
@@ -53,33 +66,26 @@ def granularity(options: Any) -> dict[str, Any] | None:
     return None
 
 
-def _measured(options: Any) -> "list[Granularity]":
+def measured(student: Named, teachers: "Sequence[Named]", options: Any) -> "list[Granularity]":
+    """Measures each teacher on `options.corpus`, in the sequences of `add_sequences`."""
     from vocagno.corpus import read_batches
     from vocagno.granularity import granularity as measure
-    from vocagno.token_spans import TokenSpans
 
-    names = short_names(options.teachers, "--teachers")
-    student = TokenSpans.from_pretrained(options.student)
-    (student_name,) = short_names([options.student], "student")
-    teachers = [TokenSpans.from_pretrained(teacher) for teacher in options.teachers]
     found = []
-    for name, teacher in zip(names, teachers, strict=True):
+    for teacher in teachers:
         batches = first_documents(read_batches(options.corpus), options.limit)
-        batches = tracked(batches, f"{student_name} and {name}:")
-        one = measure(student, teacher, batches, seq_len=options.seq_len)
-        found.append(replace(one, student=student_name, teacher=name))
+        batches = tracked(batches, f"{student.name} and {teacher.name}:")
+        one = measure(student.spans, teacher.spans, batches, seq_len=options.seq_len)
+        found.append(replace(one, student=student.name, teacher=teacher.name))
     return found
 
 
-def _drawn(out: Path, found: "Sequence[Granularity]") -> list[Path]:
+def drawn(out: Path, found: "Sequence[Granularity]") -> list[Path]:
+    """Writes the figure, and the numbers beside it."""
     from vocagno.figures.granularity import draw_granularity
-    from vocagno.figures.style import save
     from vocagno.granularity import write_csv
 
-    data = out.with_suffix(".csv")
-    save(draw_granularity(found), out)
-    write_csv(data, found)
-    return [out, data]
+    return draw_with_numbers(draw_granularity(found), out, lambda path: write_csv(path, found))
 
 
 def _tables(found: "Sequence[Granularity]") -> str:

@@ -13,7 +13,7 @@ _MODEL = "folder or hub name of a causal language model"
 def add_guidance(parser: Any) -> None:
     """Shows which tokens of a text the teacher has the student learn, and why.
 
-    A table, or a page, or the numbers. The text is ranked by itself, as a row of its own.
+    A table, or a page, a figure, the numbers. The text is ranked by itself, as a row of its own.
     """
     from vocagno.config import TeacherConfig
     from vocagno.guidance_config import GuidanceConfig
@@ -22,6 +22,7 @@ def add_guidance(parser: Any) -> None:
     parser.add_argument("teacher", type=str, help=_MODEL)
     add_text(parser, "show")
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
+    parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
     parser.add_argument("--out", type=Path, help="write the numbers into this .csv file")
     _add_fields(parser, GuidanceConfig, ("top_fraction", "aggregation", "unmapped"))
     parser.add_argument("--student_tokenizer", type=str, help="default: that of the student")
@@ -38,7 +39,7 @@ def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
-    """Writes page and numbers, and gives the guidance as data or prints it as a table."""
+    """Writes page, figure and numbers, and gives the guidance as data or prints it as a table."""
     from vocagno.config import StudentConfig, TeacherConfig
     from vocagno.guidance_config import GuidanceConfig
 
@@ -57,6 +58,12 @@ def guidance(options: Any) -> dict[str, Any] | None:
         unmapped=options.unmapped,
     )  # fmt: skip
     text = given_text(options, "`guidance` shows one text; give a part of it")
+    if options.figure is not None:
+        from vocagno.figures.style import check_format
+        from vocagno.figures.tokens import check_text
+
+        check_format(options.figure, "--figure")
+        check_text(text)
 
     from vocagno.training.guiding import guide_text
 
@@ -72,6 +79,12 @@ def _shown(guided: Any, options: Any) -> dict[str, Any] | None:
             with appearing(path) as file:
                 file.write(made().encode())
             files.append(path)
+    if options.figure is not None:
+        from vocagno.figures.style import save
+        from vocagno.figures.tokens import draw_guidance
+
+        save(draw_guidance(guided.passage), options.figure)
+        files.append(options.figure)
     if options.json:
         data: dict[str, Any] = guided.as_dict()
         return data

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocagno.commands.drawing import add_out, check_out, draw_with_numbers
 from vocagno.wording import in_table
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ def _add_teachers(parser: Any, out: str, own: str | None) -> None:
 
 def _add_column_and_out(parser: Any, out: str) -> None:
     parser.add_argument("--column", type=str, default="AVG", help="a benchmark or an average")
-    parser.add_argument(
-        "--out", type=Path, default=Path(out),
-        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
-    )  # fmt: skip
+    add_out(parser, out)
 
 
 def teachers(options: Any) -> dict[str, Any] | None:
@@ -65,7 +63,7 @@ def _compare_teachers(
     from vocagno.comparisons import compare_teachers
     from vocagno.results import read_results
 
-    _check(options.out)
+    check_out(options.out)
     own = options.teachers and read_results([options.teachers])
     found = compare_teachers(
         read_results([options.students]), own, column=options.column, naive=options.naive
@@ -91,7 +89,7 @@ def add_granularity_scores(parser: Any) -> None:
 
 def granularity_scores(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; gives the joined rows as data, or prints them as a table."""
-    _check(options.out)
+    check_out(options.out)
     found, figure = join_granularities(
         options.students, options.overlaps, options.teacher, options.column
     )
@@ -130,10 +128,7 @@ def add_sweep(parser: Any) -> None:
         "--column", type=str, default="validation_loss",
         help="the last validation loss, or a benchmark or average in the results.json of each run",
     )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, default=Path("sweep.svg"),
-        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
-    )  # fmt: skip
+    add_out(parser, "sweep.svg")
 
 
 def sweep(options: Any) -> dict[str, Any] | None:
@@ -141,7 +136,7 @@ def sweep(options: Any) -> dict[str, Any] | None:
     from vocagno.figures.sweep import draw_sweep
     from vocagno.sweeps import read_sweep
 
-    _check(options.out)
+    check_out(options.out)
     found = read_sweep(options.folders, options.option, quantity=options.column)
     files = draw_and_write(draw_sweep(found), found.runs, options.out)
     head = ("teacher", found.option, found.quantity, "lowest", "highest", "runs")
@@ -152,21 +147,11 @@ def sweep(options: Any) -> dict[str, Any] | None:
     return _shown(options, files, [asdict(point) for point in found.points], [head, *lines])
 
 
-def _check(out: Path) -> None:
-    from vocagno.figures.style import check_format
-
-    check_format(out, "--out")
-
-
 def draw_and_write(figure: "Figure", points: Sequence[Any], out: Path) -> list[Path]:
     """Writes a figure, and the numbers beside it."""
     from vocagno.comparisons import write_points
-    from vocagno.figures.style import save
 
-    data = out.with_suffix(".csv")
-    save(figure, out)
-    write_points(data, points)
-    return [out, data]
+    return draw_with_numbers(figure, out, lambda path: write_points(path, points))
 
 
 def _shown(

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from vocagno.pictures.glyphs import Glyph, columns, glyphs, token_label, visible
+from vocagno.pictures.layout import lanes, side_by_side
 from vocagno.pictures.passage import Group, Passage, groups
 
 
@@ -55,37 +56,17 @@ def _group(
     """One group: student tokens above the text, teacher tokens below, all in character columns."""
     data = passage.data
     tokens = [passage.student[row] for row in student] + [passage.teacher[row] for row in teacher]
-    edges = {edge for token in tokens for edge in (token.start, token.end)}
-    line: dict[int, int] = {}  # byte position -> the grid line on its left
-    text: list[tuple[str, int, int]] = []  # what is shown, its first column, its columns
-    column = 1
-    for glyph in glyphs:
-        line[glyph.start] = column
-        shown, width = glyph.shown, glyph.columns
-        if any(byte in edges for byte in range(glyph.start + 1, glyph.end)):  # cut inside it:
-            for byte in range(glyph.start, glyph.end):  # each byte takes two columns
-                line[byte] = column + 2 * (byte - glyph.start)
-            shown = shown if width else "◌" + shown
-            width = 2 * (glyph.end - glyph.start)
-        elif width == 0 and glyph.start in edges:  # a combining mark at the start of a token
-            shown, width = "◌" + shown, 1
-        if width == 0 and text:  # a combining mark stands with its base
-            text[-1] = (text[-1][0] + shown, *text[-1][1:])
-        else:
-            text.append((shown, column, width))
-        column += width
-    line[glyphs[-1].end] = column
+    placed = side_by_side(glyphs, {edge for token in tokens for edge in (token.start, token.end)})
+    line = {byte: column + 1 for byte, column in placed.before.items()}  # of the grid, from 1
 
     chips, height = [], {}
     for side, rows in (("student", student), ("teacher", teacher)):
-        lanes: list[int] = []  # where the last token of each lane ends: repeated spans are stacked
-        for row in rows:
-            token = getattr(passage, side)[row]
-            lane = next((i for i, end in enumerate(lanes) if end <= token.start), len(lanes))
-            lanes[lane : lane + 1] = [token.end]
-            place = f"grid-column:{line[token.start]}/{line[token.end]}"
-            chips.append((side, row, lane, place))
-        height[side] = max(1, len(lanes))
+        own = [getattr(passage, side)[row] for row in rows]
+        spans = [(token.start, token.end) for token in own]
+        stacked = lanes(spans)
+        for row, lane, (start, end) in zip(rows, stacked, spans, strict=True):
+            chips.append((side, row, lane, f"grid-column:{line[start]}/{line[end]}"))
+        height[side] = 1 + max(stacked, default=0)
     parts = []
     for side, row, lane, place in chips:
         grid_row = height["student"] - lane if side == "student" else height["student"] + 2 + lane
@@ -93,9 +74,9 @@ def _group(
         label = token_label(data, token.start, token.end, token.text)
         parts.append(_chip(passage, side, row, label, f"{place};grid-row:{grid_row}"))
     middle = height["student"] + 1
-    for shown, start, width in text:
+    for shown, first, width in placed.shown:
         kind = " class=wide" if width > len(shown) else ""
-        place = f"grid-column:{start}/span {max(1, width)};grid-row:{middle}"
+        place = f"grid-column:{first + 1}/span {max(1, width)};grid-row:{middle}"
         parts.append(f"<b{kind} style='{place}'>{html.escape(shown)}</b>")
     for rows, grid_row in ((student, 1), (teacher, middle + 1)):
         if not rows:
@@ -104,7 +85,7 @@ def _group(
     kind = "group" if (len(student), len(teacher)) == (1, 1) else "group uneven"
     if len(student) and len(teacher) and kind != "group":
         parts.append(f"<small>{len(student)}:{len(teacher)}</small>")
-    return f"<span class='{kind}' style='--n:{max(1, column - 1)}'>{''.join(parts)}</span>"
+    return f"<span class='{kind}' style='--n:{max(1, placed.width)}'>{''.join(parts)}</span>"
 
 
 def _chip(passage: Passage, side: str, row: int, label: str, place: str) -> str:

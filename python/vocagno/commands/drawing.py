@@ -1,0 +1,35 @@
+"""What the commands that draw have in common: `--out`, and the numbers beside the figure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def add_out(parser: Any, default: str) -> None:
+    """Where the figure goes, and with it the numbers."""
+    parser.add_argument(
+        "--out", type=Path, default=Path(default),
+        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
+    )  # fmt: skip
+
+
+def check_out(out: Path) -> None:
+    """Refuses what cannot be drawn into, before anything is read."""
+    from vocagno.figures.style import check_format
+
+    check_format(out, "--out")
+
+
+def draw_with_numbers(
+    figure: "Figure", out: Path, write_numbers: Callable[[Path], None]
+) -> list[Path]:
+    """Writes a figure, and the numbers beside it."""
+    from vocagno.figures.style import save
+
+    data = out.with_suffix(".csv")
+    save(figure, out)
+    write_numbers(data)
+    return [out, data]
