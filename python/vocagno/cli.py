@@ -17,6 +17,7 @@ from vocagno.commands import (
     results,
     scores,
     stores,
+    study,
 )
 from vocagno.errors import InputError
 from vocagno.stopping import UNFINISHED, Terminated
@@ -37,6 +38,7 @@ _COMMANDS: dict[str, Command] = {
     "scores verify": (scores.add_verify, scores.verify),
     "scores export": (scores.add_export, scores.export),
     "scores import": (scores.add_import, scores.import_),
+    "study": (study.add_study, study.study),
     "figures run": (figures.add_run, figures.run),
     "figures overlap": (figures.add_overlap, figures.overlap),
     "figures tokens": (figures.add_tokens, figures.tokens),

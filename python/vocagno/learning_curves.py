@@ -49,6 +49,17 @@ class Run:
         points = [point for point in self.points if getattr(point, quantity) is not None]
         return [point.tokens for point in points], [getattr(point, quantity) for point in points]
 
+    @property
+    def kept_share(self) -> float:
+        """Selected share of all predicted tokens."""
+        windows = [point for point in self.points if point.kept_fraction is not None]
+        begins = [0, *(point.tokens for point in windows)]
+        kept = sum(
+            (point.tokens - begin) * (point.kept_fraction or 0.0)
+            for point, begin in zip(windows, begins, strict=False)
+        )
+        return kept / max(1, begins[-1])
+
     def as_dict(self) -> dict[str, Any]:
         """How far it went and its losses; None where nothing was measured, or nothing finite."""
         validation = self.curve("validation_loss")[1]

@@ -1,28 +1,17 @@
 """`make quickstart`: trains the same student twice, prints one table, draws one page."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vocagno.errors import InputError
-from vocagno.quickstart.assets import FOLDER, make_assets
+from vocagno.learning_curves import read_run
+from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
 from vocagno.wording import in_table
 
-CONFIGS = Path("configs")
 COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A held-out problem."""
-
-    question: str
-    answer: str
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -66,36 +55,22 @@ def _train(name: str, seed: int) -> Path:
 
 def _row(name: str, run: Path) -> dict[str, str]:
     """A line of the table, from what the run logged and from the problems asked afterwards."""
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [entry for entry in entries if "loss" in entry]
-    held_out = [entry for entry in entries if "validation_loss" in entry][-1]["validation_loss"]
-    tokens = sum(entry["tokens"] for entry in steps)
-    seconds = sum(entry["tokens"] / entry["tokens_per_s"] for entry in steps)
-    kept = sum(entry["kept_fraction"] * entry["tokens"] for entry in steps) / tokens
+    found = read_run(run)
     values = (
         name,
-        f"{held_out:.4f}",
+        f"{found.curve('validation_loss')[1][-1]:.4f}",
         f"{_accuracy(run):.1%}",
-        f"{tokens / seconds:,.0f}",
-        f"{kept:.1%}",
+        f"{found.tokens_per_s:,.0f}",
+        f"{found.kept_share:.1%}",
     )
     return dict(zip(COLUMNS, values, strict=True))  # fmt: skip
 
 
 def _accuracy(run: Path) -> float:
     """Share of the held-out problems that the final model of a run solves."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from vocagno.quickstart.accuracy import accuracy_of_run
 
-    from vocagno.quickstart.accuracy import exact_answer_accuracy
-
-    lines = (FOLDER / "corpus" / "problems.jsonl").read_text(encoding="utf-8").splitlines()
-    problems = [Asked(**json.loads(line)) for line in lines]
-    model, tokenizer = _loaded(AutoModelForCausalLM, run), _loaded(AutoTokenizer, run)
-    return exact_answer_accuracy(model, tokenizer, problems)
-
-
-def _loaded(kind: Any, run: Path) -> Any:
-    return kind.from_pretrained(run / "final")
+    return accuracy_of_run(run, FOLDER / "corpus" / "problems.jsonl")
 
 
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:

@@ -1,7 +1,10 @@
 """Exact-answer accuracy: greedy answers to held-out questions, compared with the gold ones."""
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +20,26 @@ class Question(Protocol):
     def question(self) -> str: ...
     @property
     def answer(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A held-out problem."""
+
+    question: str
+    answer: str
+
+
+def accuracy_of_run(run: Path, questions: Path) -> float:
+    """Share of the questions (JSON Lines of `question` and `answer`) that the final model of a
+    training run answers exactly, in [0, 1]."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lines = questions.read_text(encoding="utf-8").splitlines()
+    problems = [Asked(**json.loads(line)) for line in lines]
+    model = AutoModelForCausalLM.from_pretrained(run / "final")
+    tokenizer = AutoTokenizer.from_pretrained(run / "final")
+    return exact_answer_accuracy(model, tokenizer, problems)
 
 
 def exact_answer_accuracy(

@@ -10,6 +10,7 @@ from pathlib import Path
 from vocagno.errors import InputError
 from vocagno.sharing import share
 
+CONFIGS = Path("configs")
 FOLDER = Path("runs/quickstart")
 """Everything the quickstart makes lies here; the files in `configs/` name it too."""
 

@@ -37,8 +37,9 @@ TEACHER_PIECES = (
 """Its merges stay within one of these: a word with its space, up to three digits, signs."""
 
 
-def student_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """SentencePiece-style BPE with byte fallback: lossless on any text, one dummy prefix."""
+def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> Tokenizer:
+    """SentencePiece-style BPE with byte fallback, of `size` ids: lossless on any text, one dummy
+    prefix."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Digits(individual_digits=True)]
@@ -46,7 +47,7 @@ def student_tokenizer(texts: Iterable[str]) -> Tokenizer:
     special = [UNKNOWN, BOS, EOS]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(
-        vocab_size=STUDENT_VOCABULARY - len(special) - len(byte_tokens),
+        vocab_size=size - len(special) - len(byte_tokens),
         limit_alphabet=STUDENT_ALPHABET,
         show_progress=False,
     )
@@ -111,13 +112,21 @@ def train_tokenizers(texts: Sequence[str], folder: Path) -> tuple[Path, Path]:
     Returns the two folders; each is loadable by `transformers.AutoTokenizer.from_pretrained`.
     Deterministic: the same texts give the same files.
     """
-    student = PreTrainedTokenizerFast(
-        tokenizer_object=student_tokenizer(texts), unk_token=UNKNOWN, bos_token=BOS, eos_token=EOS
-    )
+    paths = folder / "student", folder / "teacher"
+    save_student_tokenizer(texts, paths[0])
     teacher = PreTrainedTokenizerFast(
         tokenizer_object=teacher_tokenizer(texts), eos_token=END_OF_TEXT
     )
-    paths = folder / "student", folder / "teacher"
-    for tokenizer, path in zip((student, teacher), paths, strict=True):
-        tokenizer.save_pretrained(path)
+    teacher.save_pretrained(paths[1])
     return paths
+
+
+def save_student_tokenizer(
+    texts: Iterable[str], folder: Path, size: int = STUDENT_VOCABULARY
+) -> None:
+    """Trains the student's tokenizer and writes it as transformers does."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=student_tokenizer(texts, size),
+        unk_token=UNKNOWN, bos_token=BOS, eos_token=EOS,
+    )  # fmt: skip
+    tokenizer.save_pretrained(folder)

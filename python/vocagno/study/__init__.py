@@ -1,0 +1,1 @@
+"""Studies: many training runs that differ in a few options, carried out and compared."""

@@ -1,0 +1,179 @@
+"""Carries out the runs of a study, each in a process of its own, and measures them.
+
+A run that is measured already stays as it is, one that was killed goes on. Several processes may
+carry out one study together, on all machines that see its folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vocagno.config import Config
+from vocagno.errors import InputError
+from vocagno.files import write_json
+from vocagno.learning_curves import read_run
+from vocagno.progress import Progress
+from vocagno.sharing import share
+from vocagno.study.assets import make_assets
+from vocagno.study.plan import Plan, Run
+
+MEASURED = "measured.json"
+RESULTS = "results.json"
+"""Scores in the form of `vocagno.results`, for `vocagno figures sweep`."""
+_ATTEMPTS = "attempts"
+_LOG = "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came out of one run."""
+
+    variant: str
+    seed: int | None
+    held_out_loss: float
+    """Nats a token, after the last step."""
+    exact_answers: float | None
+    """Share of the questions, where there are any."""
+    trained_on: float
+    """Share of the predicted tokens that were kept."""
+    tokens: int
+    cpu_seconds: float | None
+    """Of all threads, from start to end, checkpoints and validation included; None if the run was
+    not carried out at one go."""
+    peak_memory_mib: float | None
+    """Of the process (its main memory)."""
+
+
+def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) -> list[Measured]:
+    """Returns when all runs are measured, by this process or others.
+
+    Raises: ConfigError for options of any run that make no sense, before the first begins;
+        InputError for a run that fails, which names its log.
+    """
+    runs = plan.runs(out, extra)
+    configs = [_checked(run) for run in runs]
+    out.mkdir(parents=True, exist_ok=True)
+    make_assets(plan, configs[0].data.train, out)
+    total = len(runs.before) + len(runs.variants)
+    with Progress("studying", total, unit="runs", show=show) as progress:
+        found: dict[str, Measured] = {}
+        for part in (runs.before, runs.variants):
+            _carry_out(part, out, plan.questions, progress, found)
+    return [found[run.name] for run in runs.variants]
+
+
+def _carry_out(
+    part: list[Run],
+    out: Path,
+    questions: Path | None,
+    progress: Progress,
+    found: dict[str, Measured],
+) -> None:
+    """Runs that do not need one another; what is measured goes to `found`."""
+    named = {run.name: run for run in part}
+
+    def done(name: str) -> bool:
+        return (named[name].folder / MEASURED).is_file()
+
+    def make(name: str) -> None:
+        progress.at(len(found), name)
+        _measure(named[name], questions)
+
+    def report(name: str) -> None:
+        found[name] = _read(named[name].folder)
+        progress.at(len(found), name)
+
+    share(list(named), out, done=done, make=make, report=report)
+
+
+def measured_so_far(plan: Plan, out: Path) -> list[Measured]:
+    """What is measured of a study that may not be complete."""
+    runs = plan.runs(out, {}).variants
+    return [_read(run.folder) for run in runs if (run.folder / MEASURED).is_file()]
+
+
+def _checked(run: Run) -> Config:
+    from vocagno.training.main import parse
+
+    try:
+        return parse([*run.arguments, "--output", str(run.folder)])[0]
+    except InputError as error:
+        raise type(error)(f"{run.name}: {error}") from error
+
+
+def _measure(run: Run, questions: Path | None) -> None:
+    """Trains to the end, asks the questions, and writes what came out."""
+    attempts = run.folder / _ATTEMPTS
+    at_one_go = not attempts.is_file()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    attempts.touch()
+    usage = _train(run)
+    found = read_run(run.folder)
+    held_out = found.curve("validation_loss")[1]
+    if not held_out:
+        raise InputError(f"{run.folder}: no validation; give data.validation, clean held-out text")
+    answers = _answers(run.folder, questions)
+    measured = Measured(
+        run.variant, run.seed, round(held_out[-1], 6), answers, round(found.kept_share, 6),
+        found.points[-1].tokens, usage["cpu_seconds"] if at_one_go else None,
+        usage["peak_memory_mib"],
+    )  # fmt: skip
+    if answers is not None:
+        scores = {"exact answers": 100 * answers}
+        write_json(
+            run.folder / RESULTS, {"model": run.variant, "seed": str(run.seed), "scores": scores}
+        )
+    write_json(run.folder / MEASURED, asdict(measured))
+
+
+def _train(run: Run) -> dict[str, float | None]:
+    """One process; what it used.
+
+    Raises: InputError if it fails.
+    """
+    log = run.folder / _LOG
+    command = [sys.executable, "-m", "vocagno.training", *run.arguments]
+    with log.open("ab") as file:
+        process = subprocess.Popen([*command, "--output", str(run.folder)], stderr=file)
+        try:
+            usage = _waited(process)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if process.returncode != 0:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise InputError(
+            f"{run.name}: training ended with status {process.returncode}: {''.join(last)} ({log})"
+        )
+    return usage
+
+
+def _waited(process: subprocess.Popen[bytes]) -> dict[str, float | None]:
+    """Waits for a process; its processor time and its largest memory, where the system says."""
+    if not hasattr(os, "wait4"):
+        process.wait()
+        return {"cpu_seconds": None, "peak_memory_mib": None}
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak_memory_mib": round(usage.ru_maxrss * unit / 2**20, 1),
+    }
+
+
+def _answers(folder: Path, questions: Path | None) -> float | None:
+    if questions is None:
+        return None
+    from vocagno.quickstart.accuracy import accuracy_of_run
+
+    return accuracy_of_run(folder, questions)
+
+
+def _read(folder: Path) -> Measured:
+    return Measured(**json.loads((folder / MEASURED).read_bytes()))

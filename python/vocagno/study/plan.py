@@ -1,0 +1,162 @@
+"""What a study is: a file that names the runs, what they share and what is compared."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vocagno.errors import ConfigError, InputError, require
+
+OUT = "{out}"
+"""Stands in options for the folder of the study."""
+_OWN = ("config", "against")
+"""Of a run in a plan: what is no option of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A study. Options of runs are those of train.py, by their full names; `{out}` in one stands
+    for the folder of the study."""
+
+    config: Path
+    """Configuration that all runs begin with."""
+    variants: dict[str, dict[str, Any]]
+    """Runs by name: the options in which each differs; `against` names the one that it is compared
+    with (default: `baseline`)."""
+    baseline: str
+    """What the others are compared with, seed by seed."""
+    tables: dict[str, list[str]]
+    """Which runs stand in a table together, by its title."""
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """Of new weights and of the order of the rows; every run is carried out with each."""
+    common: dict[str, Any] = field(default_factory=dict)
+    """Options of all runs."""
+    before: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Runs carried out first, once: teachers. `config` names another configuration to begin
+    with."""
+    assets: Literal["quickstart", "tokenizer"] | None = None
+    """What is made first where missing. quickstart: its corpus, tokenizers and teacher; tokenizer:
+    one for the student, learned from data.train, as `{out}/tokenizer`."""
+    vocabulary: int | None = None
+    """tokenizer: its ids."""
+    noise: list[float] = field(default_factory=list)
+    """quickstart: corpora with such shares of junk lines, as `{out}/noise-25` for 0.25."""
+    questions: Path | None = None
+    """JSON Lines of `question` and `answer` that the final models are asked."""
+
+    def __post_init__(self) -> None:
+        known = set(self.variants)
+        folders = Counter(map(slug, [*self.variants, *self.before]))
+        alike = [name for name in folders if folders[name] > 1]
+        require(not alike, f"variants: two names that both become the folder {alike[:1]}")
+        require(bool(self.seeds), "seeds: expected at least one")
+        require(len(set(self.seeds)) == len(self.seeds), f"seeds: twice the same: {self.seeds}")
+        for where, names in (("baseline", [self.baseline]), *self.tables.items()):
+            for name in names:
+                require(name in known, f"{where}: {name} is none of the variants")
+        for name, options in self.variants.items():
+            against = options.get("against", self.baseline)
+            require(against in known, f"{name}: against: {against} is none of the variants")
+            require("config" not in options, f"{name}: config: is for runs under `before`")
+        require(
+            not self.noise or self.assets == "quickstart", "noise: only with assets: quickstart"
+        )
+        require(
+            (self.vocabulary is not None) == (self.assets == "tokenizer"),
+            "vocabulary: needed with assets: tokenizer, and there alone",
+        )
+        require(all(0 <= share < 1 for share in self.noise), f"noise: not in [0, 1): {self.noise}")
+
+    def against(self, name: str) -> str:
+        """The variant that one is compared with."""
+        return str(self.variants[name].get("against", self.baseline))
+
+    def runs(self, out: Path, extra: Mapping[str, str]) -> "Runs":
+        """The runs of the study as they are carried out in a folder.
+
+        Args:
+            extra: options for all of them, as given on the command line; they come before
+                `common`, and behind what a run has of its own.
+        """
+        before = [
+            Run(name, None, out / "before" / slug(name),
+                self._arguments(options, None, out, extra))
+            for name, options in self.before.items()
+        ]  # fmt: skip
+        variants = [
+            Run(name, seed, out / "runs" / f"{slug(name)}-{seed}",
+                self._arguments(options, seed, out, extra))
+            for name, options in self.variants.items()
+            for seed in self.seeds
+        ]  # fmt: skip
+        return Runs(before, variants)
+
+    def _arguments(
+        self, options: Mapping[str, Any], seed: int | None, out: Path, extra: Mapping[str, str]
+    ) -> list[str]:
+        config = Path(options.get("config", self.config))
+        given: dict[str, Any] = {} if "config" in options else dict(self.common)
+        given |= extra
+        given |= {name: value for name, value in options.items() if name not in _OWN}
+        given |= {} if seed is None else {"train.seed": seed}
+        words = {name: _word(value).replace(OUT, str(out)) for name, value in given.items()}
+        pairs = [part for name, value in words.items() for part in (f"--{name}", value)]
+        return ["--config", str(config), *pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run of a study."""
+
+    variant: str
+    seed: int | None
+    """None for those that are carried out once."""
+    folder: Path
+    arguments: Sequence[str]
+    """For train.py, but for its output."""
+
+    @property
+    def name(self) -> str:
+        """As its folder."""
+        return self.folder.name
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """All runs of a study."""
+
+    before: list[Run]
+    variants: list[Run]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter([*self.before, *self.variants])
+
+
+def read_plan(path: Path) -> Plan:
+    """Reads a plan.
+
+    Raises: ConfigError for what is no option of one, or of the wrong kind.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected the plan of a study, as in configs/study")
+    parser = ArgumentParser(prog="plan", exit_on_error=False)
+    parser.add_class_arguments(Plan, fail_untyped=True)
+    try:
+        values = parser.instantiate(parser.parse_path(str(path)))
+    except ArgumentError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return Plan(**dict(values.items()))
+
+
+def slug(name: str) -> str:
+    """A name as that of a file."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
