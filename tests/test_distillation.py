@@ -23,6 +23,7 @@ from vocagno.training import head as head_module
 from vocagno.training.distillation import TeacherStates, distillation_loss
 from vocagno.training.head import LanguageHead
 
+NAN = float("nan")
 TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40
 
 
@@ -201,9 +202,36 @@ def test_bfloat16_states_are_compared_in_float32():
         assert float(rounded) != float(exact)
 
 
+@pytest.mark.parametrize("divergence", ["reverse", "forward"])
+def test_kld_of_the_ids_that_both_know(divergence):
+    """Heads have rows to spare on both sides; both distributions are renormalised."""
+    shared = 41
+    given = teacher(47)
+    given = TeacherStates(given.states_MH, given.head, given.partner_BT, shared)
+
+    def among(log_p):
+        return plain_kl(log_p[..., :shared].log_softmax(-1), given, divergence)
+
+    guidance = GuidanceConfig(method="kld", divergence=divergence)
+    for kind in heads():
+        check(guidance, given, kind, among)
+
+
+def test_a_state_that_is_no_number_and_nobodys_partner_does_no_harm():
+    labels, _ = batch()
+    for method in ("kld", "uld"):
+        given = teacher(VOCABULARY)
+        given.states_MH[0] = NAN
+        given.partner_BT[given.partner_BT == 0] = -1
+        hidden, head, leaves = with_gradients(states(), heads()["bias"])
+        loss, _ = distillation_loss(hidden, head, labels, given, GuidanceConfig(method=method))
+        loss.backward()
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
 def test_a_teacher_with_fewer_ids_is_refused():
     labels, _ = batch()
-    with pytest.raises(ValueError, match="the teacher knows 20 and the student 50"):
+    with pytest.raises(ValueError, match="50 ids, but the student has 50 and the teacher 20"):
         distillation_loss(
             states(), heads()["all"], labels, teacher(20), GuidanceConfig(method="kld")
         )

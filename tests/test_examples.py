@@ -139,3 +139,31 @@ def test_the_model_stays_what_it_is(trained, prepared):
 def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):
     with pytest.raises(ValueError, match=r"guidance\.scope: step is for our own loop"):
         trained(2, 1, scope="step")
+
+
+def test_the_trainer_chooses_chunks(prepared, trained):
+    """The same step in one micro-batch and in four; more rows fit than the chosen chunks hold."""
+    from transformers import AutoModelForCausalLM
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    before = dict(start.named_parameters())
+    whole, cut = (trained(rows, 8 // rows, method="chunk", chunks=8) for rows in (8, 2))
+    tokens = dict(trained(8, 1).model.named_parameters())
+    cut = dict(cut.model.named_parameters())
+    for name, parameter in whole.model.named_parameters():
+        moved = (parameter - before[name]).norm()
+        assert (parameter - cut[name]).norm() <= 1e-4 * moved
+        assert (parameter - tokens[name]).norm() > 1e-2 * moved  # another choice
+
+
+@pytest.mark.parametrize(
+    "guidance",
+    [
+        {"method": "kld"}, {"method": "uld"}, {"method": "chunk", "selection": "random"},
+        {"method": "rho1", "criterion": "excess_and_entropy"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
+    with pytest.raises(ValueError, match=r"comes with our own loop; use vocagno, rho1"):
+        trained(2, 1, **guidance)

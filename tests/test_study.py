@@ -88,7 +88,7 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     assert (out / "before" / "reference" / "final").is_dir()
     plan = read_plan(plan_file(seeds=[3], variants={"cpt": {"guidance.method": "cpt"}},
                                tables={"methods": ["cpt"]}))  # fmt: skip
-    (run,) = measured_so_far(plan, out)
+    (run,) = measured_so_far(plan, out, {})
     assert run.variant == "cpt"
     assert run.seed == 3
     assert run.trained_on == 1.0
@@ -119,10 +119,12 @@ def test_tables_and_figures(tmp_path, plan_file, trained, capsys):
     assert "no run of" in capsys.readouterr().err
     assert main(command) == 0
     table = capsys.readouterr().out
-    assert table.splitlines()[0].startswith("| methods | seeds | held-out loss | difference |")
+    assert table.splitlines()[0].startswith("| methods | seeds | held-out loss | difference from |")
     # Losses 1.0, 1.1 and 0.5, 0.6; processor times 11 / 10 and 12 / 11.
     assert "| cpt | 2 | 1.0500 ± 0.0707 | - | 40.0% | - | 100 |" in table
-    assert "| top 20 % | 2 | 0.5500 ± 0.0707 | -0.5000 ± 0.0000 | 40.0% | 1.10 | 100 |" in table
+    assert (
+        "| top 20 % | 2 | 0.5500 ± 0.0707 | cpt: -0.5000 ± 0.0000 | 40.0% | 1.10 | 100 |" in table
+    )
     assert (out / "methods.svg").read_text().count("<svg") == 1
     lines = (out / "runs.csv").read_text().splitlines()
     assert lines[0].startswith("variant,seed,held_out_loss,exact_answers")
@@ -152,8 +154,8 @@ def test_only_seeds_that_both_have_are_compared():
     assert rows[2].exact_answers == Spread((25.0,))
     assert math.isnan(rows[2].difference.deviation)
     text = markdown("t", rows).splitlines()
-    assert text[3] == "| b | 2 | 5.2500 ± 5.3033 | -0.5000 | - | 40.0% | - | - |"
-    assert text[4] == "| c | 1 | 10.0000 | +1.0000 | 25.0 | 40.0% | - | - |"
+    assert text[3] == "| b | 2 | 5.2500 ± 5.3033 | a: -0.5000 | - | 40.0% | - | - |"
+    assert text[4] == "| c | 1 | 10.0000 | b: +1.0000 | 25.0 | 40.0% | - | - |"
 
 
 def measured(variant, seed, loss, exact_answers=None):
@@ -184,6 +186,7 @@ def test_names_become_folders():
         ({"noise": [1.5], "assets": "quickstart"}, "noise: not in"),
         ({"variants": {"cpt": {"against": "x"}, "top 20 %": {}}}, "cpt: against: x is none of"),
         ({"variants": {"cpt": {"config": "x"}, "top 20 %": {}}}, "config: is for runs under"),
+        ({"before": {"cpt-0": {}}}, "has the name of a variant's run"),
         ({"variants": {"cpt": {}, "top 20 %": {}, "top, 20": {}}}, "become the folder"),
     ],
 )
@@ -218,14 +221,48 @@ def test_options_for_all_runs_win(tmp_path, plan_file):
         assert fraction == ("0.6" if run.variant == "cpt" else "0.2")
 
 
-def test_a_run_without_held_out_text_is_refused(tmp_path, plan_file, monkeypatch):
-    def train(run):
-        (run.folder / "metrics.jsonl").write_text(log_line(loss=1.0, kept_fraction=0.4))
-        return {"cpu_seconds": 1.0, "peak_memory_mib": 1.0}
+def test_a_run_without_held_out_text_is_refused(tmp_path, plan_file, trained):
+    plan = read_plan(plan_file(common={"data.validation": None}))
+    with pytest.raises(ConfigError, match=r"cpt-0: data\.validation: needed"):
+        carry_out(plan, tmp_path / "study", {}, show=False)
+    missing = read_plan(plan_file(questions=str(tmp_path / "none.jsonl")))
+    with pytest.raises(InputError, match=r"questions: .*none\.jsonl: no such file"):
+        carry_out(missing, tmp_path / "study", {}, show=False)
+    assert trained == []
 
-    monkeypatch.setattr(carrying_out, "_train", train)
-    with pytest.raises(InputError, match=r"no validation; give data\.validation"):
-        carry_out(read_plan(plan_file()), tmp_path / "study", {}, show=False)
+
+def test_runs_of_another_plan_are_refused(tmp_path, plan_file):
+    """By real configurations, of one step."""
+    out = tmp_path / "study"
+    few = {"seeds": [0], "common": {"train.steps": 1}}
+    assert main(["study", str(plan_file(**few)), "--out", str(out)]) == 0
+    for changed in (
+        {**few, "common": {"train.steps": 2}},
+        {**few, "variants": {"cpt": {"guidance.method": "cpt"},
+                             "top 20 %": {"guidance.top_fraction": 0.3}}},
+    ):  # fmt: skip
+        for arguments in ([], ["--report"]):
+            command = ["study", str(plan_file(**changed)), "--out", str(out), *arguments]
+            assert main(command) == 2
+    plan = read_plan(plan_file(**few))
+    assert len(measured_so_far(plan, out, {})) == 2
+    with pytest.raises(ConfigError, match=r"cpt-0: train\.steps is 3, but .* holds a run with 1"):
+        measured_so_far(read_plan(plan_file(seeds=[0])), out, {"train.steps": "3"})
+
+
+def test_a_tokenizer_is_learned_once_and_from_one_text(tmp_path):
+    from vocagno.study.assets import make_assets
+
+    text = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    plan = Plan(config="x", baseline="a", variants={"a": {}}, tables={}, assets="tokenizer",
+                vocabulary=300)  # fmt: skip
+    make_assets(plan, str(text), tmp_path)
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "tokenizer").iterdir()}
+    make_assets(plan, str(text), tmp_path)
+    assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "tokenizer").iterdir()}
+    write_corpus(text, TEXTS[:2])
+    with pytest.raises(ConfigError, match="was learned from another text"):
+        make_assets(plan, str(text), tmp_path)
 
 
 def test_two_processes_share_a_study(tmp_path, plan_file):
@@ -269,4 +306,4 @@ def test_the_plans_of_the_project_are_plans(tmp_path, name):
         from vocagno.training.main import parse
 
         config, _ = parse([*arguments, "--output", str(run.folder)])
-        assert config.train.seed == (run.seed or 0)
+        assert config.train.seed == (100 if run.seed is None else run.seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vocagno.errors import require
-from vocagno.guidance_config import GuidanceConfig, needs_live_teacher
+from vocagno.guidance_config import GuidanceConfig
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
@@ -263,7 +263,7 @@ class Config:
             "teacher.model: teacher.mode: live needs one",
         )
         require(
-            teacher.mode == "live" or not needs_live_teacher(guidance),
+            teacher.mode == "live" or not guidance.needs_live_teacher,
             f"guidance.{'criterion' if guidance.selects else 'method'}: needs more of the teacher "
             "than its stored losses; use teacher.mode: live",
         )

@@ -119,6 +119,11 @@ class GuidanceConfig:
         return self.method == "chunk" and self.selection == "random"
 
     @property
+    def needs_live_teacher(self) -> bool:
+        """Whether stored losses cannot tell what the method has to know."""
+        return self.distils or self.criterion == "excess_and_entropy"
+
+    @property
     def needs_same_vocabulary(self) -> bool:
         """Whether the teacher's ids must be the student's."""
         return self.method in ("rho1", "kld")
@@ -129,11 +134,6 @@ class GuidanceConfig:
         if self.distillation_weight is not None:
             return self.distillation_weight
         return _USUAL_WEIGHT[self.method]
-
-
-def needs_live_teacher(guidance: GuidanceConfig) -> bool:
-    """Whether stored losses cannot tell what the method has to know."""
-    return guidance.distils or guidance.criterion == "excess_and_entropy"
 
 
 def as_naive(guidance: GuidanceConfig) -> GuidanceConfig:

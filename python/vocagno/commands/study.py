@@ -42,7 +42,7 @@ def study(options: Any) -> dict[str, Any] | None:
 
     plan, extra = read_plan(options.plan), _given(options.set)
     if options.report:
-        measured = measured_so_far(plan, options.out)
+        measured = measured_so_far(plan, options.out, extra)
         if not measured:
             raise InputError(f"--out: {options.out}: no run of {options.plan} is measured there")
     else:

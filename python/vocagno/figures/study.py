@@ -18,13 +18,18 @@ def draw_study(rows: Sequence[Row]) -> Figure:
     axes = list(figure.subplots(1, panels, sharey=True, squeeze=False)[0])
     places = range(len(rows), 0, -1)
     for place, row in zip(places, rows, strict=True):
-        _dots(axes[0], place, row.difference or Spread((0.0,)), COLOURS[0])
+        if row.against is None:
+            axes[0].plot([0], [place], linestyle="", marker="|", color="#555555", markersize=11)
+        elif row.difference:
+            _dots(axes[0], place, row.difference, COLOURS[0])
         if has_answers and row.exact_answers:
             _dots(axes[1], place, row.exact_answers, COLOURS[1])
     axes[0].axvline(0, color="#555555", linewidth=0.8, linestyle="--")
     axes[0].set_yticks(list(places), [plain(row.variant) for row in rows], fontsize=8)
     axes[0].set_ylim(0.4, len(rows) + 0.6)
-    axes[0].set_xlabel("held-out loss against the baseline (nats a token)")
+    others = {row.against for row in rows if row.against is not None}
+    named = plain(others.pop()) if len(others) == 1 else "naive training on the same corpus"
+    axes[0].set_xlabel(f"held-out loss less that of {named} (nats a token)")
     if has_answers:
         axes[1].set_xlabel("exact answers (%)")
     for panel in axes:

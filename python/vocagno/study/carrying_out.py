@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vocagno.config import Config
-from vocagno.errors import InputError
+from vocagno.errors import ConfigError, InputError
 from vocagno.files import write_json
 from vocagno.learning_curves import read_run
 from vocagno.progress import Progress
@@ -42,8 +42,8 @@ class Measured:
     """Share of the predicted tokens that were kept."""
     tokens: int
     cpu_seconds: float | None
-    """Of all threads, from start to end, checkpoints and validation included; None if the run was
-    not carried out at one go."""
+    """Of all threads, from start to end, with validation and what was not in the cache: the first
+    run with a stored teacher has it read the corpus. None if the run was killed in between."""
     peak_memory_mib: float | None
     """Of the process (its main memory)."""
 
@@ -58,6 +58,8 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
     configs = [_checked(run) for run in runs]
     out.mkdir(parents=True, exist_ok=True)
     make_assets(plan, configs[0].data.train, out)
+    if plan.questions is not None and not plan.questions.is_file():
+        raise InputError(f"questions: {plan.questions}: no such file")
     total = len(runs.before) + len(runs.variants)
     with Progress("studying", total, unit="runs", show=show) as progress:
         found: dict[str, Measured] = {}
@@ -77,7 +79,7 @@ def _carry_out(
     named = {run.name: run for run in part}
 
     def done(name: str) -> bool:
-        return (named[name].folder / MEASURED).is_file()
+        return _is_measured(named[name])
 
     def make(name: str) -> None:
         progress.at(len(found), name)
@@ -90,19 +92,35 @@ def _carry_out(
     share(list(named), out, done=done, make=make, report=report)
 
 
-def measured_so_far(plan: Plan, out: Path) -> list[Measured]:
-    """What is measured of a study that may not be complete."""
-    runs = plan.runs(out, {}).variants
-    return [_read(run.folder) for run in runs if (run.folder / MEASURED).is_file()]
+def measured_so_far(plan: Plan, out: Path, extra: Mapping[str, str]) -> list[Measured]:
+    """What is measured of a study that may not be complete.
+
+    Args:
+        extra: as the study was given.
+    Raises: ConfigError for a run that was carried out by another plan.
+    """
+    runs = [run for run in plan.runs(out, extra).variants if _is_measured(run)]
+    for run in runs:
+        _checked(run)
+    return [_read(run.folder) for run in runs]
+
+
+def _is_measured(run: Run) -> bool:
+    return (run.folder / MEASURED).is_file()
 
 
 def _checked(run: Run) -> Config:
-    from vocagno.training.main import parse
+    """The configuration of a run; if it was begun before, that of then."""
+    from vocagno.training.main import check_same_run, parse
 
     try:
-        return parse([*run.arguments, "--output", str(run.folder)])[0]
+        config, _ = parse([*run.arguments, "--output", str(run.folder)])
+        check_same_run(config)
     except InputError as error:
         raise type(error)(f"{run.name}: {error}") from error
+    if config.data.validation is None:
+        raise ConfigError(f"{run.name}: data.validation: needed, clean held-out text to compare by")
+    return config
 
 
 def _measure(run: Run, questions: Path | None) -> None:
@@ -114,8 +132,6 @@ def _measure(run: Run, questions: Path | None) -> None:
     usage = _train(run)
     found = read_run(run.folder)
     held_out = found.curve("validation_loss")[1]
-    if not held_out:
-        raise InputError(f"{run.folder}: no validation; give data.validation, clean held-out text")
     answers = _answers(run.folder, questions)
     measured = Measured(
         run.variant, run.seed, round(held_out[-1], 6), answers, round(found.kept_share, 6),
@@ -138,7 +154,9 @@ def _train(run: Run) -> dict[str, float | None]:
     log = run.folder / _LOG
     command = [sys.executable, "-m", "vocagno.training", *run.arguments]
     with log.open("ab") as file:
-        process = subprocess.Popen([*command, "--output", str(run.folder)], stderr=file)
+        process = subprocess.Popen(
+            [*command, "--output", str(run.folder)], stdout=file, stderr=file
+        )  # fmt: skip
         try:
             usage = _waited(process)
         except BaseException:

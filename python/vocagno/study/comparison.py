@@ -65,13 +65,14 @@ def compared(plan: Plan, measured: Sequence[Measured], names: Sequence[str]) -> 
 def markdown(title: str, rows: Sequence[Row]) -> str:
     """A table, with the number of seeds in its heading."""
     has_answers = any(row.exact_answers for row in rows)
-    header = [title, "seeds", "held-out loss", "difference"]
+    header = [title, "seeds", "held-out loss", "difference from"]
     header += ["exact answers (%)"] if has_answers else []
     header += ["trained on", "processor time", "memory (MiB)"]
     lines = [header, ["---", *["--:"] * (len(header) - 1)]]
     for row in rows:
         cells = [row.variant, str(len(row.held_out_loss.values)), row.held_out_loss.worded(".4f")]
-        cells.append("-" if row.difference is None else row.difference.worded("+.4f"))
+        difference = "-" if row.difference is None else row.difference.worded("+.4f")
+        cells.append(difference if row.against is None else f"{row.against}: {difference}")
         if has_answers:
             answers = row.exact_answers
             cells.append("-" if answers is None else answers.worded(".1f"))

@@ -69,6 +69,9 @@ class Plan:
             "vocabulary: needed with assets: tokenizer, and there alone",
         )
         require(all(0 <= share < 1 for share in self.noise), f"noise: not in [0, 1): {self.noise}")
+        runs = {f"{slug(name)}-{seed}" for name in self.variants for seed in self.seeds}
+        same = [name for name in self.before if slug(name) in runs]
+        require(not same, f"before: {same[:1]}: has the name of a variant's run")
 
     def against(self, name: str) -> str:
         """The variant that one is compared with."""

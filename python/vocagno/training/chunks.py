@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.guidance import IGNORED, excess_loss, fill_with_mean, top
+from vocagno.training.guidance import IGNORED, excess_loss, fill_with_mean, kept_count, top
 
 _SALT = 0x6368756E6B  # "chunk": other numbers than those of the order of the rows
 
@@ -62,6 +62,24 @@ def chunk_weights(
         chosen_BC = chosen_BC | included_BC
     none_B1 = torch.zeros_like(chosen_BC[:, :1])
     return torch.cat([chosen_BC, none_B1], 1).gather(1, place_BT).float()
+
+
+def most_kept(
+    labels_BT: Tensor, chunks_BT: Tensor, teacher_loss_BT: Tensor, config: GuidanceConfig
+) -> int:
+    """Tokens that `chunk_weights` can keep at most, known on the host before the forward pass: if
+    the largest chunks are chosen."""
+    kept = 0
+    for labels, chunks, losses in zip(labels_BT, chunks_BT, teacher_loss_BT, strict=True):
+        valid = (labels != IGNORED) & (chunks >= 0)
+        count = torch.bincount(chunks[valid], minlength=config.chunks)
+        scored = torch.bincount(chunks[valid & losses.isfinite()], minlength=config.chunks) > 0
+        competes = count > 0 if config.is_random or config.unmapped == "mean" else scored
+        sizes = count[competes].sort(descending=True).values
+        kept += int(sizes[: int(kept_count(torch.tensor(len(sizes)), config.top_fraction))].sum())
+        if config.unmapped == "include":
+            kept += int(count[~competes].sum())
+    return kept
 
 
 def random_scores(seed: int, samples: Sequence[int], chunks: int) -> Tensor:

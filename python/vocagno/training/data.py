@@ -19,6 +19,7 @@ from vocagno.alignment import Reason
 from vocagno.config import DataConfig
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import Row, RowStore
+from vocagno.training.chunks import most_kept
 from vocagno.training.guidance import IGNORED, count_kept_of, roles
 from vocagno.training.isolation import isolation
 from vocagno.training.live import LiveText
@@ -32,7 +33,8 @@ COUNTS = (
     "special", "truncated", "hole", "unscored", "missing",
 )  # fmt: skip
 """What is counted of the predicted tokens of a batch, in this order. Those of documents that are
-not scored at all are `missing`, and stand in none but the first four."""
+not scored at all are `missing`, and stand in none but the first four. For chunks `kept` is the most
+that can be."""
 
 
 AnyItem = TypeVar("AnyItem")
@@ -129,6 +131,11 @@ class Collator:
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
         competing, included = roles(tensors["teacher_loss"], tensors["labels"], self.guidance)
+        if self.guidance.method == "chunk":
+            labels, chunks = tensors["labels"], tensors["chunks"]
+            kept = most_kept(labels, chunks, tensors["teacher_loss"], self.guidance)
+        else:
+            kept = int(count_kept_of(competing, included, self.guidance))
         known = wanted & ~missing
         with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
@@ -136,7 +143,7 @@ class Collator:
         with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
         counts = {
             "predicted": int(wanted.sum()),
-            "kept": int(count_kept_of(competing, included, self.guidance)),
+            "kept": kept,
             "competing": int(competing.sum()),
             "included": int(included.sum()),
             "with_text": int(with_text.sum()),

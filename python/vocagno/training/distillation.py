@@ -33,6 +33,9 @@ class TeacherStates:
     head: LanguageHead
     partner_BT: Tensor
     """Which of the M states predicts the teacher's counterpart of each label; -1 for none."""
+    num_ids: int | None = None
+    """For `kld`: how many ids, from the first, both vocabularies share; heads may have more.
+    Default: all of the student's."""
 
     def logits(self, partner_C: Tensor, num_ids: int | None = None) -> Tensor:
         """(C, W) float32, or of the first `num_ids` of the teacher's ids."""
@@ -70,7 +73,7 @@ def distillation_loss(
         teacher: its states, and which of them belongs to which label.
         guidance: method (kld or uld) and its options.
     Returns: the loss, float32, and the metrics of each token.
-    Raises: ValueError if `kld` is given a teacher with fewer ids than the student.
+    Raises: ValueError if `kld` is to compare more ids than student or teacher have.
 
     Both are divided by one count of the step afterwards. ULD as published compares position by
     position and takes the mean over positions, which this is; Eq. 6 of the paper sums over all
@@ -78,13 +81,15 @@ def distillation_loss(
     `pairing` says which.
     """
     ids, of_teacher = len(head.weight_VH), len(teacher.head.weight_VH)
-    if guidance.method == "kld" and of_teacher < ids:
+    shared = ids if teacher.num_ids is None else teacher.num_ids
+    if guidance.method == "kld" and shared > min(ids, of_teacher):
         raise ValueError(
-            f"kld compares id by id, but the teacher knows {of_teacher} and the student {ids}"
+            f"kld compares {shared} ids, but the student has {ids} and the teacher {of_teacher}; "
+            "give num_ids, the size of the vocabulary that they share"
         )
     has_partner_BT = (teacher.partner_BT >= 0) & (labels_BT != IGNORED)
     partner_N = torch.where(has_partner_BT, teacher.partner_BT, -1).flatten()
-    objective = _WithDistance(labels_BT.flatten(), partner_N, teacher, ids, guidance)
+    objective = _WithDistance(labels_BT.flatten(), partner_N, teacher, shared, guidance)
     hidden_NH, dtype = hidden_BTH.flatten(0, -2), product_dtype(hidden_BTH)
     with torch.autocast(hidden_NH.device.type, enabled=False):
         total, parts_N2 = chunked_loss(hidden_NH, head, objective, dtype)
@@ -108,7 +113,7 @@ class _WithDistance:
         self.width = len(teacher.head.weight_VH)
         self._num_ids: int | None = None
         self._distance: Distance = wasserstein
-        if guidance.method == "kld":  # a teacher's extra ids are left out, the rest renormalised
+        if guidance.method == "kld":  # ids of one side alone are left out, the rest renormalised
             self._num_ids = num_ids
             self._distance = reverse_kl if guidance.divergence == "reverse" else forward_kl
 
@@ -118,15 +123,25 @@ class _WithDistance:
         log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
         has_partner_C1 = (partner_C >= 0)[:, None]
         logits_CW = self._teacher.logits(partner_C, self._num_ids)
-        distance_C, slope_CV = self._distance(log_p_CV, logits_CW)
+        distance_C, slope_CV = self._distance(_among(log_p_CV, self._num_ids), logits_CW)
         is_asked_C1 = (labels_C != IGNORED)[:, None]
         labels_C1 = labels_C.clamp_min(0)[:, None]
         nll_C1 = -log_p_CV.gather(1, labels_C1)
         asked_C1 = is_asked_C1.float()
         gradient_CV = log_p_CV.exp_().mul_(asked_C1).scatter_add_(1, labels_C1, -asked_C1)
-        gradient_CV.add_(slope_CV.mul_(has_partner_C1), alpha=self.weights[1])
+        # Filled, not multiplied: the state that stands for no partner may not be finite.
+        slope_CV.masked_fill_(~has_partner_C1, 0.0)
+        gradient_CV[:, : slope_CV.shape[1]].add_(slope_CV, alpha=self.weights[1])
         nll_C = torch.where(is_asked_C1, nll_C1, 0.0).squeeze(1)
         return torch.stack([nll_C, torch.where(partner_C >= 0, distance_C, 0.0)], 1)
+
+
+def _among(log_p_CV: Tensor, num_ids: int | None) -> Tensor:
+    """Log-probabilities of the first ids among themselves; the others have no part in a slope."""
+    if num_ids is None or num_ids == log_p_CV.shape[1]:
+        return log_p_CV
+    first_CN = log_p_CV[:, :num_ids]
+    return first_CN - first_CN.logsumexp(1, keepdim=True)
 
 
 def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:

@@ -106,7 +106,7 @@ class ReadingTeacher(ABC):
         count = int(host_sum(self._unscored.cpu()))
         if count:
             raise GuidanceError(
-                f"step {step}: the live teacher gave no finite loss for {count:,} tokens; use "
+                f"step {step}: the live teacher gave no finite number for {count:,} tokens; use "
                 "another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
             )
 
@@ -151,10 +151,14 @@ class LiveTeacher(ReadingTeacher):
         for rows_N, states_NH in self._read(read, passes, num_passes, self.scorer.asked_states):
             if states_MH is None:
                 states_MH = states_NH.new_zeros(len(read.is_asked), states_NH.shape[1])
+            rows_N = rows_N.to(states_NH.device)  # of the last layer, if the model is spread
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
             width = self.scorer.head.weight_VH.shape[1]
             states_MH = self.scorer.head.weight_VH.new_zeros(1, width)
+        is_finite_M = states_MH.isfinite().all(-1).to(self.device)
+        if len(read.is_asked):
+            self.note_unscored(self._here(read.is_asked) & ~is_finite_M)
         partner_N = first_asked(text.mapping_N2, read.is_asked)
         partner_BT = np.append(partner_N, -1)[text.tokens_BT]
         return TeacherStates(states_MH, self.scorer.head, self._here(partner_BT))

@@ -17,6 +17,7 @@ from vocagno.token_spans import TokenSpans
 from vocagno.training.distillation import TeacherStates
 from vocagno.training.guidance import IGNORED
 from vocagno.training.head import chunked_entropy, chunked_nll, hidden_states
+from vocagno.training.isolation import keeps_apart
 from vocagno.training.live import LiveText, ReadingTeacher
 from vocagno.training.scorer import Pass
 from vocagno.training.scoring import load_scorer
@@ -41,9 +42,21 @@ def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str)
 class RowTeacher(ReadingTeacher):
     """Reads rows of ids, for `rho1` and `kld`."""
 
-    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, spans: TokenSpans, device: torch.device, num_ids: int
+    ) -> None:
+        """`num_ids`: of the student's vocabulary, which the teacher's begins with.
+
+        Raises: ConfigError if documents are to be kept apart, and the teacher cannot.
+        """
         super().__init__(load_scorer(config.teacher, spans, device), device)
-        self.guidance = config.guidance
+        if config.data.isolate and not keeps_apart(self.scorer.model):
+            raise ConfigError(
+                f"data.isolate: teacher.model: {type(self.scorer.model).__name__} does not keep "
+                "documents of a row apart; use another teacher.attention (sdpa, eager), another "
+                "teacher, or isolate: false"
+            )
+        self.guidance, self._num_ids = config.guidance, num_ids
         self._rows = max(1, config.teacher.batch_tokens // config.data.seq_len)
 
     def plan(self, text: LiveText | None) -> list[Pass]:
@@ -63,15 +76,18 @@ class RowTeacher(ReadingTeacher):
         states_BTH = self._states(tensors)
         partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
         states_NH = states_BTH.flatten(0, 1)
-        if self.guidance.distils:
-            return {"teacher": TeacherStates(states_NH, head, partner_BT)}
         is_asked_BT = labels_BT != IGNORED
+        if self.guidance.distils:
+            is_finite_BT = states_BTH.isfinite().all(-1).to(self.device)
+            self.note_unscored(is_asked_BT & ~is_finite_BT)
+            return {"teacher": TeacherStates(states_NH, head, partner_BT, self._num_ids)}
         nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
-        nll_BT = nll_N.view(labels_BT.shape)
+        nll_BT = nll_N.view(labels_BT.shape).to(self.device)
         self.note_unscored(is_asked_BT & ~nll_BT.isfinite())
         given = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
         if self.guidance.criterion == "excess_and_entropy":
-            given["entropy"] = chunked_entropy(states_NH, head).view(labels_BT.shape)
+            entropy_N = chunked_entropy(states_NH, head)
+            given["entropy"] = entropy_N.view(labels_BT.shape).to(self.device)
         return given
 
     def _states(self, tensors: dict[str, Tensor]) -> Tensor:

@@ -72,7 +72,7 @@ class Training:
         self.student, self.optimizer = accelerator.prepare(
             student, build_optimizer(student, config.optimizer)
         )
-        self.live = self._live_teacher()
+        self.live = self._live_teacher(tokenizer)
         self.student.train()  # a model that was loaded is not
         self.host_sum = HostSum(accelerator, config.train.collective_timeout)
         self.stepper = Stepper(
@@ -143,12 +143,14 @@ class Training:
         accumulation = self.config.train.accumulation(self.accelerator.num_processes)
         return ahead(map(self._planned, found, batches.samples()), accumulation)
 
-    def _live_teacher(self) -> ReadingTeacher | None:
+    def _live_teacher(self, tokenizer: StudentTokenizer) -> ReadingTeacher | None:
         live = self.materials.live
         if live is None:
             return None
-        teacher = LiveTeacher if live.texts is not None else RowTeacher
-        return teacher(self.config, live.reader.spans, self.accelerator.device)
+        arguments = self.config, live.reader.spans, self.accelerator.device
+        if live.texts is not None:
+            return LiveTeacher(*arguments)
+        return RowTeacher(*arguments, tokenizer.spans.vocabulary_size)
 
     def _collator(self) -> Collator:
         scores: Scores | None = self.materials.scores

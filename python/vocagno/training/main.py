@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from vocagno.training.materials import Materials
 
+_KEPT = "config.yaml"
+"""The resolved configuration, in the output folder."""
+
 # Options that may change when a run goes on: they decide how it is carried out, not what it is.
 _FREE = (
     "data.cache", "data.num_workers", "guidance.min_coverage", "optimizer.skip_nonfinite",
@@ -146,20 +149,28 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
     return complete
 
 
+def check_same_run(config: Config) -> bool:
+    """Whether the output folder holds a run that was begun before.
+
+    Raises: ConfigError if that has another configuration.
+    """
+    kept = config.output / _KEPT
+    if not kept.is_file():
+        return False
+    now, (before, _) = config.as_options(), parse(["--config", str(kept)])
+    for name, value in before.as_options().items():
+        if name not in _free(config) and value != now.get(name):
+            raise ConfigError(
+                f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
+                "choose another `output`, or delete that one"
+            )
+    return True
+
+
 def _same_run(config: Config, resolved: str, *, write: bool) -> None:
     """Keeps the resolved configuration in the output folder; refuses to go on with another one."""
-    kept = config.output / "config.yaml"
-    now = config.as_options()
-    if kept.is_file():
-        before, _ = parse(["--config", str(kept)])
-        for name, value in before.as_options().items():
-            if name not in _free(config) and value != now.get(name):
-                raise ConfigError(
-                    f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
-                    "choose another `output`, or delete that one"
-                )
-    elif write:
-        with appearing(kept) as file:
+    if not check_same_run(config) and write:
+        with appearing(config.output / _KEPT) as file:
             file.write(resolved.encode())
 
 

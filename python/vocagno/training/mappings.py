@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from vocagno.chunks import chunk_boundaries, chunk_map
 from vocagno.errors import GuidanceError
-from vocagno.scores import DocumentScores
 
 UNMAPPED = -1
 
@@ -21,6 +20,7 @@ def identity_map(
     student_cu_seqlens: NDArray[np.int64],
     teacher_cu_seqlens: NDArray[np.int64],
     documents: Sequence[int],
+    begins_row: Sequence[bool],
 ) -> NDArray[np.int32]:
     """Token to token, for a teacher with the student's vocabulary (Rho-1): by counting, not by
     searching, and what is counted is compared.
@@ -29,16 +29,18 @@ def identity_map(
         student, teacher: (N, 2) and (M, 2) spans, bytes; the teacher's may go on before and behind
             a piece, or be missing altogether.
         documents: of each piece, for messages.
+        begins_row: whether a piece stands first in its row, and may begin anywhere in its document;
+            the others begin where that does.
     Returns: (N, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
     Raises: GuidanceError if the tokens are not the same, which names document and bytes.
     """
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    for piece, document in enumerate(documents):
+    for piece, (document, is_cut) in enumerate(zip(documents, begins_row, strict=True)):
         mine = _with_text(student, student_cu_seqlens, piece)
         theirs = _with_text(teacher, teacher_cu_seqlens, piece)
         if not len(theirs) or not len(mine):
             continue
-        first = _first_counterpart(student[mine], teacher[theirs])
+        first = _first_counterpart(student[mine], teacher[theirs]) if is_cut else 0
         rows = theirs[first : first + len(mine)]
         if len(rows) < len(mine) or (student[mine] != teacher[rows]).any():
             raise GuidanceError(_difference(student[mine], teacher[rows], document))
@@ -68,14 +70,22 @@ def positional_map(
 
 
 def chunk_maps(
-    num_student: Sequence[int], num_teacher: Sequence[int], chunks: int
+    num_student: Sequence[int], teacher_rows: Sequence[NDArray[np.int64]], chunks: int
 ) -> NDArray[np.int32]:
-    """`chunk_map` of rows that stand one after the other; args: tokens of each row."""
-    maps, before = [], 0
-    for mine, theirs in zip(num_student, num_teacher, strict=True):
-        mapping = chunk_map(mine, theirs, chunks)
-        maps.append(np.where(mapping < 0, UNMAPPED, mapping + np.int32(before)))
-        before += theirs
+    """`chunk_map` of rows of a batch that stand one after the other.
+
+    Args:
+        num_student: tokens of each row.
+        teacher_rows: of each row, which of the M tokens share text with it, in order. What lies
+            between them shares none, and has no loss.
+    """
+    maps = []
+    for mine, theirs in zip(num_student, teacher_rows, strict=True):
+        mapping = chunk_map(mine, len(theirs), chunks)
+        mapped = mapping[:, 0] >= 0
+        first, stop = mapping[mapped].T
+        mapping[mapped, 0], mapping[mapped, 1] = theirs[first], theirs[stop - 1] + 1
+        maps.append(mapping)
     return np.concatenate(maps)
 
 
@@ -85,14 +95,19 @@ def chunk_numbers(num_tokens: int, chunks: int) -> NDArray[np.int64]:
     return np.searchsorted(ends, np.arange(num_tokens), side="right").astype(np.int64)
 
 
-def trimmed(document: DocumentScores, first_byte: int, end_byte: int) -> DocumentScores:
-    """A document's tokens from the first to the last that share text with a part of it."""
-    spans = document.spans
-    inside = np.flatnonzero(
-        (spans[:, 0] < spans[:, 1]) & (spans[:, 0] < end_byte) & (spans[:, 1] > first_byte)
-    )
-    rows = slice(inside[0], inside[-1] + 1) if len(inside) else slice(0, 0)
-    return DocumentScores(spans[rows], document.nll[rows], document.first_row + rows.start)
+def sharing_text(
+    teacher: NDArray[np.int32],
+    teacher_cu_seqlens: NDArray[np.int64],
+    first_bytes: Sequence[int],
+    end_bytes: Sequence[int],
+) -> NDArray[np.bool_]:
+    """(M,): which of the teacher's tokens share text with the part of their document, from
+    `first_bytes` to `end_bytes` of each piece, that is in the row."""
+    sizes = np.diff(teacher_cu_seqlens)
+    first, end = np.repeat(first_bytes, sizes), np.repeat(end_bytes, sizes)
+    starts, ends = teacher.T
+    inside: NDArray[np.bool_] = (starts < ends) & (starts < end) & (ends > first)
+    return inside
 
 
 def _with_text(

@@ -64,7 +64,8 @@ def gather_materials(
 
     Raises: StoreError if more of the text than `guidance.min_coverage` allows has no scores.
     """
-    data = config.data
+    data, guidance = config.data, config.guidance
+    _check_teacher(config, tokenizer)  # before rows and scores are made
     corpus = scanned(data.train, data.cache, show_progress=show_progress)
     rows, _ = prepared_rows(
         corpus, tokenizer, data.seq_len, data.cache, show_progress=show_progress
@@ -80,9 +81,6 @@ def gather_materials(
         if not len(validation):
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
     scores = live = None
-    guidance = config.guidance
-    if guidance.needs_same_vocabulary and config.teacher.names_tokenizer:
-        check_same_vocabulary(tokenizer.spans, teacher_spans(config.teacher), guidance.method)
     if guidance.needs_teacher and config.teacher.mode == "live":
         live = _live(config, corpus, device, show_progress=show_progress)
     elif guidance.needs_teacher:
@@ -102,6 +100,18 @@ def gather_materials(
     return Materials(rows, validation, scores, live, samples, sample_teacher)
 
 
+def _check_teacher(config: Config, tokenizer: StudentTokenizer) -> None:
+    """Refuses a teacher that cannot be what the method needs, before anything is made."""
+    teacher, guidance = config.teacher, config.guidance
+    if guidance.needs_same_vocabulary and teacher.names_tokenizer:
+        check_same_vocabulary(tokenizer.spans, teacher_spans(teacher), guidance.method)
+    if guidance.needs_teacher and teacher.mode == "live":
+        if guidance.needs_same_vocabulary:  # it reads whole rows
+            check_context(teacher, config.data.seq_len, "data.seq_len")
+        else:
+            check_context(teacher)
+
+
 def _live(
     config: Config, corpus: Corpus, device: torch.device, *, show_progress: bool
 ) -> LiveMaterials:
@@ -110,9 +120,7 @@ def _live(
     reader = text_reader(teacher, spans)
     made_from = scores_made_from(teacher, spans, weights_identity(teacher, cache), device)
     if config.guidance.needs_same_vocabulary:
-        check_context(teacher, config.data.seq_len, "data.seq_len")
         return LiveMaterials(None, reader, made_from)
-    check_context(teacher)
     return LiveMaterials(kept_texts(corpus, cache, show_progress=show_progress), reader, made_from)
 
 

@@ -105,7 +105,7 @@ class Window:
                 f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
                 f"{counts['kept']:,}: what the device ranked is not what the host aligned"
             )
-        predicted, scored = max(1, counts["predicted"]), max(1, counts["scored"])
+        predicted, ranked = max(1, counts["predicted"]), max(1.0, named["ranked"])
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
             "step": step,
@@ -126,8 +126,8 @@ class Window:
             }
         if counts["with_text"] and self.guidance.selects:
             entry |= {
-                "mean_excess_loss": named["excess"] / scored,
-                "mean_teacher_loss": named["teacher"] / scored,
+                "mean_excess_loss": named["excess"] / ranked,
+                "mean_teacher_loss": named["teacher"] / ranked,
             }
         if self.guidance.distils:
             entry |= {
@@ -166,7 +166,7 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
 
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, if they are."""
-    if not guidance.selects or "unmapped" not in entry:
+    if guidance.method not in ("vocagno", "rho1") or "unmapped" not in entry:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:

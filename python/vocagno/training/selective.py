@@ -66,8 +66,8 @@ def selective_cross_entropy(
         teacher_loss_BT: the teacher's loss for each target in nats, NaN where it has none.
         guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
         criteria: what else the method looks at.
-        num_kept: how many will be kept, as `count_kept` gives it before the forward pass, so that
-            the host need not wait for a device to know it.
+        num_kept: how many will be kept at most, as `count_kept` (and `most_kept`, of chunks) give
+            it before the forward pass, so that the host need not wait for a device to know it.
         head_loss_by: as `head_loss`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
@@ -78,6 +78,10 @@ def selective_cross_entropy(
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
     is computed.
     """
+    if guidance.distils:
+        raise ValueError(
+            f"guidance.method: {guidance.method} is a loss of its own: distillation_loss"
+        )
     if isinstance(head, Tensor):
         head = LanguageHead(head)
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)

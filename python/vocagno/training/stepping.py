@@ -88,12 +88,9 @@ class Stepper:
         return numbers
 
     def _num_kept(self, batch: Batch) -> int | None:
-        """How many tokens of a micro-batch will be kept, unless others' tokens decide it, too, or
-        it depends on which chunks are."""
-        guidance = self.config.guidance
-        if guidance.method == "chunk":
-            return None
-        if guidance.scope == "step" and self.accelerator.num_processes > 1:
+        """How many tokens of a micro-batch will be kept (of chunks: at most), unless others' tokens
+        decide it, too."""
+        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
             return None
         return int(batch.counts[COUNTS.index("kept")])
 

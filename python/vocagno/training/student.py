@@ -16,10 +16,11 @@ from vocagno.training.head import head_of, hidden_states, language_head
 from vocagno.training.head_loss import check_head_loss
 from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
 
-SUMS = ("nll", "kept_nll", "excess", "teacher", "kept", "distance", "pairs")
+SUMS = ("nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs")
 """What a forward pass sums up, in this order: the student's losses over all predicted tokens and
-over the kept ones; over the tokens with a teacher loss, the excess losses and the teacher's; how
-many tokens were kept; and, of distillation, the distances and of how many tokens they are."""
+over the kept ones; over the tokens with a teacher loss, the excess losses, the teacher's, and how
+many these are; how many tokens were kept; and, of distillation, the distances and of how many
+tokens they are."""
 
 
 class StudentOutput(NamedTuple):
@@ -108,7 +109,8 @@ def _selected(
     teacher_BT = teacher_loss_BT.where(excess_BT.isfinite(), torch.nan)
     sums = {
         "nll": all_nll, "kept_nll": total, "excess": excess_BT.nansum(),
-        "teacher": teacher_BT.nansum(), "kept": metrics.weights_BT.sum(),
+        "teacher": teacher_BT.nansum(), "ranked": excess_BT.isfinite().sum(),
+        "kept": metrics.weights_BT.sum(),
     }  # fmt: skip
     return StudentOutput(loss, _stacked(sums), nll_BT, metrics.weights_BT)
 

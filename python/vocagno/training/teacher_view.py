@@ -3,6 +3,7 @@
 n: student tokens of all rows, one after the other; M: the teacher's tokens of all their pieces.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from vocagno.rows import Row
 from vocagno.score_index import NOT_SCORED
 from vocagno.scores import DocumentScores
 from vocagno.training.live import LivePieces
-from vocagno.training.mappings import chunk_maps, identity_map, positional_map, trimmed
+from vocagno.training.mappings import chunk_maps, identity_map, positional_map, sharing_text
 from vocagno.training.reading import ReadTexts
 
 
@@ -87,24 +88,23 @@ class _Pieces:
         self.num_tokens = np.concatenate([row.num_tokens for row in rows])
         self.student_cu = _boundaries(self.num_tokens)
         self.numbers = np.concatenate([row.documents for row in rows]).tolist()
-        first_bytes = np.minimum.reduceat(self.student[:, 0], self.student_cu[:-1]).tolist()
-        end_bytes = np.maximum.reduceat(self.student[:, 1], self.student_cu[:-1]).tolist()
+        self.first_bytes = np.minimum.reduceat(self.student[:, 0], self.student_cu[:-1]).tolist()
+        self.end_bytes = np.maximum.reduceat(self.student[:, 1], self.student_cu[:-1]).tolist()
+        places = self.numbers, self.first_bytes, self.end_bytes
         self.read = None
         if isinstance(scores, LivePieces):
-            self.read, documents = scores.read(self.numbers, first_bytes, end_bytes)
+            self.read, documents = scores.read(*places)
         else:
-            documents = list(map(scores.piece, self.numbers, first_bytes, end_bytes))
+            documents = list(map(scores.piece, *places))
         self.is_missing = np.array([document is NOT_SCORED for document in documents])
-        if guidance.method == "chunk" and self.read is None:  # chunks are of the row's text alone
-            documents = list(map(trimmed, documents, first_bytes, end_bytes))
         self.documents = documents
         self.teacher = np.concatenate([document.spans for document in documents])
         losses = np.concatenate([document.nll for document in documents])
         self.nll = losses.astype(np.float32)
         self.teacher_cu = _boundaries(np.array([len(document.nll) for document in documents]))
         self.row_sizes = [len(row.ids) for row in rows]
-        pieces = _boundaries(np.array([len(row.num_tokens) for row in rows]))
-        self.teacher_row_sizes = np.diff(self.teacher_cu[pieces]).tolist()
+        self.row_pieces = _boundaries(np.array([len(row.num_tokens) for row in rows]))
+        """Where the pieces of each row begin."""
 
     def view(self) -> TeacherView:
         """Aligns the tokens of both sides."""
@@ -133,7 +133,10 @@ class _Pieces:
         """Which tokens share text, whatever the method makes of it."""
         cu_seqlens = self.student_cu, self.teacher_cu
         if self.guidance.method == "rho1":
-            return identity_map(self.student, self.teacher, *cu_seqlens, self.numbers)
+            begins_row = np.isin(np.arange(len(self.numbers)), self.row_pieces)
+            return identity_map(
+                self.student, self.teacher, *cu_seqlens, self.numbers, begins_row.tolist()
+            )
         return align(
             self.student, self.teacher,
             student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
@@ -142,10 +145,21 @@ class _Pieces:
     def _mapping(self, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         guidance = self.guidance
         if guidance.method == "chunk":
-            return chunk_maps(self.row_sizes, self.teacher_row_sizes, guidance.chunks)
+            return chunk_maps(self.row_sizes, self._teacher_rows(), guidance.chunks)
         if guidance.method == "uld" and guidance.pairing == "positional":
             return positional_map(self.student, self.teacher, self.student_cu, self.teacher_cu)
         return meeting
+
+    def _teacher_rows(self) -> list[NDArray[np.int64]]:
+        """Of each row, the teacher's tokens that share text with it; none if a document is missing:
+        the rest would be cut as if it were all."""
+        inside = sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+        found = []
+        for first, stop in itertools.pairwise(self.row_pieces.tolist()):
+            start, end = self.teacher_cu[[first, stop]]
+            rows = start + np.flatnonzero(inside[start:end])
+            found.append(rows[:0] if self.is_missing[first:stop].any() else rows)
+        return found
 
 
 def _unaligned(rows: Sequence[Row]) -> TeacherView:

@@ -28,13 +28,12 @@ class GuidedCollator:
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
-        teacher_loss, (B, T) each; and as integers how many tokens will be kept (None for chunks),
-        and counted."""
+        teacher_loss, (B, T) each; and as integers how many tokens will be kept (of chunks: at
+        most), and counted."""
         batch = self._collator(list(rows))
         counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
         tensors = {name: value for name, value in batch.tensors.items() if name != "reasons"}
-        num_kept = counts["kept"] if self._collator.guidance.method != "chunk" else None
-        return tensors | {"num_kept": num_kept, "num_counted": counts[self._counted]}
+        return tensors | {"num_kept": counts["kept"], "num_counted": counts[self._counted]}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -61,10 +60,11 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             `guidance.scope: step`, which needs the counts of all processes, and for one process
             with several GPUs.
         """
-        if guidance.distils or guidance.is_random:
+        if guidance.needs_live_teacher or guidance.is_random:
             raise ValueError(
-                f"guidance.method: {guidance.method}: what it needs beside stored scores comes "
-                "with our own loop; use vocagno, rho1, chunk (selected by the teacher) or cpt"
+                f"guidance.method: {guidance.method}: what it needs beside stored losses comes "
+                "with our own loop; use vocagno, rho1 (criterion: excess), chunk (selection: "
+                "teacher) or cpt"
             )
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")

@@ -1,0 +1,182 @@
+"""What KLD and ULD cost beside their plain formulas on all logits at once.
+
+    python benches/distillation.py measure >> RESULTS.jsonl      # one JSON object a line
+    python benches/distillation.py page RESULTS.jsonl docs/methods.md
+
+Forward and backward pass of the head and the loss, from states drawn at random. Both take turns in
+one run, after a check that their gradients are the same. Memory is what the peak of a process grows
+by in one pass (on CUDA: the allocator's), for each anew.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import plan
+from machine import machine, print_lines
+from training_page import measured
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.memory import peak_megabytes
+from vocagno.training.distillation import TeacherStates, distillation_loss
+from vocagno.training.head import LanguageHead
+from vocagno.training.loading import local_device
+
+SHAPES = {
+    "kld": (2048, 576, 32_000, 1024, 32_016),
+    "uld": (2048, 576, 32_000, 1024, 49_152),
+}
+"""Tokens, hidden size and ids of the student, hidden size and ids of the teacher."""
+
+
+class Case:
+    """One batch, by the plain formula and by ours."""
+
+    def __init__(self, method: str) -> None:
+        tokens, hidden, ids, teacher_hidden, teacher_ids = SHAPES[method]
+        device, generator = local_device(), torch.Generator().manual_seed(0)
+
+        def drawn(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator).to(device) / shape[-1] ** 0.5
+
+        self.guidance = GuidanceConfig(method=method)
+        self.hidden, self.weight = drawn(1, tokens, hidden) * 4, drawn(ids, hidden)
+        self.labels = torch.randint(0, ids, (1, tokens), generator=generator).to(device)
+        partner = torch.arange(tokens, device=device)[None]
+        head = LanguageHead(drawn(teacher_ids, teacher_hidden))
+        self.teacher = TeacherStates(drawn(tokens, teacher_hidden) * 4, head, partner)
+        for leaf in (self.hidden, self.weight):
+            leaf.requires_grad_()
+
+    def ours(self) -> torch.Tensor:
+        head = LanguageHead(self.weight)
+        return distillation_loss(self.hidden, head, self.labels, self.teacher, self.guidance)[0]
+
+    def plain(self) -> torch.Tensor:
+        """On all logits of both sides."""
+        logits = (self.hidden @ self.weight.T).flatten(0, 1)
+        theirs = self.teacher.states_MH @ self.teacher.head.weight_VH.T
+        if self.guidance.method == "kld":
+            log_q = theirs[:, : logits.shape[1]].log_softmax(-1)
+            log_p = logits.log_softmax(-1)
+            distance = torch.nn.functional.kl_div(log_q, log_p, reduction="sum", log_target=True)
+        else:
+            p, q = logits.softmax(-1), theirs.softmax(-1)
+            p = torch.nn.functional.pad(p, (0, q.shape[1] - p.shape[1]))
+            falling = [side.sort(-1, descending=True).values for side in (p, q)]
+            distance = (falling[0] - falling[1]).abs().sum()
+        nll = torch.nn.functional.cross_entropy(logits, self.labels.flatten(), reduction="sum")
+        return nll + self.guidance.weight_of_distance * distance
+
+    def passed(self, kind: str) -> tuple[float, list[torch.Tensor]]:
+        """Seconds of a pass, and the gradients."""
+        _wait()
+        began = time.perf_counter()
+        getattr(self, kind)().backward()
+        _wait()
+        seconds = time.perf_counter() - began
+        gradients = [leaf.grad.clone() for leaf in (self.hidden, self.weight)]
+        self.hidden.grad = self.weight.grad = None
+        return seconds, gradients
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict]:
+    for method, (tokens, hidden, ids, teacher_hidden, teacher_ids) in SHAPES.items():
+        case = Case(method)
+        ours, plain = (case.passed(kind)[1] for kind in ("ours", "plain"))
+        difference = max(float((a - b).norm() / b.norm()) for a, b in zip(ours, plain, strict=True))
+        if difference > 1e-4:
+            raise SystemExit(f"{method}: gradients differ by {difference}")
+        seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+        for _ in range(options.repeats):
+            for kind, found in seconds.items():
+                found.append(case.passed(kind)[0])
+        del case, ours, plain
+        memory = {kind: _memory(method, kind) for kind in seconds}
+        pairs = zip(seconds["ours"], seconds["plain"], strict=True)
+        yield {
+            "what": "distillation", "method": method, "device": local_device().type,
+            "tokens": tokens, "hidden": hidden, "ids": ids,
+            "teacher_hidden": teacher_hidden, "teacher_ids": teacher_ids,
+            "gradient_difference": difference,
+            "seconds": {kind: round(median(found), 3) for kind, found in seconds.items()},
+            "ratio": round(median(a / b for a, b in pairs), 3),
+            "peak_mb": memory, "memory_ratio": round(memory["ours"] / memory["plain"], 3),
+            **machine("torch", "transformers"),
+        }  # fmt: skip
+
+
+def _memory(method: str, kind: str) -> float:
+    command = [sys.executable, __file__, "memory", method, kind]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def memory(options: argparse.Namespace) -> None:
+    """Prints what one pass adds to the peak of this process, in MB."""
+    case = Case(options.method)
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated() / 1e6
+        case.passed(options.kind)
+        print(round(torch.cuda.max_memory_allocated() / 1e6 - before))
+        return
+    before = peak_megabytes()
+    case.passed(options.kind)
+    print(round(peak_megabytes() - before))
+
+
+def page(options: argparse.Namespace) -> None:
+    """Fills the table of a page."""
+    lines = [json.loads(line) for line in options.results.read_text().splitlines()]
+    found = [line for line in lines if line["what"] == "distillation"]
+    table = [*plan.head("", "student, teacher", "time over the plain formula", "memory over it")]
+    table += [
+        plan.row(
+            f"`{line['method']}`, {line['device']}",
+            f"{line['hidden']:,} x {line['ids']:,}, "
+            f"{line['teacher_hidden']:,} x {line['teacher_ids']:,}",
+            f"{line['ratio']:.2f} ({line['seconds']['ours']:.2f} s)",
+            f"{line['memory_ratio']:.2f} ({line['peak_mb']['ours']:,} MB)",
+        )
+        for line in found
+    ]
+    text = options.page.read_text()
+    begin, end = "<!-- distillation -->", "<!-- end of distillation -->"
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    lines = [*table, "", f"{found[0]['tokens']:,} tokens. {measured(found[0])}"]
+    options.page.write_text("\n".join([before + begin, *lines, end + after]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    taking = commands.add_parser("measure")
+    taking.set_defaults(function=measure)
+    taking.add_argument("--repeats", type=int, default=5)
+    one = commands.add_parser("memory")
+    one.set_defaults(function=memory)
+    one.add_argument("method", choices=SHAPES)
+    one.add_argument("kind", choices=("ours", "plain"))
+    filling = commands.add_parser("page")
+    filling.set_defaults(function=page)
+    filling.add_argument("results", type=Path)
+    filling.add_argument("page", type=Path)
+    options = parser.parse_args()
+    result = options.function(options)
+    if result is not None:
+        print_lines(result)
+
+
+if __name__ == "__main__":
+    main()
