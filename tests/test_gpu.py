@@ -9,8 +9,10 @@ torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
 from vocagno.guidance_config import GuidanceConfig
+from vocagno.training.chunks import chunk_weights
+from vocagno.training.distillation import TeacherStates, distillation_loss
 from vocagno.training.guidance import count_kept, token_weights
-from vocagno.training.head import chunked_nll, hidden_states, language_head
+from vocagno.training.head import LanguageHead, chunked_nll, hidden_states, language_head
 from vocagno.training.segments import segment_reduce
 from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.student import GuidedStudent
@@ -124,3 +126,67 @@ def test_bfloat16_operands_give_float32_losses():
     nll = chunked_nll(hidden, head, ids[0, 1:])
     expected = -exact.gather(1, ids[0, 1:, None]).squeeze(1)
     torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["kld", "uld"])
+def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (4, 64, 32), (50, 32), (30, 24), (60, 24)
+    hidden, weight, states, teacher_weight = (
+        torch.randn(*shape, generator=generator) for shape in shapes
+    )
+    _, _, labels = batch()
+    partner = torch.randint(-1, 30, labels.shape, generator=generator)
+    found = {}
+    for device in ("cpu", "cuda"):
+        leaves = [leaf.to(device).requires_grad_() for leaf in (hidden, weight)]
+        head = LanguageHead(teacher_weight.to(device))
+        teacher = TeacherStates(states.to(device), head, partner.to(device))
+        arguments = labels.to(device), teacher, GuidanceConfig(method=method)
+        for mode in ("default", "error"):  # what is set up once may wait
+            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                loss, _ = distillation_loss(leaves[0], LanguageHead(leaves[1]), *arguments)
+                gradients = torch.autograd.grad(loss, leaves)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        found[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
+    for mine, expected in zip(found["cuda"], found["cpu"], strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_chunks_are_those_of_the_cpu(no_waiting):
+    student, teacher, labels = batch()
+    chunks = (torch.arange(64) // 8).expand(4, 64).contiguous()
+    teacher = teacher.nan_to_num()[:, :8].repeat_interleave(8, 1)  # one for all of a chunk
+    config = GuidanceConfig(method="chunk", chunks=8)
+    tensors = student, teacher, labels, chunks
+    weights = chunk_weights(*(tensor.cuda(non_blocking=True) for tensor in tensors), config)
+    torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(weights.cpu(), chunk_weights(*tensors, config))
+
+
+@pytest.mark.parametrize("method", ["kld", "rho1"])
+def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
+    from vocagno.training.live_rows import RowTeacher
+
+    teacher = RowTeacher.__new__(RowTeacher)
+    model = tiny_llama(60).cuda()
+    teacher.scorer = type("Scorer", (), {"model": model, "head": language_head(model)})()
+    teacher.device, teacher._num_ids, teacher._rows = torch.device("cuda"), 50, 2
+    teacher._unscored = torch.zeros((), dtype=torch.int64, device="cuda")
+    criterion = "excess_and_entropy" if method == "rho1" else "excess"
+    teacher.guidance = GuidanceConfig(method=method, criterion=criterion)
+    student = GuidedStudent(tiny_llama(50), teacher.guidance).cuda()
+    _, _, labels = batch()
+    count = int((labels >= 0).sum())
+    tensors = {"input_ids": labels.clamp_min(0).cuda(), "labels": labels.cuda()}
+    num_kept = count if method == "kld" else -(-2 * 61 // 5) * 4  # 61 labels a row
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            given = teacher.guide(None, tensors, [])
+            given.setdefault("teacher_loss", torch.zeros(labels.shape, device="cuda"))
+            student(**tensors, **given, num_kept=num_kept).loss.backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
