@@ -28,8 +28,8 @@ def draw_study(rows: Sequence[Row]) -> Figure:
     axes[0].set_yticks(list(places), [plain(row.variant) for row in rows], fontsize=8)
     axes[0].set_ylim(0.4, len(rows) + 0.6)
     others = {row.against for row in rows if row.against is not None}
-    named = plain(others.pop()) if len(others) == 1 else "naive training on the same corpus"
-    axes[0].set_xlabel(f"held-out loss less that of {named} (nats a token)")
+    named = plain(others.pop()) if len(others) == 1 else "naive training"
+    axes[0].set_xlabel(f"held-out loss less that of\n{named} (nats a token)")
     if has_answers:
         axes[1].set_xlabel("exact answers (%)")
     for panel in axes:
