@@ -14,11 +14,11 @@ help: ## this list
 $(VENV)/.packages: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vocagno needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[train,viz,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[eval,viz,dev]'
 	touch $@
 
 $(VENV)/.built: $(VENV)/.packages $(RUST)
-	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --extras train,viz,dev
+	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --extras eval,viz,dev
 	touch $@
 
 quickstart: $(VENV)/.built ## a student guided by a teacher with another vocabulary, in minutes

@@ -10,6 +10,7 @@ from vocagno._vocagno import SpanError
 from vocagno.commands import (
     alignment,
     all_figures,
+    evaluation,
     figures,
     granularity,
     guidance,
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, Command] = {
     "scores verify": (scores.add_verify, scores.verify),
     "scores export": (scores.add_export, scores.export),
     "scores import": (scores.add_import, scores.import_),
+    "eval": (evaluation.add_eval, evaluation.eval_),
     "study": (study.add_study, study.study),
     "figures run": (figures.add_run, figures.run),
     "figures overlap": (figures.add_overlap, figures.overlap),
@@ -83,6 +85,8 @@ def _extra(module: str) -> str:
     """The extra that brings a module."""
     if module in ("jsonargparse", "rich", "filelock", "tokenizers", "yaml"):
         return "cli"
+    if module in ("lm_eval", "math_verify", "sympy", "word2number"):
+        return "eval"
     return "viz" if module == "matplotlib" else "train"
 
 

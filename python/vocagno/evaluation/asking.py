@@ -1,0 +1,97 @@
+"""Puts prompts to a model through lm-eval: greedy, with stop strings, never a prompt cut short."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from vocagno.errors import InputError
+from vocagno.evaluation.benchmarks import Benchmark, Item
+from vocagno.evaluation.prompts import Examples
+
+NEW_TOKENS = 1024
+"""The most that a model may answer, as in the paper's harness."""
+STOP = ("</s>", "\n\nQuestion:", "\n\nProblem:")
+"""Behind which an answer is over, as there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An item as it is put to one model."""
+
+    item: Item
+    prompt: str
+    room: int
+    """New tokens that the model may answer: `NEW_TOKENS`, or what its context leaves."""
+
+
+def load(
+    model: str, *, dtype: str, device: str | None, gguf_file: str | None, batch_size: int
+) -> Any:
+    """A model with its tokenizer, as lm-eval has them.
+
+    Raises: InputError for a model that cannot be loaded, or has no tokenizer.
+    """
+    import torch
+    from lm_eval.models.huggingface import HFLM
+
+    from vocagno.training.naming import naming
+
+    folder = Path(model)
+    if (
+        gguf_file is None
+        and folder.is_dir()
+        and not any((folder / name).is_file() for name in _TOKENIZERS)
+    ):
+        raise InputError(
+            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save it there, as "
+            "the model's training does"
+        )
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with naming(f"model {model}"):
+        return HFLM(
+            pretrained=model, dtype=dtype, device=device, gguf_file=gguf_file, batch_size=batch_size
+        )
+
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+
+
+def fitted(lm: Any, benchmark: Benchmark, examples: Examples, items: Sequence[Item]) -> list[Asked]:
+    """Items as they are put to a model, those with the longest prompts first.
+
+    Raises: InputError if a prompt leaves no room for an answer in the model's context.
+    """
+    asked: list[tuple[int, Asked]] = []
+    full: list[tuple[int, Asked]] = []
+    for item in items:
+        prompt = examples.prompt(benchmark, item.question)
+        tokens = len(lm.tok_encode(prompt))
+        room = min(NEW_TOKENS, lm.max_length - tokens)
+        (asked if room > 0 else full).append((tokens, Asked(item, prompt, room)))
+    if full:
+        tokens, longest = max(full, key=lambda pair: pair[0])
+        names = ", ".join(str(one.item.index) for _, one in full[:5])
+        raise InputError(
+            f"{benchmark.name}: {len(full):,} of {len(items):,} prompts, with {benchmark.shots} "
+            f"worked examples, do not fit the model's context of {lm.max_length:,} tokens (idx "
+            f"{names}{', ...' if len(full) > 5 else ''}; the longest, {longest.item.index}, has "
+            f"{tokens:,} tokens); leave the benchmark out"
+        )
+    return [one for _, one in sorted(asked, key=lambda pair: -pair[0])]
+
+
+def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[tuple[Asked, str]]]:
+    """Completions, some items at a time; those in one batch have the same room."""
+    from lm_eval.api.instance import Instance
+
+    for room, alike in groupby(asked, key=lambda one: one.room):
+        while batch := list(islice(alike, batch_size)):
+            options = {"until": list(STOP), "max_gen_toks": room, "do_sample": False}
+            requests = [
+                Instance("generate_until", {}, (one.prompt, options), index)
+                for index, one in enumerate(batch)
+            ]
+            found = lm.generate_until(requests, disable_tqdm=True)
+            yield list(zip(batch, (text.strip() for text in found), strict=True))

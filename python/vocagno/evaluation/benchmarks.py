@@ -1,0 +1,241 @@
+"""The benchmarks: how a question is put, what its gold answer is, and where both are read from."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vocagno.evaluation.extraction import extracted
+from vocagno.evaluation.normalizing import normalized
+
+Record = Mapping[str, Any]
+"""A line of a benchmark's file."""
+
+_CHOOSE = "What of the following is the right choice? Explain your answer."
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question."""
+
+    index: int
+    question: str
+    gold: str
+    """Normalised, as `Benchmark.answer` gives answers."""
+    stated: str
+    """The gold answer as the benchmark writes it: LaTeX, a number, a letter or words."""
+    words: tuple[str, ...] | None
+    """Where the answer is words or a letter: those it can be, as far as the item says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a benchmark says of one item."""
+
+    question: str
+    stated: str
+    gold: str
+    words: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One of the benchmarks."""
+
+    name: str
+    column: str | None
+    """Of the paper's tables; None for what is in none."""
+    folder: str
+    """Holds its test.jsonl."""
+    prompt: str
+    """Of the worked examples: prompts/cot/NAME.md."""
+    shots: int
+    problem: bool
+    """Puts `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
+    choice: bool
+    """The answer is a letter."""
+    read: Callable[[Record], Answered]
+    """Raises: KeyError, TypeError, ValueError or IndexError for a record of another kind."""
+
+    def item(self, record: Record, index: int) -> Item:
+        """The item of a record; see `read` for errors."""
+        found = self.read(record)
+        question = found.question + _ending(found.gold)
+        return Item(index, question.strip(), found.gold, found.stated, found.words)
+
+    def asked(self, question: str) -> str:
+        """A question as it stands behind the worked examples."""
+        if self.problem:
+            return f"Problem:\n{question}\nSolution:"
+        return f"Question: {question}\nAnswer:"
+
+    def answer(self, completion: str) -> str:
+        """What a completion answers, normalised."""
+        return extracted(completion, choice=self.choice)
+
+
+def _ending(gold: str) -> str:
+    return {
+        "true": " (True or False)", "false": " (True or False)",
+        "yes": " (Yes or No)", "no": " (Yes or No)",
+    }.get(gold.lower(), "")  # fmt: skip
+
+
+def _of(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
+    """A field. Raises: KeyError, or TypeError for one of another kind."""
+    value = record[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"`{name}` is {value!r:.60}")
+    return value
+
+
+_NUMBER = (int, float)
+_NUMERAL = re.compile(r"-?[\d,]*\.?\d+(/\d+)?%?")
+
+
+def _number(question: str, value: object) -> Answered:
+    stated = np.format_float_positional(value, trim="-") if isinstance(value, float) else value
+    return Answered(question, str(stated), normalized(value))
+
+
+def _gsm8k(record: Record) -> Answered:
+    _, marked, stated = _of(record, "answer").partition("####")
+    if not marked:
+        raise ValueError("`answer` has no ####")
+    return _number(_of(record, "question"), stated.strip())
+
+
+def _math(record: Record) -> Answered:
+    solution = _of(record, "solution")
+    gold = extracted(solution, choice=False)
+    stated = record.get("answer") or gold
+    return Answered(_of(record, "problem"), stated, gold)
+
+
+def _svamp(record: Record) -> Answered:
+    body = _of(record, "Body").strip()
+    body = body if body.endswith(".") else f"{body}."
+    return _number(f"{body} {_of(record, 'Question').strip()}", _of(record, "Answer", _NUMBER))
+
+
+def _asdiv(record: Record) -> Answered:
+    stated = re.sub(r"\(.*?\)", "", _of(record, "answer")).strip()
+    question = f"{_of(record, 'body').strip()} {_of(record, 'question').strip()}"
+    return Answered(question, stated, normalized(stated), _words(stated))
+
+
+def _target(record: Record) -> Answered:
+    return _number(_of(record, "input"), _of(record, "target", _NUMBER))
+
+
+def _tabmwp(record: Record) -> Answered:
+    title, choices = record["table_title"], record["choices"]
+    regarding = f' regarding "{title}"' if title else ""
+    question = (
+        f"Read the following table{regarding} and answer a question:\n"
+        f"{_of(record, 'table')}\n{_of(record, 'question')}"
+    )
+    if choices:
+        question += f" Please select from the following options: {choices}"
+    stated = _of(record, "answer")
+    if record["ans_type"] in ("integer_number", "decimal_number"):
+        return Answered(question, stated, normalized(_value(stated)))
+    return Answered(question, stated, normalized(stated), tuple(choices or (stated,)))
+
+
+def _value(number: str) -> float:
+    above, divided, below = number.partition("/")
+    if divided:
+        return int(above) / int(below)
+    share = number.removesuffix("%")
+    return float(share.replace(",", "")) / (1 if share == number else 100)
+
+
+def _mathqa(record: Record) -> Answered:
+    options = _of(record, "options").strip()
+    if options.startswith("['"):  # a few items have a printed list
+        options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
+    _, *parts = re.split(r"(?:^| , )([a-e]) \) ", options)
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    if "".join(texts) != "abcde"[: len(texts)]:
+        raise ValueError(f"`options` has no letters in order: {options!r:.60}")
+    listed = ", ".join(f"({letter.upper()}) {text.strip()}" for letter, text in texts.items())
+    problem = _of(record, "problem")
+    return _chosen(
+        f"{problem[:1].upper()}{problem[1:]}".strip(), listed, _of(record, "correct").upper(), texts
+    )
+
+
+def _mmlu(record: Record) -> Answered:
+    choices = _of(record, "choices", list)
+    listed = ", ".join(f"({letter}) {text}" for letter, text in zip("ABCDE", choices, strict=False))
+    gold = "ABCDE"[: len(choices)][_of(record, "answer", int)]
+    return _chosen(_of(record, "question").strip(), listed, gold, choices)
+
+
+def _sat(record: Record) -> Answered:
+    listed = re.sub(r"(^| )([A-E])[).] ", r"\1(\2) ", _of(record, "options").strip())
+    letters = re.findall(r"\(([A-E])\) ", listed)
+    if letters != list("ABCDE"[: len(letters)]):
+        raise ValueError(f"`options` has no letters in order: {listed!r:.60}")
+    return _chosen(_of(record, "question").strip(), listed, _of(record, "Answer"), letters)
+
+
+def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Answered:
+    letters = tuple("ABCDE"[: len(choices)])
+    if gold not in letters:
+        raise ValueError(f"the answer {gold!r} is none of {', '.join(letters)}")
+    return Answered(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), letters)
+
+
+def _words(stated: str) -> tuple[str, ...] | None:
+    """The answer itself where it is no number: words, a time, a ratio."""
+    return None if _NUMERAL.fullmatch(stated) else (stated,)
+
+
+def _in_words(name: str, column: str | None, read: Callable[[Record], Answered]) -> Benchmark:
+    """One with the worked examples of GSM8K."""
+    return Benchmark(
+        name=name, column=column, folder=name, prompt="gsm8k", shots=8, problem=False, choice=False,
+        read=read,
+    )  # fmt: skip
+
+
+def _in_latex(name: str, column: str | None, folder: str, prompt: str, shots: int) -> Benchmark:
+    return Benchmark(
+        name=name, column=column, folder=folder, prompt=prompt, shots=shots, problem=True,
+        choice=False, read=_math,
+    )  # fmt: skip
+
+
+def _with_letters(
+    name: str, column: str, prompt: str, read: Callable[[Record], Answered]
+) -> Benchmark:
+    return Benchmark(
+        name=name, column=column, folder=name, prompt=prompt, shots=4, problem=True, choice=True,
+        read=read,
+    )  # fmt: skip
+
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        _in_words("gsm8k", "GSM8K", _gsm8k),
+        _in_latex("minerva_math", "MATH", "math_oai", "minerva_math", 4),
+        _in_words("gsm_hard", "GSM-Hard", _target),
+        _in_words("svamp", "SVAMP", _svamp),
+        _in_words("asdiv", "ASDiv", _asdiv),
+        _in_words("mawps", "MAWPS", _target),
+        _in_words("tabmwp", "TAB", _tabmwp),
+        _with_letters("mathqa", "MQA", "mathqa", _mathqa),
+        _with_letters("mmlu_stem", "MMLU-STEM", "mmlu_stem", _mmlu),
+        _with_letters("sat_math", "SAT", "mmlu_stem", _sat),
+        _in_latex("math", None, "math", "math", 5),
+    )
+}
+"""By name: the ten of the paper, and the full test set of MATH, of which `minerva_math` is 500."""
+
+PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column is not None)
+"""The ten that the paper names."""

@@ -1,0 +1,58 @@
+"""What a completion answers: the part of the text that is compared with the gold answer."""
+
+import re
+
+from vocagno.evaluation.normalizing import normalized
+
+NO_CHOICE = "placeholder"
+"""In place of a letter where a completion chooses none; no gold answer is it."""
+
+_CHOICE = re.compile(r"answer is \(?([a-e])")
+_NUMBER = re.compile(r"-?\d*\.?\d+")
+
+
+def extracted(completion: str, *, choice: bool) -> str:
+    """The answer of a completion, normalised.
+
+    Args:
+        choice: of a multiple-choice question: A to E, or `NO_CHOICE`.
+    """
+    if choice:
+        return _letter(completion)
+    answer = re.sub(r"\n\s*", "", _stated(completion))
+    return normalized(answer.removeprefix(":").removesuffix(".").removesuffix("/"))
+
+
+def _letter(completion: str) -> str:
+    """The first letter that is said to be the answer; "the answer is below" says B, as there."""
+    own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
+    found = _CHOICE.search(own)
+    return found[1].upper() if found else NO_CHOICE
+
+
+def _stated(completion: str) -> str:
+    """The part that states the answer: the first rule that applies."""
+    if "final answer is $" in completion and "$. I hope" in completion:
+        return completion.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
+    for opening, answer in (
+        ("boxed", _in_box),
+        ("he answer is", str.strip),
+        ("final answer is", str.strip),
+    ):
+        _, found, behind = completion.rpartition(opening)
+        if found:
+            return answer(behind)
+    numbers = _NUMBER.findall(completion.replace(",", ""))
+    return numbers[-1] if numbers else ""
+
+
+def _in_box(behind: str) -> str:
+    """What stands in the balanced braces that begin a text, or before its next dollar sign."""
+    if not behind.startswith("{"):
+        return behind.split("$", 1)[0].strip()
+    depth = 0
+    for index, character in enumerate(behind):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return behind[1:index]
+    return behind[1:]

@@ -1,0 +1,92 @@
+"""What a model answered so far, kept item by item, so that a killed evaluation goes on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from vocagno.errors import InputError
+from vocagno.evaluation.asking import Asked
+from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.prompts import prompt_hash
+from vocagno.files import write_json
+
+_RUN = "run.json"
+
+
+class Journal:
+    """The answers to one benchmark, in NAME.jsonl: a line an item, in the order of the answers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[int, dict[str, Any]] = {}
+        whole = _whole_lines(path)
+        for line in whole.splitlines():
+            record = json.loads(line)
+            self._found[record["idx"]] = record
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("ab")
+        self._file.truncate(len(whole))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def verdict(self, asked: Asked) -> Verdict | None:
+        """What was found of an item before.
+
+        Raises: InputError if it was asked in other words.
+        """
+        record = self._found.get(asked.item.index)
+        if record is None:
+            return None
+        now = {
+            "prompt_hash": prompt_hash(asked.prompt), "room": asked.room, "gold": asked.item.gold
+        }  # fmt: skip
+        for name, value in now.items():
+            if record[name] != value:
+                raise InputError(
+                    f"{self.path}: idx {asked.item.index} was asked with {name} {record[name]!r}, "
+                    f"which is {value!r} now; give another --out"
+                )
+        fields = {name: record[name] for name in Verdict.__dataclass_fields__}
+        return Verdict(**{**fields, "undecided": tuple(fields["undecided"])})
+
+    def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
+        """Keeps an answer."""
+        item = asked.item
+        record = {
+            "idx": item.index, "prompt_hash": prompt_hash(asked.prompt), "room": asked.room,
+            "completion": completion, "gold": item.gold, **asdict(verdict),
+        }  # fmt: skip
+        self._file.write((json.dumps(record) + "\n").encode())
+        self._file.flush()
+
+
+def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
+    """Notes in a folder what is evaluated there and how.
+
+    Raises: InputError if it was something else, or evaluated otherwise.
+    """
+    path = out / _RUN
+    if path.is_file():
+        before = json.loads(path.read_bytes())
+        for name in {**before, **about}:
+            if before.get(name) != about.get(name):
+                raise InputError(
+                    f"{out}: holds answers with {name} {before.get(name)!r}, not "
+                    f"{about.get(name)!r}; give another --out"
+                )
+    else:
+        write_json(path, dict(about))
+
+
+def _whole_lines(path: Path) -> bytes:
+    """The lines of a file without the one that was being written when the process was killed."""
+    if not path.is_file():
+        return b""
+    data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1]

@@ -1,0 +1,51 @@
+"""Grades completions that a model wrote before, without the model."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vocagno.evaluation.benchmarks import Benchmark, Item
+from vocagno.evaluation.judging import Judge, Verdict
+from vocagno.evaluation.reading import BenchmarkError, Completion
+from vocagno.files import appearing
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A completion with its verdict."""
+
+    item: Item
+    completion: str
+    verdict: Verdict
+
+    def record(self) -> dict[str, object]:
+        """As a line of a file."""
+        verdict = asdict(self.verdict)
+        return {"idx": self.item.index, "gold": self.item.gold, **verdict}
+
+
+def grade(
+    benchmark: Benchmark, items: list[Item], completions: list[Completion]
+) -> Iterator[Graded]:
+    """Verdicts in the order of the completions.
+
+    Raises: BenchmarkError for a completion of an item that there is not.
+    """
+    named = {item.index: item for item in items}
+    for completion in completions:
+        if completion.index not in named:
+            raise BenchmarkError(
+                f"{completion.where}: {benchmark.name} has no item with idx {completion.index}"
+            )
+    with Judge() as judge:
+        for completion in completions:
+            item = named[completion.index]
+            yield Graded(item, completion.text, judge.verdict(benchmark, item, completion.text))
+
+
+def write_verdicts(path: Path, graded: list[Graded]) -> None:
+    """One verdict a line, as JSON."""
+    with appearing(path) as file:
+        for one in graded:
+            file.write((json.dumps(one.record()) + "\n").encode())

@@ -1,0 +1,81 @@
+"""Evaluates a model on benchmarks: what was answered before is not asked again."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocagno.evaluation.asking import NEW_TOKENS, Asked, answered, fitted
+from vocagno.evaluation.benchmarks import Benchmark
+from vocagno.evaluation.journal import Journal
+from vocagno.evaluation.judging import Judge, Verdict
+from vocagno.evaluation.prompts import read_examples
+from vocagno.evaluation.reading import read_items
+from vocagno.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A benchmark as it is put to a model."""
+
+    benchmark: Benchmark
+    asked: Sequence[Asked]
+    examples: str
+    """Where its worked examples were read."""
+
+
+def prepared(
+    lm: Any, benchmarks: Sequence[Benchmark], data: Path, *, limit: int | None
+) -> list[Task]:
+    """Reads all benchmarks and checks that they fit the model, before the first question.
+
+    Raises: InputError for a benchmark that cannot be read, or does not fit.
+    """
+    tasks = []
+    for benchmark in benchmarks:
+        examples = read_examples(benchmark, data)
+        asked = fitted(lm, benchmark, examples, read_items(benchmark, data, limit=limit))
+        tasks.append(Task(benchmark, asked, examples.source))
+        if short := [one.room for one in asked if one.room < NEW_TOKENS]:
+            print(
+                f"{benchmark.name}: {len(short):,} of {len(asked):,} prompts leave fewer than "
+                f"{NEW_TOKENS:,} tokens for an answer, the longest {min(short):,}",
+                file=sys.stderr,
+            )
+    return tasks
+
+
+def evaluate(
+    lm: Any, tasks: Sequence[Task], out: Path, *, batch_size: int, show: bool
+) -> dict[str, list[Verdict]]:
+    """Verdicts by benchmark, in the order of the items; each is kept in `out` as it comes."""
+    verdicts: dict[str, list[Verdict]] = {}
+    with Judge() as judge:
+        for task in tasks:
+            found = _evaluate(lm, task, out, judge, batch_size, show=show)
+            verdicts[task.benchmark.name] = [found[index] for index in sorted(found)]
+    return verdicts
+
+
+def _evaluate(
+    lm: Any, task: Task, out: Path, judge: Judge, batch_size: int, *, show: bool
+) -> Mapping[int, Verdict]:
+    name = task.benchmark.name
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(out / f"{name}.jsonl"))
+        before = {one.item.index: journal.verdict(one) for one in task.asked}
+        found = {index: verdict for index, verdict in before.items() if verdict is not None}
+        left = [one for one in task.asked if one.item.index not in found]
+        progress = stack.enter_context(
+            Progress(name, len(task.asked), unit="items", show=show, start=len(found))
+        )
+        for batch in answered(lm, left, batch_size):
+            for one, completion in batch:
+                verdict = judge.verdict(task.benchmark, one.item, completion)
+                journal.add(one, completion, verdict)
+                found[one.item.index] = verdict
+            right = sum(verdict.harness_match for verdict in found.values())
+            progress.at(len(found), f"{100 * right / len(found):.1f} % right")
+    return found

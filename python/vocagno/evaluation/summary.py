@@ -1,0 +1,107 @@
+"""What a model scored: shares with standard errors, and the paper's averages of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.judging import Verdict
+from vocagno.results import AVERAGES, NOT_AVERAGED, STARRED
+
+METRICS = ("harness_match", "math_verify")
+_LEFT_OUT = dict(zip(AVERAGES, (frozenset(), STARRED, {"SAT"}), strict=True))
+"""Columns, by average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A share of right answers, or a mean of such shares."""
+
+    value: float
+    """In [0, 1]."""
+    error: float
+    """Standard error: how far another sample of as many questions might lie from it."""
+    count: int
+    """Items."""
+
+
+def share(right: Sequence[bool]) -> Score:
+    """The share of some verdicts that is right."""
+    value = sum(right) / len(right)
+    error = math.sqrt(value * (1 - value) / max(1, len(right) - 1))
+    return Score(value, error, len(right))
+
+
+def scores(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Score]:
+    """By benchmark."""
+    return {
+        name: share([getattr(verdict, metric) for verdict in found])
+        for name, found in verdicts.items()
+    }
+
+
+def averages(found: Mapping[str, Score]) -> dict[str, Score]:
+    """The paper's averages: each benchmark counts alike. Those that lack one are left out."""
+    return {
+        title: _mean([found[name] for name in names])
+        for title, names in _AVERAGED.items()
+        if all(name in found for name in names)
+    }
+
+
+_AVERAGED = {
+    title: [name for name in PAPER if BENCHMARKS[name].column not in {*left_out, *NOT_AVERAGED}]
+    for title, left_out in _LEFT_OUT.items()
+}
+"""Benchmarks, by average."""
+
+
+def _mean(parts: Sequence[Score]) -> Score:
+    error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
+    value = sum(part.value for part in parts) / len(parts)
+    return Score(value, error, sum(part.count for part in parts))
+
+
+def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
+    """A table: a line for each benchmark and average, percentages with standard errors."""
+    by_metric = [scores(verdicts, metric) for metric in METRICS]
+    with_averages = [{**found, **averages(found)} for found in by_metric]
+    return [
+        ["", "items", *METRICS],
+        *(
+            [_title(name), f"{with_averages[0][name].count:,}",
+             *(_percent(found[name]) for found in with_averages)]
+            for name in with_averages[0]
+        ),
+    ]  # fmt: skip
+
+
+def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
+    """In the form of `vocagno figures table`: percentages by the paper's columns, which are
+    those of its harness; errors, counts and the other metric under `about`."""
+    found = {metric: scores(verdicts, metric) for metric in METRICS}
+    details = {
+        metric: {
+            _title(name): {
+                "percent": round(100 * score.value, 4),
+                "standard_error": round(100 * score.error, 4),
+                "count": score.count,
+            }
+            for name, score in {**of_metric, **averages(of_metric)}.items()
+        }
+        for metric, of_metric in found.items()
+    }  # fmt: skip
+    percentages = {
+        _title(name): round(100 * score.value, 4) for name, score in found["harness_match"].items()
+    }
+    return {"model": model, "scores": percentages, "about": {**about, **details}}
+
+
+def _title(name: str) -> str:
+    """The paper's name of a benchmark."""
+    return (BENCHMARKS[name].column or name) if name in BENCHMARKS else name
+
+
+def _percent(score: Score) -> str:
+    return f"{100 * score.value:.1f} ± {100 * score.error:.1f}"

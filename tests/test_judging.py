@@ -1,0 +1,92 @@
+"""Completions are data: whatever they say, a verdict comes, and nothing of them is executed."""
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("math_verify")
+
+from vocagno.errors import InputError
+from vocagno.evaluation import judging
+from vocagno.evaluation.benchmarks import BENCHMARKS
+from vocagno.evaluation.judging import Judge
+
+MATH = BENCHMARKS["minerva_math"]
+GSM8K = BENCHMARKS["gsm8k"]
+
+
+def item(benchmark, gold="\\frac{1}{2}"):
+    if benchmark is MATH:
+        return benchmark.item({"problem": "?", "solution": rf"\boxed{{{gold}}}"}, 0)
+    return benchmark.item({"question": "?", "answer": f"#### {gold}"}, 0)
+
+
+def hostile(number):
+    """Answers that are expensive, deep, huge or malformed; some would do harm as Python."""
+    draw = random.Random(number)
+    size = draw.choice([10, 1_000, 100_000])
+    depth = draw.choice([50, 1_000, 20_000])
+    power = "^".join(["9"] * draw.randint(3, 8))
+    letters = "".join(draw.choice("\\{}[]()$^_&%#~'\"01x+-*/=,. \n") for _ in range(size))
+    controls = "".join(chr(draw.randrange(32)) for _ in range(size))
+    anything = "".join(chr(draw.choice([draw.randrange(0x110000), 0xD800])) for _ in range(50))
+    return draw.choice([
+        power, power.replace("^", "**"), rf"9^{{{power}}}", f"({power})!", "9" * size + "!",
+        "{" * size, "}" * size, "{" * depth + "1" + "}" * depth, "(" * depth + "1" + ")" * depth,
+        r"\sqrt{" * depth + "2" + "}" * depth, r"\frac{1}{" * depth + "2" + "}" * depth,
+        r"\frac" * size, "^" * size, "1" * size, "1e" + "9" * size, "0." + "0" * size + "1",
+        "[" * depth + "]" * depth, r"\begin{pmatrix}" * depth, "1," * size, "x=" * size,
+        rf"\sum_{{k=1}}^{{{power}}} k^{{k}}", r"\int_0^{\infty} e^{-x^2} x^{x^x} dx",
+        rf"\binom{{{power}}}{{5}}", r"\prod_{k=1}^{10^{9}} k", r"\lim_{x\to0} x^{x^{x^x}}",
+        "__import__('os').system('touch harmed')", "exec(\"open('harmed','w')\")",
+        "().__class__.__bases__[0].__subclasses__()", "\\text{" * depth, "\\boxed{" * depth,
+        letters, controls, anything, "\x00" * size, "%" * size, "\n" * size, "-" * size,
+    ])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_five_hundred_hostile_strings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    began, late = time.monotonic(), 0
+    with Judge(seconds=0.1) as judge:
+        for number in range(500):
+            text = hostile(number)
+            benchmark = (MATH, GSM8K)[number % 2]
+            completion = f"The final answer is ${text}$. I hope it is correct."
+            verdict = judge.verdict(
+                benchmark, item(benchmark, "7"), (completion, text)[number % 3 == 0]
+            )
+            assert not verdict.harness_match, text[:80]
+            late += bool(verdict.undecided)
+        print(f"{late} of 500 undecided, {time.monotonic() - began:.0f} s")
+        assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
+    assert late > 10  # some do exceed the limits
+    assert time.monotonic() - began < 500
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_process_that_dies_is_replaced():
+    with Judge(seconds=0.3) as judge:
+        expensive = judge.verdict(MATH, item(MATH), r"\boxed{9^{9^{9^{9}}}!}")
+        again = judge.verdict(MATH, item(MATH), r"\boxed{\frac{2}{4}}")
+    assert "match" in expensive.undecided
+    assert not expensive.harness_match
+    assert again.harness_match
+    assert again.math_verify
+    assert again.undecided == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds to the limit")
+def test_memory_is_bounded():
+    code = "from vocagno.evaluation import judge; judge._bound_memory(64); bytearray(2**28)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.endswith("MemoryError\n")
+
+
+def test_a_library_that_is_not_there_is_no_wrong_answer(monkeypatch):
+    monkeypatch.setitem(judging._NEEDED, "antlr4-python3-runtime", "3.0")
+    with pytest.raises(InputError, match=r"antlr4-python3-runtime 3\.0, found 4.*vocagno\[eval\]"):
+        Judge()
