@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vocagno.errors import require
+from vocagno.evaluation_config import EvaluationConfig
 from vocagno.guidance_config import GuidanceConfig
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -251,6 +252,7 @@ class Config:
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
         teacher, guidance = self.teacher, self.guidance

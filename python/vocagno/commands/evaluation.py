@@ -1,7 +1,6 @@
 """`vocagno eval`: mathematical benchmarks, scored as the paper scored them."""
 
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,7 @@ def eval_(options: Any) -> dict[str, Any] | None:
 def _evaluated(options: Any) -> dict[str, Any] | None:
     from filelock import FileLock, Timeout
 
-    from vocagno.evaluation.benchmarks import PAPER
+    from vocagno.evaluation.benchmarks import PAPER, named
     from vocagno.files import write_json
     from vocagno.stopping import terminable
     from vocagno.wording import in_table
@@ -112,6 +111,7 @@ def _answers(
 
 def _regraded(options: Any) -> dict[str, Any]:
     """The share of stored completions of one benchmark that is right, by both metrics."""
+    from vocagno.evaluation.benchmarks import named
     from vocagno.evaluation.reading import read_completions, read_items
     from vocagno.evaluation.regrading import grade, write_verdicts
     from vocagno.evaluation.summary import METRICS, share
@@ -135,17 +135,6 @@ def _regraded(options: Any) -> dict[str, Any]:
         metric: share([getattr(one.verdict, metric) for one in graded]).value for metric in METRICS
     }
     return {"task": benchmark.name, "count": len(graded), **shares}
-
-
-def named(task: str) -> "Benchmark":
-    """The benchmark of a name. Raises: InputError, with names that are near."""
-    from vocagno.evaluation.benchmarks import BENCHMARKS
-
-    if task in BENCHMARKS:
-        return BENCHMARKS[task]
-    near = get_close_matches(task, BENCHMARKS, n=3, cutoff=0.6)
-    offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
-    raise InputError(f"task {task!r}: no such benchmark; {offered}")
 
 
 def _say_what_is_odd(

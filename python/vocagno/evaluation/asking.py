@@ -23,7 +23,7 @@ class Asked:
     item: Item
     prompt: str
     room: int
-    """New tokens that the model may answer: `NEW_TOKENS`, or what its context leaves."""
+    """New tokens that the model may answer: as many as are wanted, or what its context leaves."""
 
 
 def load(
@@ -58,7 +58,14 @@ def load(
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
 
-def fitted(lm: Any, benchmark: Benchmark, examples: Examples, items: Sequence[Item]) -> list[Asked]:
+def fitted(
+    lm: Any,
+    benchmark: Benchmark,
+    examples: Examples,
+    items: Sequence[Item],
+    *,
+    new_tokens: int = NEW_TOKENS,
+) -> list[Asked]:
     """Items as they are put to a model, those with the longest prompts first.
 
     Raises: InputError if a prompt leaves no room for an answer in the model's context.
@@ -68,7 +75,7 @@ def fitted(lm: Any, benchmark: Benchmark, examples: Examples, items: Sequence[It
     for item in items:
         prompt = examples.prompt(benchmark, item.question)
         tokens = len(lm.tok_encode(prompt))
-        room = min(NEW_TOKENS, lm.max_length - tokens)
+        room = min(new_tokens, lm.max_length - tokens)
         (asked if room > 0 else full).append((tokens, Asked(item, prompt, room)))
     if full:
         tokens, longest = max(full, key=lambda pair: pair[0])

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
+from vocagno.errors import InputError
 from vocagno.evaluation.extraction import extracted
 from vocagno.evaluation.normalizing import normalized
 
@@ -239,3 +241,12 @@ BENCHMARKS = {
 
 PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column is not None)
 """The ten that the paper names."""
+
+
+def named(task: str) -> Benchmark:
+    """The benchmark of a name. Raises: InputError, with names that are near."""
+    if task in BENCHMARKS:
+        return BENCHMARKS[task]
+    near = get_close_matches(task, BENCHMARKS, n=3)
+    offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
+    raise InputError(f"task {task!r}: no such benchmark; {offered}")

@@ -44,8 +44,9 @@ def grade(
             yield Graded(item, completion.text, judge.verdict(benchmark, item, completion.text))
 
 
-def write_verdicts(path: Path, graded: list[Graded]) -> None:
+def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool = False) -> None:
     """One verdict a line, as JSON."""
     with appearing(path) as file:
         for one in graded:
-            file.write((json.dumps(one.record()) + "\n").encode())
+            completion = {"completion": one.completion} if with_completions else {}
+            file.write((json.dumps({**one.record(), **completion}) + "\n").encode())

@@ -85,6 +85,11 @@ class Training:
                 materials.samples, tokenizer, materials.sample_teacher, self.collator, self.live
             )
         self.flops = model_flops(model, config.data.seq_len)
+        self.evaluation = None
+        if config.eval.every is not None:
+            from vocagno.training.evaluating import Evaluation
+
+            self.evaluation = Evaluation(config, accelerator, model, self.final_tokenizer)
         self.warned = False
         self.checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
@@ -119,6 +124,9 @@ class Training:
                     window = None
                 if done % config.train.eval_every == 0 or done == total:
                     self._validate(done)
+                if config.eval.every and (done % config.eval.every == 0 or done == total):
+                    assert self.evaluation is not None
+                    self._write(self.evaluation.run(self.student, done))
                 if config.train.sample_every and done % config.train.sample_every == 0:
                     self._draw(done)
                 if saving:

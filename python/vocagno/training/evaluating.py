@@ -1,0 +1,137 @@
+"""Benchmarks put to the student while it is trained, without a trace in the training."""
+
+import copy
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from vocagno.config import Config
+from vocagno.evaluation.asking import Asked, answered, fitted
+from vocagno.evaluation.benchmarks import named
+from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.prompts import read_examples
+from vocagno.evaluation.reading import read_items
+from vocagno.evaluation.regrading import Graded, write_verdicts
+from vocagno.evaluation.summary import METRICS, share
+
+Answer = tuple[str, int, str]
+"""Benchmark, place among what is asked, completion."""
+
+
+@contextmanager
+def _unseen(student: Any) -> Iterator[None]:
+    """The student as it is used, not trained; afterwards as it was, and random numbers too.
+
+    Compiled layers are not: the lengths of prompts would have them compiled again and again.
+    """
+    devices = [torch.accelerator.current_device_index()] if torch.accelerator.is_available() else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.compiler.set_stance("force_eager"),
+        torch.no_grad(),
+    ):
+        student.eval()
+        try:
+            yield
+        finally:
+            student.train()
+
+
+class Evaluation:
+    """The benchmarks of `eval`, asked whenever the run wants to know."""
+
+    def __init__(
+        self, config: Config, accelerator: Accelerator, model: Any, tokenizer: Any
+    ) -> None:
+        """Reads all questions and fits them to the student's context.
+
+        Raises: InputError for a benchmark that cannot be read, or does not fit.
+        """
+        options = config.eval
+        assert options.data is not None
+        self.options, self.accelerator = options, accelerator
+        self.folder = config.output / "evaluations"
+        self.model, self.tokenizer = model, tokenizer
+        self.asked: dict[str, list[Asked]] = {}
+        Judge()  # complains here, if it must
+        data = Path(options.data)
+        with _unseen(model):  # lm-eval switches dropout off, whenever it meets a model
+            lm = self._lm(model)
+        for benchmark in (named(task) for task in options.tasks):
+            examples = read_examples(benchmark, data)
+            items = read_items(benchmark, data, limit=options.limit)
+            self.asked[benchmark.name] = fitted(
+                lm, benchmark, examples, items, new_tokens=options.new_tokens
+            )
+
+    def run(self, student: Any, step: int) -> dict[str, Any]:
+        """A line for `metrics.jsonl`: the share of right answers to each benchmark, by both
+        metrics. All processes call it; each asks its part, the first one grades.
+
+        The completions go to `evaluations/step_N/NAME.jsonl`.
+        """
+        started = time.monotonic()
+        with _unseen(student), self.accelerator.autocast():
+            answers = self._answers(student)
+        entry: dict[str, Any] = {"step": step}
+        if self.accelerator.is_main_process:
+            entry |= self._graded(answers, step)
+        return entry | {"eval_seconds": round(time.monotonic() - started, 3)}
+
+    def _answers(self, student: Any) -> list[Answer]:
+        """Of all processes; of the first one alone where the weights lie in pieces."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        if "FSDP" in str(self.accelerator.distributed_type):
+            whole = self.accelerator.get_state_dict(student)
+            if rank:
+                return []
+            return list(self._own(self._copy(whole), 0, 1))
+        return list(gather_object(list(self._own(self.model, rank, world))))
+
+    def _copy(self, weights: dict[str, Any]) -> Any:
+        model = type(self.model)(self.model.config)
+        model.load_state_dict({key.removeprefix("model."): weights[key] for key in weights})
+        return model.to(self.accelerator.device).eval()
+
+    def _own(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
+        lm = self._lm(model)
+        for name, asked in self.asked.items():
+            places = {id(one): place for place, one in enumerate(asked)}
+            for batch in answered(lm, asked[rank::world], self.options.batch_size):
+                for one, completion in batch:
+                    yield name, places[id(one)], completion
+
+    def _lm(self, model: Any) -> Any:
+        from lm_eval.models.huggingface import HFLM
+
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
+        # It chooses a token for padding; the tokenizer that is saved keeps its own.
+        return HFLM(
+            pretrained=model, tokenizer=copy.deepcopy(self.tokenizer),
+            batch_size=self.options.batch_size,
+        )  # fmt: skip
+
+    def _graded(self, answers: list[Answer], step: int) -> dict[str, float]:
+        shares: dict[str, float] = {}
+        completions = {(name, place): completion for name, place, completion in answers}
+        with Judge() as judge:
+            for name, asked in self.asked.items():
+                graded = []
+                for place, one in enumerate(asked):
+                    completion = completions[name, place]
+                    verdict = judge.verdict(named(name), one.item, completion)
+                    graded.append(Graded(one.item, completion, verdict))
+                graded.sort(key=lambda one: one.item.index)
+                path = self.folder / f"step_{step}" / f"{name}.jsonl"
+                write_verdicts(path, graded, with_completions=True)
+                for metric in METRICS:
+                    right = share([getattr(one.verdict, metric) for one in graded])
+                    shares[f"eval/{name}/{metric}"] = round(right.value, 6)
+        return shares
