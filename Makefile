@@ -30,7 +30,7 @@ test-rust:
 	cargo test --quiet --workspace --all-features
 
 test-python: $(VENV)/.built
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --durations=20
 
 lint: $(VENV)/.built ## ruff, mypy, rustfmt, clippy
 	$(BIN)/ruff check .

@@ -83,7 +83,9 @@ class Judge:
         answer = ask("extract", benchmark=benchmark.name, completion=completion)
         match = verified = False
         if answer is not None:
-            match = answer == item.gold or ask("match", answer=answer, gold=item.gold) is True
+            match = answer == item.gold
+            if not match and not benchmark.choice:  # letters are not to be simplified
+                match = ask("match", answer=answer, gold=item.gold) is True
         words = None if item.words is None else list(item.words)
         verified = ask("verify", completion=completion, stated=item.stated, words=words) is True
         return Verdict(answer, match, verified, tuple(undecided))
