@@ -187,7 +187,7 @@ def test_a_cut_archive_is_named(tmp_path):
         ("mathqa", {"problem": "?", "options": "1, 2", "correct": "a"}, "the answer 'A' is none"),
         ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
         ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),
-        ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "`Answer` is 'two'"),
+        ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
     ],
 )
 def test_an_item_that_cannot_be_is_named(tmp_path, name, record, message):

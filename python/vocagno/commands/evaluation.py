@@ -38,6 +38,10 @@ def add_eval(parser: Any) -> None:
     parser.add_argument(
         "--regrade", type=Path, metavar="FILE", help="JSON Lines of `idx` and `completion`"
     )
+    parser.add_argument(
+        "--fetch", action="store_true",
+        help="writes the questions of --tasks, those that the hub has, to --data, and asks nothing",
+    )  # fmt: skip
     parser.add_argument("--task", type=str, metavar="NAME", help="--regrade: the benchmark")
     parser.add_argument("--items", type=Path, help="--regrade: file for a verdict a line")
 
@@ -46,6 +50,8 @@ def eval_(options: Any) -> dict[str, Any] | None:
     """Evaluates or grades; gives the scores as data, or prints a table."""
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 item, got {options.limit}")
+    if options.fetch:
+        return _fetched(options)
     if options.regrade is not None:
         return _regraded(options)
     if options.model is None:
@@ -53,6 +59,20 @@ def eval_(options: Any) -> dict[str, Any] | None:
     if options.task is not None or options["items"] is not None:
         raise InputError("--task and --items go with --regrade; benchmarks to ask are --tasks")
     return _evaluated(options)
+
+
+def _fetched(options: Any) -> dict[str, Any] | None:
+    """Counts of items by benchmark."""
+    from vocagno.evaluation.benchmarks import named
+    from vocagno.evaluation.fetching import SOURCES, fetch
+
+    if options.model is not None or options.regrade is not None:
+        raise InputError("--fetch goes with no model and no --regrade")
+    counts = {}
+    for benchmark in map(named, options.tasks or SOURCES):
+        path, counts[benchmark.name] = fetch(benchmark, options.data)
+        print(f"{path}: {counts[benchmark.name]:,} items", file=sys.stderr)
+    return counts if options.json else None
 
 
 def _evaluated(options: Any) -> dict[str, Any] | None:

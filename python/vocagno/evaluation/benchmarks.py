@@ -119,7 +119,8 @@ def _math(record: Record) -> Answered:
 def _svamp(record: Record) -> Answered:
     body = _of(record, "Body").strip()
     body = body if body.endswith(".") else f"{body}."
-    return _number(f"{body} {_of(record, 'Question').strip()}", _of(record, "Answer", _NUMBER))
+    stated = _of(record, "Answer", (*_NUMBER, str))  # text in the hub's
+    return _number(f"{body} {_of(record, 'Question').strip()}", float(stated))
 
 
 def _asdiv(record: Record) -> Answered:
