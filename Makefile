@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
+WORKERS ?= 2
 
 .PHONY: help quickstart test test-rust test-python lint format bench bench-scores bench-training instructions fuzz clean
 
@@ -29,8 +30,8 @@ test: test-rust test-python ## all tests
 test-rust:
 	cargo test --quiet --workspace --all-features
 
-test-python: $(VENV)/.built
-	$(BIN)/pytest -q --durations=20
+test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
 
 lint: $(VENV)/.built ## ruff, mypy, rustfmt, clippy
 	$(BIN)/ruff check .

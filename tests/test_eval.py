@@ -9,14 +9,18 @@ import time
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
+
+from transformers import GenerationConfig
 
 from conftest import tiny_llama
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from vocagno.cli import main
+from vocagno.evaluation.asking import answered, fitted, load
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.summary import averages, results, scores, share
 from vocagno.results import read_results
@@ -98,6 +102,49 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
     )
 
 
+def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model):
+    """Penalties, beams and limits that instruct models ship with; ends are kept."""
+    lm = load(str(model), dtype="float32", device="cpu", gguf_file=None, batch_size=2)
+    benchmark = BENCHMARKS["gsm8k"]
+    asked = fitted(
+        lm, benchmark, read_examples(benchmark, data), read_items(benchmark, data), new_tokens=20
+    )
+
+    def completions():
+        return [text for batch in answered(lm, asked, 2) for _, text in batch]
+
+    plain, own = completions(), lm.model.generation_config
+    assert all(plain)
+    for option in ({"repetition_penalty": 1.3}, {"num_beams": 3}, {"max_new_tokens": 3},
+                   {"do_sample": True, "temperature": 5.0}):  # fmt: skip
+        lm.model.generation_config = GenerationConfig(**{**own.to_diff_dict(), **option})
+        before = lm.model.generation_config.to_dict()
+        assert completions() == plain
+        assert lm.model.generation_config.to_dict() == before
+
+
+def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model, capsys):
+    arguments = [
+        "eval",
+        str(model),
+        "--data",
+        str(data),
+        "--tasks",
+        "svamp",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main([*arguments, "--dtype", "float61"]) == 2
+    assert "float61" in capsys.readouterr().err
+    assert main([*arguments, "--dtype", "float32"]) == 0
+    (tmp_path / "svamp.jsonl").write_text("{}\n")
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    assert "svamp.jsonl, line 1: damaged" in capsys.readouterr().err
+    (tmp_path / "run.json").write_text("[")
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    assert "run.json: damaged" in capsys.readouterr().err
+
+
 def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
     def error(*arguments):
         assert main(["eval", *map(str, arguments)]) == 2
@@ -141,7 +188,7 @@ def test_regrading(tmp_path, data, capsys):
         {"idx": 0, "completion": "again"},
     ]
     file = tmp_path / "completions.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in completions))
+    file.write_text("".join(json.dumps(one) + "\n" for one in reversed(completions)))
     arguments = ["eval", "--regrade", file, "--task", "asdiv", "--data", data, "--json"]
     assert main([*map(str, arguments), "--items", str(tmp_path / "items.jsonl")]) == 0
     shown = capsys.readouterr()
@@ -149,7 +196,7 @@ def test_regrading(tmp_path, data, capsys):
         "task": "asdiv", "count": 2, "harness_match": 0.5, "math_verify": 0.5
     }  # fmt: skip
     assert "1 lines repeat an idx" in shown.err
-    assert "line 1: the question is not that of the item" in shown.err
+    assert "line 3: the question is not that of the item" in shown.err
     verdicts = lines(tmp_path / "items.jsonl")
     assert [(one["idx"], one["harness_match"]) for one in verdicts] == [(0, True), (1, False)]
     assert [one["answer"] for one in verdicts] == ["2", "no"]
@@ -172,37 +219,65 @@ def test_completions_that_cannot_be_graded(tmp_path, data, capsys, line, message
     assert message in capsys.readouterr().err
 
 
-def test_lm_eval_runs_the_same_tasks(data, monkeypatch):
-    """`lm_eval --include_path`: the same prompts, golds and averages."""
+def test_lm_eval_runs_the_same_tasks(tmp_path, data, monkeypatch):
+    """`lm_eval --include_path`: the same prompts, verdicts, averages and standard errors."""
     from lm_eval import simple_evaluate
     from lm_eval.models.dummy import DummyLM
     from lm_eval.tasks import TaskManager
 
     from vocagno.evaluation import TASKS
 
-    def answer(lm, requests, disable_tqdm=False):
-        return [right(BENCHMARKS[one.doc["benchmark"]], item_of(one.doc)) for one in requests]
+    wrong, prompts = {"svamp", "sat_math"}, set()
+    many = tmp_path / "data"
+    for name in PAPER:  # a standard error is of two items at least
+        folder = BENCHMARKS[name].folder
+        records = [{**record, "idx": place} for place, record in enumerate(RECORDS[folder] * 2)]
+        write_benchmark(many, folder, records)
+    (many / "prompts").symlink_to(data / "prompts")
 
-    def item_of(doc):
-        return read_items(BENCHMARKS[doc["benchmark"]], data)[
-            [item.index for item in read_items(BENCHMARKS[doc["benchmark"]], data)].index(
-                doc["index"]
-            )
-        ]
+    def answer(lm, requests, disable_tqdm=False):
+        prompts.update(one.args[0] for one in requests)
+        return [_answer(one.doc) for one in requests]
+
+    def _answer(doc):
+        benchmark = BENCHMARKS[doc["benchmark"]]
+        item = next(one for one in read_items(benchmark, many) if one.index == doc["index"])
+        return "" if benchmark.name in wrong and item.index else right(benchmark, item)
 
     monkeypatch.setattr(DummyLM, "generate_until", answer)
+    monkeypatch.setattr(DummyLM, "tokenizer", None)  # its own is on the hub
     tasks = TaskManager(
-        include_path=str(TASKS), include_defaults=False, metadata={"data": str(data)}
+        include_path=str(TASKS), include_defaults=False, metadata={"data": str(many)}
     )
     found = simple_evaluate(
-        model="dummy", tasks=["vocagno_math"], task_manager=tasks, bootstrap_iters=0
+        model="dummy", tasks=["vocagno_math"], task_manager=tasks, bootstrap_iters=1
     )
+    verdicts = {}
     for name in PAPER:
-        result = found["results"][f"vocagno_{name}"]
-        assert result["harness_match,none"] == result["math_verify,none"] == 1.0
-    averages = [name for name in found["groups"] if name.startswith("vocagno_math_average")]
-    assert len(averages) == 3
-    assert all(found["groups"][name]["harness_match,none"] == 1.0 for name in averages)
+        items = read_items(BENCHMARKS[name], many)
+        examples = read_examples(BENCHMARKS[name], many)
+        assert prompts >= {examples.prompt(BENCHMARKS[name], item.question) for item in items}
+        verdicts[name] = [
+            Verdict("", is_right, is_right, ())
+            for is_right in (name not in wrong or item.index == 0 for item in items)
+        ]
+    for metric in ("harness_match", "math_verify"):
+        by_name = scores(verdicts, metric)
+        for name in PAPER:
+            result = found["results"][f"vocagno_{name}"]
+            assert result[f"{metric},none"] == by_name[name].value
+        for column, mean in averages(by_name).items():
+            result = found["groups"][AVERAGES[column]]
+            assert result[f"{metric},none"] == pytest.approx(mean.value)
+            assert result[f"{metric}_stderr,none"] == pytest.approx(mean.error)
+            assert 0 < mean.value < 1
+            assert result["sample_count"][f"{metric},none"] == mean.count
+
+
+AVERAGES = {
+    "AVG": "vocagno_math_average", "AVG (w/o *)": "vocagno_math_average_without_starred",
+    "AVG (w/o SAT)": "vocagno_math_average_without_sat",
+}  # fmt: skip
 
 
 def test_averages():

@@ -3,6 +3,7 @@
 import json
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,10 +16,13 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from conftest import TEXTS, write_corpus
 from evaluation_data import write_benchmarks
 from runs import ARCHITECTURE, final_weights, run, train_here, write_config
+from vocagno.errors import ConfigError
 from vocagno.evaluation.asking import answered, fitted
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
+from vocagno.training.evaluating import Evaluation
+from vocagno.training.main import parse
 
 MATRIX = Path(__file__).parent / "distributed" / "matrix.py"
 TASKS = ["gsm8k", "sat_math"]
@@ -78,6 +82,28 @@ def test_the_run_is_bit_by_bit_the_same(tmp_path, config):
             kept = [json.loads(text) for text in file.read_text().splitlines()]
             assert [one["idx"] for one in kept] == list(range(count))
             assert all(isinstance(one["completion"], str) for one in kept)
+
+
+def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
+    """A step is saved before its student is asked."""
+    path, folder = config("with", every=3), tmp_path / "with"
+    assert train_here(path) == 0
+    (folder / "final").rename(folder / "before")
+    found = lines(folder)
+    kept = [line for line in found if (line["step"], "eval_seconds" in line) != (6, True)]
+    assert len(kept) == len(found) - 1
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert train_here(path) == 0
+    again = [{**line, "eval_seconds": 0} for line in evaluations(folder)]
+    assert again == [{**line, "eval_seconds": 0} for line in found if "eval_seconds" in line]
+    assert (folder / "final").is_dir()
+
+
+def test_weights_in_pieces_are_refused(config):
+    plugin = SimpleNamespace(zero_stage=3)
+    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
+        Evaluation(parse(["--config", str(config("with", every=3))])[0], accelerator, None, None)
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_what_cannot_be_fetched(tmp_path, hub, capsys):
 
     assert run(data, "--tasks", "asdiv") == 2
     assert "asdiv: not on the hub in the form" in capsys.readouterr().err
-    assert run(data, "--tasks", "gsm9k") == 2
+    assert run(data, "--tasks", "GSM9K") == 2
     assert "did you mean gsm8k" in capsys.readouterr().err
     assert main(["eval", "MODEL", "--fetch", "--data", str(data)]) == 2
     assert "--fetch goes with no model" in capsys.readouterr().err

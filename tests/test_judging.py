@@ -1,9 +1,13 @@
 """Completions are data: whatever they say, a verdict comes, and nothing of them is executed."""
 
+import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -79,11 +83,34 @@ def test_a_process_that_dies_is_replaced():
     assert again.undecided == ()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
+def test_a_process_that_is_killed_idle_changes_no_verdict():
+    """The one that compares, as a machine out of memory does."""
+    with Judge() as judge:
+        for _ in range(3):
+            assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
+            assert judge._process is not None
+            pid = judge._process.pid
+            (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            os.kill(int(child), signal.SIGKILL)
+            for answer in ("7", "8", "14/2", "9", "7"):
+                verdict = judge.verdict(GSM8K, item(GSM8K, "7"), f"The answer is {answer}.")
+                assert verdict.harness_match is (answer in ("7", "14/2"))
+                assert verdict.math_verify is verdict.harness_match
+                assert verdict.undecided == ()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds to the limit")
 def test_memory_is_bounded():
     code = "from vocagno.evaluation import judge; judge._bound_memory(64); bytearray(2**28)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.endswith("MemoryError\n")
+    with Judge(mebibytes=64) as judge:
+        judge.verdict(GSM8K, item(GSM8K, "7"), "")
+        assert judge._process is not None
+        limits = Path(f"/proc/{judge._process.pid}/limits").read_text()
+    (limit,) = re.findall(r"Max address space +(\d+) ", limits)
+    assert int(limit) < 2**30
 
 
 def test_a_library_that_is_not_there_is_no_wrong_answer(monkeypatch):

@@ -33,7 +33,7 @@ def add_eval(parser: Any) -> None:
     )
     parser.add_argument("--batch_size", type=int, default=8, help="prompts at a time")
     parser.add_argument("--dtype", type=str, default="auto", help="as bfloat16")
-    parser.add_argument("--device", type=str, help="default: an accelerator, if there is one")
+    parser.add_argument("--device", type=str, help="default: cuda, if there is one")
     parser.add_argument("--gguf_file", type=str, help="weights, in the folder of the model")
     parser.add_argument(
         "--regrade", type=Path, metavar="FILE", help="JSON Lines of `idx` and `completion`"
@@ -112,21 +112,25 @@ def _answers(
     from vocagno import __version__
     from vocagno.config import TeacherConfig
     from vocagno.evaluation.asking import load
-    from vocagno.evaluation.journal import check_same_run
+    from vocagno.evaluation.journal import check_same_run, note_run
     from vocagno.evaluation.running import evaluate, prepared
     from vocagno.training.loading import weights_identity
 
     named_model = TeacherConfig(model=options.model, gguf_file=options.gguf_file)
-    about = {"weights": weights_identity(named_model, out / "cache"), "dtype": options.dtype}
+    about = {
+        "weights": weights_identity(named_model, out / "cache"), "dtype": options.dtype,
+        "vocagno": __version__,  # verdicts of before are not given anew
+    }  # fmt: skip
     check_same_run(out, about)
     lm = load(
         options.model, dtype=options.dtype, device=options.device, gguf_file=options.gguf_file,
         batch_size=options.batch_size,
     )  # fmt: skip
     tasks = prepared(lm, benchmarks, options.data, limit=options.limit)
+    note_run(out, about)
     verdicts = evaluate(lm, tasks, out, batch_size=options.batch_size, show=True)
     examples = {task.benchmark.name: task.examples for task in tasks}
-    return verdicts, {**about, "vocagno": __version__, "examples": examples}
+    return verdicts, {**about, "examples": examples}
 
 
 def _regraded(options: Any) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def _say_what_is_odd(
         and completion.question.split() != questions.get(completion.index)
     ]
     if repeated:
-        print(f"{path}: {repeated} lines repeat an idx; the first of each counts", file=sys.stderr)
+        print(f"{path}: {repeated} lines repeat an idx; the last of each counts", file=sys.stderr)
     if len(completions) < len(items):
         print(
             f"{path}: {len(completions):,} of the {len(items):,} items of {benchmark.name}",

@@ -1,6 +1,7 @@
 """Puts prompts to a model through lm-eval: greedy, with stop strings, never a prompt cut short."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -89,6 +90,20 @@ def fitted(
     return [one for _, one in sorted(asked, key=lambda pair: -pair[0])]
 
 
+@contextmanager
+def _as_asked(model: Any) -> Iterator[None]:
+    """Without what the model's own generation_config.json adds: a penalty, beams, another limit."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**ends)
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
 def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[tuple[Asked, str]]]:
     """Completions, some items at a time; those in one batch have the same room."""
     from lm_eval.api.instance import Instance
@@ -100,5 +115,6 @@ def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[
                 Instance("generate_until", {}, (one.prompt, options), index)
                 for index, one in enumerate(batch)
             ]
-            found = lm.generate_until(requests, disable_tqdm=True)
+            with _as_asked(lm.model):
+                found = lm.generate_until(requests, disable_tqdm=True)
             yield list(zip(batch, (text.strip() for text in found), strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vocagno.errors import InputError
-from vocagno.evaluation.extraction import extracted
+from vocagno.evaluation.extraction import answer_part, extracted
 from vocagno.evaluation.normalizing import normalized
 
 Record = Mapping[str, Any]
@@ -112,8 +112,9 @@ def _gsm8k(record: Record) -> Answered:
 def _math(record: Record) -> Answered:
     solution = _of(record, "solution")
     gold = extracted(solution, choice=False)
-    stated = record.get("answer") or gold
-    return Answered(_of(record, "problem"), stated, gold)
+    return Answered(
+        _of(record, "problem"), record.get("answer") or gold or answer_part(solution), gold
+    )
 
 
 def _svamp(record: Record) -> Answered:
@@ -160,7 +161,7 @@ def _mathqa(record: Record) -> Answered:
     options = _of(record, "options").strip()
     if options.startswith("['"):  # a few items have a printed list
         options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
-    _, *parts = re.split(r"(?:^| , )([a-e]) \) ", options)
+    _, *parts = re.split(r"(?:^| , )([a-e]) \) (?:\1 \) )?", options)  # some say a letter twice
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     if "".join(texts) != "abcde"[: len(texts)]:
         raise ValueError(f"`options` has no letters in order: {options!r:.60}")
@@ -173,7 +174,9 @@ def _mathqa(record: Record) -> Answered:
 
 def _mmlu(record: Record) -> Answered:
     choices = _of(record, "choices", list)
-    listed = ", ".join(f"({letter}) {text}" for letter, text in zip("ABCDE", choices, strict=False))
+    listed = ", ".join(
+        f"({letter}) {str(text).strip()}" for letter, text in zip("ABCDE", choices, strict=False)
+    )
     gold = "ABCDE"[: len(choices)][_of(record, "answer", int)]
     return _chosen(_of(record, "question").strip(), listed, gold, choices)
 
@@ -248,6 +251,6 @@ def named(task: str) -> Benchmark:
     """The benchmark of a name. Raises: InputError, with names that are near."""
     if task in BENCHMARKS:
         return BENCHMARKS[task]
-    near = get_close_matches(task, BENCHMARKS, n=3)
+    near = get_close_matches(task.lower(), BENCHMARKS, n=3)
     offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
     raise InputError(f"task {task!r}: no such benchmark; {offered}")

@@ -19,7 +19,7 @@ def extracted(completion: str, *, choice: bool) -> str:
     """
     if choice:
         return _letter(completion)
-    answer = re.sub(r"\n\s*", "", _stated(completion))
+    answer = re.sub(r"\n\s*", "", answer_part(completion))
     return normalized(answer.removeprefix(":").removesuffix(".").removesuffix("/"))
 
 
@@ -30,8 +30,8 @@ def _letter(completion: str) -> str:
     return found[1].upper() if found else NO_CHOICE
 
 
-def _stated(completion: str) -> str:
-    """The part that states the answer: the first rule that applies."""
+def answer_part(completion: str) -> str:
+    """The part of a completion that states the answer, as it is: the first rule that applies."""
     if "final answer is $" in completion and "$. I hope" in completion:
         return completion.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
     for opening, answer in (

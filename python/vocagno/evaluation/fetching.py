@@ -25,13 +25,15 @@ class Source:
     configurations: tuple[str | None, ...] = (None,)
 
 
-# The subjects that MMLU's authors count as STEM; lm-eval counts anatomy, too.
+# The subjects that MMLU's authors count as STEM (lm-eval counts anatomy, too), in the order of the
+# harness's file: an item's number is its place.
 _STEM = (
-    "abstract_algebra", "astronomy", "college_biology", "college_chemistry",
-    "college_computer_science", "college_mathematics", "college_physics", "computer_security",
-    "conceptual_physics", "electrical_engineering", "elementary_mathematics", "high_school_biology",
-    "high_school_chemistry", "high_school_computer_science", "high_school_mathematics",
-    "high_school_physics", "high_school_statistics", "machine_learning",
+    "college_biology", "astronomy", "electrical_engineering", "high_school_biology",
+    "machine_learning", "abstract_algebra", "high_school_mathematics",
+    "high_school_computer_science", "college_chemistry", "high_school_chemistry",
+    "computer_security", "conceptual_physics", "high_school_physics", "college_physics",
+    "high_school_statistics", "elementary_mathematics", "college_mathematics",
+    "college_computer_science",
 )  # fmt: skip
 
 SOURCES: Mapping[str, Source] = {

@@ -1,10 +1,10 @@
 """What a model answered so far, kept item by item, so that a killed evaluation goes on."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
 from vocagno.evaluation.asking import Asked
@@ -13,6 +13,7 @@ from vocagno.evaluation.prompts import prompt_hash
 from vocagno.files import write_json
 
 _RUN = "run.json"
+_FIELDS = ("idx", "prompt_hash", "room", "gold", *Verdict.__dataclass_fields__)
 
 
 class Journal:
@@ -22,14 +23,14 @@ class Journal:
         self.path = path
         self._found: dict[int, dict[str, Any]] = {}
         whole = _whole_lines(path)
-        for line in whole.splitlines():
-            record = json.loads(line)
+        for number, line in enumerate(whole.splitlines(), 1):
+            record = _record(line, f"{path}, line {number}", _FIELDS)
             self._found[record["idx"]] = record
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("ab")
         self._file.truncate(len(whole))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,21 +68,35 @@ class Journal:
 
 
 def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Notes in a folder what is evaluated there and how.
+    """Compares what a folder holds answers of, and how they came about, with a run.
 
-    Raises: InputError if it was something else, or evaluated otherwise.
+    Raises: InputError if it is something else.
     """
     path = out / _RUN
-    if path.is_file():
-        before = json.loads(path.read_bytes())
-        for name in {**before, **about}:
-            if before.get(name) != about.get(name):
-                raise InputError(
-                    f"{out}: holds answers with {name} {before.get(name)!r}, not "
-                    f"{about.get(name)!r}; give another --out"
-                )
-    else:
-        write_json(path, dict(about))
+    if not path.is_file():
+        return
+    before = _record(path.read_bytes(), str(path))
+    for name in {**before, **about}:
+        if before.get(name) != about.get(name):
+            raise InputError(
+                f"{out}: holds answers with {name} {before.get(name)!r}, not "
+                f"{about.get(name)!r}; give another --out"
+            )
+
+
+def note_run(out: Path, about: Mapping[str, Any]) -> None:
+    """Notes in a folder what it will hold answers of."""
+    write_json(out / _RUN, dict(about))
+
+
+def _record(line: bytes, where: str, fields: Collection[str] = ()) -> dict[str, Any]:
+    try:
+        record = dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: damaged ({error}); give another --out") from error
+    if missing := sorted(set(fields) - set(record)):
+        raise InputError(f"{where}: damaged (no {missing[0]}); give another --out")
+    return record
 
 
 def _whole_lines(path: Path) -> bytes:

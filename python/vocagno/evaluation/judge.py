@@ -1,8 +1,9 @@
 """Compares answers in a process of its own: `python -m vocagno.evaluation.judge`.
 
-Reads requests and writes replies, JSON objects one a line. A comparison that takes too much
-processor time ends its process, which only the kernel can do while sympy computes a large power.
-So the work is done by a fork, which has the libraries already; when it dies, there is another.
+Reads requests and writes replies, JSON objects one a line: that a request is begun, and what is
+found, each with its number. A comparison that takes too much processor time ends its process, which
+only the kernel can do while sympy computes a large power. So the work is done by a fork, which has
+the libraries already; when it dies, that is said, and there is another.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, TextIO
 
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.matching import matches
+from vocagno.evaluation.typed import expression
 
 
 def main(seconds: float, mebibytes: int) -> int:
@@ -36,22 +38,24 @@ def main(seconds: float, mebibytes: int) -> int:
         _, status = os.waitpid(fork, 0)
         if os.WIFEXITED(status):
             return os.waitstatus_to_exitcode(status)
-        _write(replies, failed=signal.Signals(os.WTERMSIG(status)).name)
+        _write(replies, died=signal.Signals(os.WTERMSIG(status)).name)
     return _answer(replies, seconds)
 
 
 def _answer(replies: TextIO, seconds: float) -> int:
     for line in sys.stdin:
         request = json.loads(line)
+        number = request.pop("number")
+        _write(replies, number=number, begun=True)  # a fork may die with nothing to do, too
         _bound_time(seconds)
         try:
             found = _REPLIES[request.pop("ask")](**request)
         except Exception as error:  # sympy and its parsers raise errors of any kind
             _bound_time(0)
-            _write(replies, failed=f"{type(error).__name__}: {error}"[:200])
+            _write(replies, number=number, failed=f"{type(error).__name__}: {error}"[:200])
         else:
             _bound_time(0)
-            _write(replies, found=found)
+            _write(replies, number=number, found=found)
     return 0
 
 
@@ -62,11 +66,13 @@ def _write(replies: TextIO, **words: object) -> None:
 
 def _import_all() -> None:
     """Before the first request, whose time this is not."""
-    import math_verify  # noqa: F401
+    import math_verify.parser
     import word2number  # noqa: F401
     from sympy.parsing.latex import parse_latex
 
     parse_latex("1")
+    # The library's own evaluates what it takes for arithmetic as Python.
+    math_verify.parser.parse_expr = expression
     logging.disable(logging.WARNING)  # math-verify says that its limits are off: ours hold
 
 

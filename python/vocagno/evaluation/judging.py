@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import Benchmark, Item
@@ -55,10 +55,11 @@ class Judge:
     def __init__(self, *, seconds: float = SECONDS, mebibytes: int = MEBIBYTES) -> None:
         _check_libraries()
         self._limits = seconds, mebibytes
+        self._asked = 0
         self._process: subprocess.Popen[str] | None = None
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Judge":
         return self
 
     def __exit__(
@@ -70,7 +71,7 @@ class Judge:
         self._end()
 
     def verdict(self, benchmark: Benchmark, item: Item, completion: str) -> Verdict:
-        """The verdict on a completion, as the model gave it."""
+        """The verdict on a completion, as the model gave it; one that says nothing is wrong."""
         completion = completion.strip()
         undecided: list[str] = []
 
@@ -82,7 +83,7 @@ class Judge:
 
         answer = ask("extract", benchmark=benchmark.name, completion=completion)
         match = verified = False
-        if answer is not None:
+        if answer is not None and completion:  # of a gold answer, too, nothing may be left
             match = answer == item.gold
             if not match and not benchmark.choice:  # letters are not to be simplified
                 match = ask("match", answer=answer, gold=item.gold) is True
@@ -93,17 +94,30 @@ class Judge:
     def _ask(self, request: dict[str, object]) -> Any:
         """What is found, or None if the process fails, ends or takes too long over it."""
         requests = self._requests()
+        self._asked += 1
         try:
-            requests.write(json.dumps(request) + "\n")
+            requests.write(json.dumps({"number": self._asked, **request}) + "\n")
             requests.flush()
         except BrokenPipeError:
             reply = None
         else:
-            reply = self._reply(self._limits[0] * _PATIENCE)
+            reply = self._reply_to(self._asked)
         if reply is None:
             self._end()
             return None
         return reply.get("found")
+
+    def _reply_to(self, number: int) -> dict[str, Any] | None:
+        """What becomes of a request, or None if the process ends or says nothing for too long."""
+        is_begun = False
+        while (reply := self._reply(self._limits[0] * _PATIENCE)) is not None:
+            if reply.get("number") == number:
+                if "begun" not in reply:
+                    break
+                is_begun = True
+            elif is_begun:  # a death before is not over this request
+                break
+        return reply
 
     def _reply(self, seconds: float) -> dict[str, Any] | None:
         """The next line of the process, or None if it ends or says nothing for so long."""

@@ -46,11 +46,11 @@ def _number(text: str) -> float | None:
 
 
 def _as_matrices(text: str) -> str:
-    """A list of elements, and each list in it, as columns."""
+    """A list of elements, and each list in it, as columns; with one backslash, as there, so that it
+    equals none that is written rightly."""
     rows = re.findall(r"\{.*,.*\}", text)
     return ", ".join(
-        rf"\begin{{pmatrix}}{row.strip('{}').replace(',', chr(92) * 2)}\end{{pmatrix}}"
-        for row in rows
+        rf"\begin{{pmatrix}}{row.strip('{}').replace(',', chr(92))}\end{{pmatrix}}" for row in rows
     )
 
 
@@ -83,17 +83,19 @@ def _all_match(answers: list[str], golds: list[str]) -> bool:
 
 
 def _same_sides(answer: str, gold: str) -> bool:
-    """Equations by the difference of their sides, up to sign; a name before `=` aside; else as
-    expressions."""
+    """Equations by the difference of their sides, up to sign; a name before `=` aside; or as
+    expressions, which what begins with one is."""
     sides, gold_sides = answer.split("="), gold.split("=")
     if len(sides) == len(gold_sides) == 2:
         one, other = (f"{left.strip()} - ({right.strip()})" for left, right in (sides, gold_sides))
-        return same_expression(one, other) or same_expression(f"-({one})", other)
-    if _is_assignment(sides) and len(gold_sides) == 1:
-        return matches(sides[1], gold)
-    if _is_assignment(gold_sides) and len(sides) == 1:
-        return matches(answer, gold_sides[1])
-    return same_expression(answer, gold)
+        alike = same_expression(one, other) or same_expression(f"-({one})", other)
+    elif _is_assignment(sides) and len(gold_sides) == 1:
+        alike = matches(sides[1], gold)
+    elif _is_assignment(gold_sides) and len(sides) == 1:
+        alike = matches(answer, gold_sides[1])
+    else:
+        alike = False
+    return alike or same_expression(answer, gold)
 
 
 def _is_assignment(sides: list[str]) -> bool:

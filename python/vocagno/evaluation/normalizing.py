@@ -32,7 +32,6 @@ _NAMES = (
 _WORDS = (("and", ""), (r"\mathbf", ""))
 _LETTER = re.compile("[A-Za-z]")
 _UNIT_TEXT = re.compile(r"\\text\{.*?\}$")
-_NAMED = re.compile(r"\\(?:text|mbox)\{(.*?)\}")
 _TEXT = re.compile(r"\\text\{(.*?)\}")
 _BOX = re.compile(r"\\mbox\{.*?\}")
 _NO_FRACTION = re.compile(r"(\d+)\.0*([^\d]|$)")
@@ -41,13 +40,12 @@ _INTEGER = re.compile(r"0|-?[1-9]\d*")
 
 
 def normalized(answer: object) -> str:
-    """An answer, of a model or of a benchmark, in the spelling in which the two are compared.
+    r"""An answer, of a model or of a benchmark, in the spelling in which the two are compared.
 
-    Two passes, as there: what comes out of the first has no blanks, and more of the rules apply.
+    Two passes, as there: what comes out of the first has no blanks, and more of the rules apply. Of
+    a unit alone (`\text{east}`) nothing is left.
     """
-    found = _pass(_pass(str(answer)))
-    # Of a unit alone nothing is left (`\text{east}`); there, any two such answers are equal.
-    return found or _NAMED.sub(r"\1", str(answer)).strip()
+    return _pass(_pass(str(answer)))
 
 
 def _pass(answer: str) -> str:

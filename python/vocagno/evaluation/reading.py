@@ -29,7 +29,8 @@ class Completion:
 
 
 def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
-    """The items of a benchmark in the order of their `idx` (where there is none, of the file).
+    """The items of a benchmark in the order of their `idx` (where there is none, of the file), the
+    last of several with the same one.
 
     Args:
         data: holds NAME/test.jsonl or NAME/test.jsonl.gz.
@@ -41,7 +42,7 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
     for position, (where, record) in enumerate(_records(path)):
         index = record.get("idx", position)
         try:
-            items.setdefault(int(index), benchmark.item(record, int(index)))
+            items[int(index)] = benchmark.item(record, int(index))
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except (TypeError, ValueError, IndexError) as error:
@@ -52,7 +53,7 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
 
 
 def read_completions(path: Path) -> tuple[list[Completion], int]:
-    """Completions in the order of their `idx`, the first of several with the same one; and how many
+    """Completions in the order of their `idx`, the last of several with the same one; and how many
     of the others there are.
 
     Raises: BenchmarkError for a line without an `idx` and a `completion`.
@@ -65,7 +66,7 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
             raise BenchmarkError(
                 f"{where}: expected an integer `idx` and a string `completion`, got {record!r:.80}"
             )
-        found.setdefault(index, Completion(index, text, record.get("question"), where))
+        found[index] = Completion(index, text, record.get("question"), where)
     if not found:
         raise BenchmarkError(f"{path}: no completions")
     return [found[index] for index in sorted(found)], lines - len(found)

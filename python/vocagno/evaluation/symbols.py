@@ -1,4 +1,4 @@
-"""Answers as expressions. LaTeX is parsed by a grammar; nothing is evaluated as Python.
+"""Answers as expressions. LaTeX, and what one types, are parsed; nothing is evaluated as Python.
 
 Both parsing and comparing may take any time and memory, or end the process: see `judging`.
 """
@@ -7,6 +7,8 @@ import logging
 import math
 from collections.abc import Callable
 from typing import Any
+
+from vocagno.evaluation.typed import expression
 
 TOLERANCE = 1e-4
 """Relative, of numbers."""
@@ -19,30 +21,30 @@ def same_expression(one: str, other: str) -> bool:
     if first is None or second is None:
         return False
     return any(
-        _holds(test, first, second) for test in (_by_form, _by_difference, _by_sides, _by_value)
+        _tried(test, first, second) for test in (_by_form, _by_difference, _by_sides, _by_value)
     )
 
 
 def _parsed(text: str) -> Any:
-    """The expression that a text begins with, or None if it begins with none.
+    """The LaTeX that a text begins with; else what it is as one types it; else None.
 
-    What follows behind it is not looked at, as there: an answer of `1` equals a gold `1,-2`.
+    What follows behind LaTeX is not looked at, as there: an answer of `1` equals a gold `1,-2`.
     """
     from sympy.parsing.latex import parse_latex
 
+    text = text.replace("\\\\", "\\")
+    found = _tried(parse_latex, text)
+    return _tried(expression, text) if found is None else found
+
+
+def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What comes of it, or None: sympy and its parsers raise errors of any kind for what they do
+    not know."""
     try:
-        return parse_latex(text.replace("\\\\", "\\").replace("**", "^"))
-    except Exception as error:  # the parser raises errors of any kind for what it does not know
-        logging.getLogger(__name__).debug("%s: %s", text, error)
+        return function(*arguments)
+    except Exception as error:
+        logging.getLogger(__name__).debug("%s: %s", arguments, error)
         return None
-
-
-def _holds(test: Callable[[Any, Any], bool], first: Any, second: Any) -> bool:
-    try:
-        return test(first, second)
-    except Exception as error:  # sympy raises errors of any kind where it cannot tell
-        logging.getLogger(__name__).debug("%s, %s: %s", first, second, error)
-        return False
 
 
 def _by_form(first: Any, second: Any) -> bool:

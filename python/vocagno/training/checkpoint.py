@@ -134,10 +134,14 @@ class MetricsLog:
         self.path = path
         self.last_loss: float | None = None
         """Of the last window before that step."""
+        self.evaluated_step = 0
+        """The last step of whose student benchmarks were asked."""
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         kept = [line for line in lines if _step_of(line) <= resumed_step]
         for entry in map(json.loads, kept):
             self.last_loss = entry.get("loss", self.last_loss)
+            if "eval_seconds" in entry:
+                self.evaluated_step = entry["step"]
         if kept or lines:
             with appearing(path) as file:
                 file.writelines(kept)

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vocagno.config import Config
+from vocagno.errors import ConfigError
 from vocagno.evaluation.asking import Asked, answered, fitted
 from vocagno.evaluation.benchmarks import named
 from vocagno.evaluation.judging import Judge
@@ -52,9 +53,13 @@ class Evaluation:
     ) -> None:
         """Reads all questions and fits them to the student's context.
 
-        Raises: InputError for a benchmark that cannot be read, or does not fit.
+        Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError where
+            the weights lie in pieces that are not put together here.
         """
         options = config.eval
+        plugin = accelerator.state.deepspeed_plugin
+        if plugin is not None and plugin.zero_stage == 3:
+            raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
         self.options, self.accelerator = options, accelerator
         self.folder = config.output / "evaluations"

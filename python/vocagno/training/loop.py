@@ -109,6 +109,8 @@ class Training:
             self.checkpoints.load(first_step)
         self.log = MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
         self.usual_loss = agreed(self.log.last_loss if self.log else None)
+        if agreed(self.log.evaluated_step if self.log else None) != first_step:
+            self._ask(first_step)
         batches = self._batches(first_step)
         self.watch = Watch(config, batches, self.materials.rows, self.host_sum)
         micro_batches = self._micro_batches(batches)
@@ -122,17 +124,18 @@ class Training:
                 if done % config.train.log_every == 0 or saving:  # checked before it is saved
                     self._report(done, window, progress)
                     window = None
+                aside = time.monotonic()
                 if done % config.train.eval_every == 0 or done == total:
                     self._validate(done)
-                if config.eval.every and (done % config.eval.every == 0 or done == total):
-                    assert self.evaluation is not None
-                    self._write(self.evaluation.run(self.student, done))
                 if config.train.sample_every and done % config.train.sample_every == 0:
                     self._draw(done)
                 if saving:
                     self.checkpoints.save(done)
                 if stopped and done < total:
                     return False
+                self._ask(done)  # saved by now: it may take longer than a SIGTERM leaves
+                if window is not None:
+                    window.pass_over(time.monotonic() - aside)
                 progress.at(done)
         self._publish()
         return True
@@ -220,6 +223,14 @@ class Training:
             return
         found = validate(self.student, held_out, self.config, self.accelerator, self.host_sum)
         self._write({"step": done, **found})
+
+    def _ask(self, done: int) -> None:
+        """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""
+        every = self.config.eval.every
+        if self.evaluation is None or every is None:
+            return
+        if done % every == 0 or done == self.config.train.steps:
+            self._write(self.evaluation.run(self.student, done))
 
     def _write(self, entry: dict[str, Any]) -> None:
         """A line for the log and the trackers."""

@@ -84,6 +84,10 @@ class Window:
         """Adds time in which the step stood still for its rows: loading, aligning, collating."""
         self._waited += seconds
 
+    def pass_over(self, seconds: float) -> None:
+        """Leaves out time in which the run did something else."""
+        self._started += seconds
+
     def sums(self) -> Tensor:
         """(steps, len(SUMS)) on the host, of this process; waits for the device."""
         return torch.stack([record.sums for record in self.records]).cpu()
