@@ -75,6 +75,22 @@ def overlap(student, teacher, mapping):
     return np.array(result, np.float64).reshape(-1, 2).T
 
 
+def groups(student, teacher):
+    """Rows of both sides between neighbouring cuts, ends that no token lies across."""
+    tokens = [tuple(span) for side in (student, teacher) for span in side if span[0] < span[1]]
+    ends = sorted({end for _, end in tokens})
+    cuts = [end for end in ends if not any(start < end < last for start, last in tokens)]
+    found = []
+    for before, cut in zip([-np.inf, *cuts], cuts, strict=False):
+        sides = [
+            [row for row, (a, b) in enumerate(side) if a < b and before <= a and b <= cut]
+            for side in (student, teacher)
+        ]
+        if all(sides):
+            found.append([(rows[0], rows[-1] + 1) for rows in sides])
+    return np.array(found, np.int32).reshape(-1, 2, 2).swapaxes(0, 1)
+
+
 def weights(student_nll, teacher_loss, valid, top_fraction, unmapped):
     """Eq. 4 for one scope, a list of tokens."""
     from fractions import Fraction

@@ -25,7 +25,8 @@ def test_aligning_needs_numpy_alone():
     statement = (
         "import vocagno; m = vocagno.align([[0, 2]], [[0, 1], [1, 2]]); "
         "vocagno.reduce([1.0, 2.0], m); vocagno.unmapped_reasons([[0, 2]], [[0, 1], [1, 2]], m); "
-        "vocagno.overlap([[0, 2]], [[0, 1], [1, 2]], m); vocagno.chunk_map(1, 2, 1)"
+        "vocagno.overlap([[0, 2]], [[0, 1], [1, 2]], m); vocagno.chunk_map(1, 2, 1); "
+        "vocagno.groups([[0, 2]], [[0, 1], [1, 2]])"
     )
     assert not modules_after(statement) & set(HEAVY)
 

@@ -14,6 +14,7 @@ from vocagno._vocagno import SpanError
 from vocagno.aligned_text import AlignedText, align_text
 from vocagno.alignment import Overlap, Reason, align, overlap, unmapped_reasons
 from vocagno.chunks import chunk_boundaries, chunk_map
+from vocagno.grouping import Groups, groups
 from vocagno.metrics import Link, alignment_rates, links, vocabulary_overlap
 from vocagno.pretokenized import spans_of_same_texts
 from vocagno.reduction import reduce
@@ -23,6 +24,7 @@ from vocagno.tokenizer_source import TokenizerError
 __version__: str
 __all__ = [
     "AlignedText",
+    "Groups",
     "Link",
     "Overlap",
     "Reason",
@@ -36,6 +38,7 @@ __all__ = [
     "alignment_rates",
     "chunk_boundaries",
     "chunk_map",
+    "groups",
     "links",
     "overlap",
     "reduce",

@@ -19,6 +19,7 @@ __all__ = [
     "chars_to_bytes",
     "chunk_boundaries",
     "chunk_map",
+    "groups",
     "overlap",
     "reduce",
     "unmapped_reasons",
@@ -60,6 +61,15 @@ def unmapped_reasons(
     /,
 ) -> NDArray[np.uint8]:
     """Kernel of `vocagno.unmapped_reasons`: (N,) uint8 of `vocagno.Reason`."""
+
+def groups(
+    student: _Integers,
+    teacher: _Integers,
+    student_cu: NDArray[np.int64] | None,
+    teacher_cu: NDArray[np.int64] | None,
+    /,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Kernel of `vocagno.groups`: (G, 2) rows of each side, and the groups' (B + 1,) boundaries."""
 
 def overlap(
     student: _Integers,

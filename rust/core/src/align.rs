@@ -1,8 +1,10 @@
+use std::ops;
+
 use crate::batch::{Rows, expect_len};
 use crate::{Offset, Range, Span, SpanError, UNMAPPED, tiling};
 
-/// Teacher rows are numbered by `i32`, and `stop` is one past the last of them.
-const MAX_TEACHER_ROWS: usize = i32::MAX as usize;
+/// Rows are numbered by `i32`, and `stop` is one past the last of them.
+const MAX_ROWS: usize = i32::MAX as usize;
 
 /// Maps each student span to the half-open range of teacher rows, from the first to the last non-empty
 /// teacher span that overlaps it; [`UNMAPPED`] if there is none or the student span is empty.
@@ -38,7 +40,7 @@ pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<
 /// is unspecified.
 pub fn align_into<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range]) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
-    expect_teacher_rows("teacher_spans", teacher.len())?;
+    expect_rows("teacher_spans", teacher.len())?;
     align_row(student, teacher, 0, 0, out)
 }
 
@@ -58,7 +60,7 @@ pub fn align_batch<T: Offset>(
     out: &mut [Range],
 ) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
-    expect_teacher_rows("teacher_spans", teacher.len())?;
+    expect_rows("teacher_spans", teacher.len())?;
     let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
     let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
     expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
@@ -70,11 +72,11 @@ pub fn align_batch<T: Offset>(
     })
 }
 
-pub(crate) fn expect_teacher_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
-    if got <= MAX_TEACHER_ROWS {
+pub(crate) fn expect_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
+    if got <= MAX_ROWS {
         return Ok(());
     }
-    Err(SpanError::TooMany { argument, items: "rows", limit: MAX_TEACHER_ROWS, got })
+    Err(SpanError::TooMany { argument, items: "rows", limit: MAX_ROWS, got })
 }
 
 /// One row of a batch whose teacher spans begin at the flat row `base`.
@@ -86,23 +88,24 @@ fn align_row<T: Offset>(
     out: &mut [Range],
 ) -> Result<(), SpanError> {
     // BOS, EOS and padding stand at the ends as a rule; without them most rows need no table.
-    let lead = teacher.iter().take_while(|span| is_empty(span)).count();
-    let kept = &teacher[lead..];
-    let trail = kept.iter().rev().take_while(|span| is_empty(span)).count();
-    let kept = &kept[..kept.len() - trail];
-    let first = student.iter().take_while(|span| is_empty(span)).count();
-    let filled = student.len() - student[first..].iter().rev().take_while(|span| is_empty(span)).count();
-    let (inner, rows) = (&student[first..filled], to_row(base + lead));
-    if tiling::align(inner, kept, rows, &mut out[first..filled]) {
-        out[..first].fill(UNMAPPED);
-        out[filled..].fill(UNMAPPED);
+    let (inner, kept) = (filled(student), filled(teacher));
+    let (first_row, kept) = (base + kept.start, &teacher[kept]);
+    if tiling::align(&student[inner.clone()], kept, to_row(first_row), &mut out[inner.clone()]) {
+        out[..inner.start].fill(UNMAPPED);
+        out[inner.end..].fill(UNMAPPED);
     } else if all_in_order(kept) {
-        search(student, kept, out, |index| to_row(base + lead + index));
+        search(student, kept, out, |index| to_row(first_row + index));
     } else {
-        let (spans, rows) = non_empty(teacher, row, base)?;
+        let (spans, rows) = non_empty("teacher_spans", teacher, row, base)?;
         search(student, &spans, out, |index| rows[index]);
     }
     Ok(())
+}
+
+/// From the first non-empty span to the last.
+pub(crate) fn filled<T: Offset>(spans: &[Span<T>]) -> ops::Range<usize> {
+    let first = spans.iter().take_while(|span| is_empty(span)).count();
+    first..spans.len() - spans[first..].iter().rev().take_while(|span| is_empty(span)).count()
 }
 
 fn is_empty<T: Offset>([start, end]: &Span<T>) -> bool {
@@ -111,7 +114,7 @@ fn is_empty<T: Offset>([start, end]: &Span<T>) -> bool {
 
 /// Whether no span is empty and none stands before its predecessor. Without early exit, so it vectorises.
 #[expect(clippy::needless_bitwise_bool, reason = "lazy operators would branch at every span")]
-fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
+pub(crate) fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
     let Some((_, next)) = spans.split_first() else {
         return true;
     };
@@ -122,13 +125,14 @@ fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
 
 /// The non-empty spans, each with its flat row, or the first that is out of order.
 pub(crate) fn non_empty<T: Offset>(
-    teacher: &[Span<T>],
+    argument: &'static str,
+    all: &[Span<T>],
     row: usize,
     base: usize,
 ) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
-    let mut spans: Vec<Span<T>> = Vec::with_capacity(teacher.len());
-    let mut rows = Vec::with_capacity(teacher.len());
-    for (token, &span) in teacher.iter().enumerate() {
+    let mut spans: Vec<Span<T>> = Vec::with_capacity(all.len());
+    let mut rows = Vec::with_capacity(all.len());
+    for (token, &span) in all.iter().enumerate() {
         if is_empty(&span) {
             continue;
         }
@@ -136,7 +140,7 @@ pub(crate) fn non_empty<T: Offset>(
             && (span[0] < previous[0] || span[1] < previous[1])
         {
             return Err(SpanError::Unsorted {
-                argument: "teacher_spans",
+                argument,
                 row,
                 token,
                 previous: previous.map(T::into),
@@ -149,8 +153,8 @@ pub(crate) fn non_empty<T: Offset>(
     Ok((spans, rows))
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_TEACHER_ROWS")]
-fn to_row(index: usize) -> i32 {
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_ROWS")]
+pub(crate) fn to_row(index: usize) -> i32 {
     index as i32
 }
 
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn more_teacher_rows_than_i32_can_number_are_refused() {
-        assert!(expect_teacher_rows("teacher_spans", MAX_TEACHER_ROWS).is_ok());
-        assert!(expect_teacher_rows("teacher_spans", MAX_TEACHER_ROWS + 1).is_err());
+        assert!(expect_rows("teacher_spans", MAX_ROWS).is_ok());
+        assert!(expect_rows("teacher_spans", MAX_ROWS + 1).is_err());
     }
 }

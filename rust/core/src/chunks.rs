@@ -1,4 +1,4 @@
-use crate::align::expect_teacher_rows;
+use crate::align::expect_rows;
 use crate::{Range, SpanError, UNMAPPED};
 
 /// Student tokens and boundaries are results, whose memory a large number alone would ask for.
@@ -48,7 +48,7 @@ pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> 
 /// ```
 pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<Range>, SpanError> {
     expect_chunks(chunks)?;
-    expect_teacher_rows("n_teacher", n_teacher)?;
+    expect_rows("n_teacher", n_teacher)?;
     expect_at_most("n_student", "tokens", MAX_ITEMS, n_student)?;
     let mut mapping = with_room(n_student)?;
     while mapping.len() < n_student {

@@ -4,7 +4,7 @@
 //! The way of the data: ids and text become spans ([`spans_from_ids`]; or a tokenizer's own offsets, through
 //! [`chars_to_bytes`], [`restore_spaces`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
 //! teacher's losses become one loss per student token ([`reduce`]), and [`unmapped_reasons`] says why a token
-//! has none. How good a mapping is, [`overlap`] measures; [`chunk_map`] is the one that knows no text, to compare.
+//! has none. [`groups`] finds what both tokenizers agree on. How good a mapping is, [`overlap`] measures; [`chunk_map`] is the one that knows no text, to compare.
 //!
 //! A *span* is half-open, `[start, end)`; it is empty if `start >= end`. A *batch* is ragged: flat arrays and
 //! `cu_seqlens`, the row boundaries, `B + 1` values from 0 to the number of tokens.
@@ -34,6 +34,7 @@ mod batch;
 mod chunks;
 mod closing;
 mod error;
+mod groups;
 mod offsets;
 mod overlap;
 mod reasons;
@@ -46,6 +47,7 @@ pub use align::{align, align_batch, align_into};
 pub use chunks::{chunk_boundaries, chunk_map};
 pub use closing::{TokenKind, close, close_batch};
 pub use error::SpanError;
+pub use groups::{Groups, groups};
 pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
 pub use overlap::{Overlap, overlap};
 pub use reasons::{Reason, unmapped_reasons};

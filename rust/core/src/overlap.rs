@@ -1,6 +1,6 @@
 use std::ops;
 
-use crate::align::{expect_teacher_rows, non_empty};
+use crate::align::{expect_rows, non_empty};
 use crate::batch::{Rows, expect_len};
 use crate::reduce::resolve;
 use crate::{Offset, Range, Span, SpanError};
@@ -51,7 +51,7 @@ pub fn overlap<T: Offset>(
     teacher_cu_seqlens: &[i64],
 ) -> Result<Overlap, SpanError> {
     expect_len("mapping", student.len(), mapping.len())?;
-    expect_teacher_rows("teacher_spans", teacher.len())?;
+    expect_rows("teacher_spans", teacher.len())?;
     let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
     let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
     expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
@@ -85,7 +85,7 @@ struct Text<T> {
 
 impl<T: Offset> Text<T> {
     fn checked(teacher: &[Span<T>], all: ops::Range<usize>, row: usize) -> Result<Self, SpanError> {
-        let (spans, rows) = non_empty(&teacher[all.clone()], row, all.start)?;
+        let (spans, rows) = non_empty("teacher_spans", &teacher[all.clone()], row, all.start)?;
         let (mut total, mut reach) = (0, T::MIN);
         let added = spans.iter().map(|&[start, end]| {
             total += length([start.max(reach), end]);

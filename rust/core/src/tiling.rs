@@ -183,7 +183,7 @@ fn write_ranges<T: Offset>(
     bits & !MASK == 0
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_TEACHER_ROWS")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_ROWS")]
 fn to_row(index: usize) -> i32 {
     index as i32
 }

@@ -7,7 +7,7 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, overlap, unmapped_reasons};
+use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, groups, overlap, unmapped_reasons};
 
 /// Spans that follow one another, a few of them very long, empty or a step back.
 fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
@@ -59,6 +59,16 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(batch, mapping.iter().copied().chain(moved).collect::<Vec<_>>());
 
     let (cut, other_cut) = ([0, cut[1]], [0, other_cut[1]]);
+    match (groups(&student, &teacher, &cut, &other_cut), oracle::unsorted(&student)) {
+        (Ok(found), None) => {
+            let pairs = found.student.iter().zip(&found.teacher).map(|(&own, &other)| [own, other]);
+            assert_eq!(pairs.collect::<Vec<_>>(), oracle::groups(&student, &teacher));
+        }
+        (Err(SpanError::Unsorted { argument: "student_spans", token, .. }), Some(expected)) => {
+            assert_eq!(token, expected)
+        }
+        (result, expected) => panic!("{result:?}, but the first student span out of order is {expected:?}"),
+    }
     let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &cut, &other_cut).expect("it fits");
     for (range, reason) in mapping.iter().zip(reasons) {
         assert_eq!(*range != UNMAPPED, reason == Reason::Mapped);

@@ -4,6 +4,7 @@
 //! computes without the GIL, so no other thread may write to its arrays meanwhile.
 
 mod arrays;
+mod groups;
 mod overlap;
 mod pieces;
 mod pool;
@@ -224,6 +225,8 @@ fn reasons_of<'py, T: Offset + Element>(
 mod _vocagno {
     #[pymodule_export]
     use super::SpanError;
+    #[pymodule_export]
+    use super::groups::groups;
     #[pymodule_export]
     use super::overlap::{chunk_boundaries, chunk_map, overlap};
     #[pymodule_export]

@@ -1,4 +1,5 @@
 //! Spans as tokenizers give them, and any others.
+#![allow(dead_code, reason = "every target uses some")]
 
 use proptest::prelude::*;
 use vocagno::Span;

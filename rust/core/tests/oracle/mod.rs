@@ -27,6 +27,25 @@ pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, st
         .map(|share| if own.is_empty() { f64::NAN } else { share })
 }
 
+/// Rows of both sides between neighbouring cuts, ends that no token lies across; where there are some of both sides.
+pub(crate) fn groups(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<[Range; 2]> {
+    let tokens: Vec<_> = student.iter().chain(teacher).filter(|span| span[0] < span[1]).collect();
+    let ends: BTreeSet<i64> = tokens.iter().map(|span| span[1]).collect();
+    let is_cut = |&&end: &&i64| !tokens.iter().any(|span| span[0] < end && end < span[1]);
+    let cuts: Vec<i64> = ends.iter().filter(is_cut).copied().collect();
+    let rows = |spans: &[Span<i64>], before: i64, cut: i64| {
+        let inside = |span: &Span<i64>| span[0] < span[1] && before <= span[0] && span[1] <= cut;
+        spans
+            .iter()
+            .position(inside)
+            .zip(spans.iter().rposition(inside))
+            .map(|(first, last)| [index(first), index(last) + 1])
+    };
+    let before = std::iter::once(i64::MIN).chain(cuts.iter().copied());
+    let both = |(before, &cut)| rows(student, before, cut).zip(rows(teacher, before, cut));
+    before.zip(&cuts).filter_map(both).map(|(own, other)| [own, other]).collect()
+}
+
 /// The first non-empty teacher span that is out of order.
 pub(crate) fn unsorted(teacher: &[Span<i64>]) -> Option<usize> {
     let filled: Vec<usize> = (0..teacher.len()).filter(|&at| teacher[at][0] < teacher[at][1]).collect();

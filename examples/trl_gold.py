@@ -1,0 +1,105 @@
+"""Our alignment in TRL's GOLD trainer, in place of its own (tried with trl 1.16).
+
+    python examples/trl_gold.py STUDENT TEACHER [TEXT]
+
+`install()` before a GOLDTrainer is made is all that it takes. Run as a program, it compares both on
+a text under two tokenizers (files, folders or names): the groups of both, and the time to find them
+in the lists that TRL keeps, and in arrays.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from trl.experimental import utils
+from trl.experimental.gold import gold_trainer
+
+import vocagno
+
+Offsets = list[tuple[int, int]]
+_spans: dict[int, tuple[Any, vocagno.TokenSpans]] = {}
+
+
+def encode(
+    backend: Any, texts: list[str], add_special_tokens: bool = False
+) -> list[tuple[list[int], Offsets]]:
+    """For `encode_with_byte_offsets`: ids and bytes of each text, under any fast tokenizer."""
+    if add_special_tokens:
+        raise NotImplementedError("GOLD asks for none, and they have no text")
+    if id(backend) not in _spans:  # tried on probes once
+        _spans[id(backend)] = backend, vocagno.TokenSpans(backend)
+    tokens = _spans[id(backend)][1].encode(texts)
+    rows = [tokens.text(index) for index in range(len(texts))]
+    return [
+        (tokens.ids[row].tolist(), list(map(tuple, tokens.spans[row].tolist()))) for row in rows
+    ]
+
+
+def align(student: Offsets, teacher: Offsets) -> tuple[list[list[int]], list[list[int]]]:
+    """For `ULDLoss._align_by_byte_offsets`: the rows of each group on both sides."""
+    groups = vocagno.groups(_as_array(student), _as_array(teacher))
+    own, other = ([list(range(*rows)) for rows in side.tolist()] for side in groups[:2])
+    return own, other
+
+
+def _as_array(offsets: Offsets) -> Any:
+    return np.fromiter(chain.from_iterable(offsets), np.int64).reshape(-1, 2)
+
+
+def install() -> None:
+    """Puts both into TRL, whose own offsets are for ByteLevel tokenizers alone."""
+    gold_trainer.ULDLoss._align_by_byte_offsets = staticmethod(align)
+    for module in (gold_trainer, utils):
+        module.encode_with_byte_offsets = encode
+        module.is_byte_level_tokenizer = lambda backend: True
+
+
+def main(student: str, teacher: str, file: str | None = None) -> None:
+    """Prints what becomes of a text."""
+    text = Path(file).read_text("utf-8") if file else "Décimale: x² ≥ 3.14, so ∑ aᵢ = 201 👩‍🔬."
+    backends = [vocagno.TokenSpans(name).tokenizer_copy() for name in (student, teacher)]
+    theirs = gold_trainer.ULDLoss._align_by_byte_offsets
+    for name, coded, aligned in (
+        ("TRL", utils.encode_with_byte_offsets, theirs),
+        ("vocagno", encode, align),
+    ):
+        try:
+            sides = [coded(backend, [text])[0][1] for backend in backends]
+        except NotImplementedError as error:
+            print(f"{name}: {error}")
+            continue
+        groups = aligned(*sides)
+        print(f"{name}: {len(groups[0]):,} groups, {_time(aligned, *sides):,.0f} us")
+        print("  " + " | ".join(_shown(text, rows, sides[0]) for rows in groups[0][:12]))
+
+    arrays = [_as_array(offsets) for offsets in sides]
+    print(f"vocagno, arrays: {_time(vocagno.groups, *arrays):,.0f} us")
+
+
+def _time(function: Callable[..., Any], *arguments: Any) -> float:
+    """The shortest of many calls, in microseconds."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        function(*arguments)
+        return 1e6 * (time.perf_counter() - started)
+
+    return min(once() for _ in range(30))
+
+
+def _shown(text: str, rows: list[int], offsets: Offsets) -> str:
+    spans = [offsets[row] for row in rows]
+    found = text.encode()[min(start for start, _ in spans) : max(end for _, end in spans)]
+    return repr(found.decode(errors="replace"))[1:-1]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

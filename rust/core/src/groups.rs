@@ -1,0 +1,185 @@
+use std::borrow::Cow;
+
+use crate::align::{all_in_order, expect_rows, filled, non_empty, to_row};
+use crate::batch::{Rows, expect_len};
+use crate::{Offset, Range, Span, SpanError};
+
+/// The smallest runs of student and teacher tokens between whose ends no token of either side lies across: what both
+/// tokenizers agree on. The runs of a group cover the same text, but for what one side leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Student rows of each group, flat over the batch.
+    pub student: Vec<Range>,
+    /// Teacher rows of each group, flat over the batch.
+    pub teacher: Vec<Range>,
+    /// Boundaries of the batch's rows in the two above, from 0 to the number of groups.
+    pub cu_seqlens: Vec<i64>,
+}
+
+/// Finds the [`Groups`] of each row of a ragged batch, in the order of the text. One pair of texts is a batch of one
+/// row: `&[0, n]`.
+///
+/// Non-empty tokens that share text, directly or by way of others, are in one group, with all that
+/// [`align_batch`](crate::align_batch) maps them to; those that share text with none of the other side are in no group.
+/// Rows of empty spans (special tokens) belong to none either, though they may lie inside one. Where both sides tile
+/// a text, the groups do, too, and end wherever a token ends on both sides.
+///
+/// Time `O(N + M)`; extra memory only where empty spans stand between others. Never panics.
+///
+/// # Errors
+/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more; `cu_seqlens` as in
+/// [`align_batch`](crate::align_batch).
+///
+/// # Example
+/// ```
+/// let (student, teacher) = ([[0, 5], [5, 9], [9, 11]], [[0, 2], [2, 7], [7, 9], [9, 11]]); // proof|read|er, pr|oofre|ad|er
+/// let groups = vocagno::groups(&student, &teacher, &[0, 3], &[0, 4])?;
+/// assert_eq!(groups.student, [[0, 2], [2, 3]]);
+/// assert_eq!(groups.teacher, [[0, 3], [3, 4]]);
+/// # Ok::<(), vocagno::SpanError>(())
+/// ```
+pub fn groups<T: Offset>(
+    student: &[Span<T>],
+    teacher: &[Span<T>],
+    student_cu_seqlens: &[i64],
+    teacher_cu_seqlens: &[i64],
+) -> Result<Groups, SpanError> {
+    expect_rows("student_spans", student.len())?;
+    expect_rows("teacher_spans", teacher.len())?;
+    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
+    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
+    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let mut found = Groups::default();
+    found.cu_seqlens.push(0);
+    for row in 0..student_rows.count() {
+        let (tokens, others) = (student_rows.range(row), teacher_rows.range(row));
+        let base = (tokens.start, others.start);
+        let student = Side::checked("student_spans", &student[tokens], row, base.0)?;
+        let teacher = Side::checked("teacher_spans", &teacher[others], row, base.1)?;
+        find(&student, &teacher, &mut found);
+        found.cu_seqlens.push(i64::try_from(found.student.len()).unwrap_or(i64::MAX)); // at most 2^31
+    }
+    Ok(found)
+}
+
+/// The non-empty spans of one text, in order.
+struct Side<'a, T: Offset> {
+    spans: Cow<'a, [Span<T>]>,
+    /// The flat row of the first of them,
+    first: usize,
+    /// and of each, where rows of empty spans stand between.
+    rows: Option<Vec<i32>>,
+}
+
+impl<'a, T: Offset> Side<'a, T> {
+    fn checked(argument: &'static str, spans: &'a [Span<T>], row: usize, base: usize) -> Result<Self, SpanError> {
+        let inner = filled(spans);
+        let first = base + inner.start;
+        if all_in_order(&spans[inner.clone()]) {
+            return Ok(Self { spans: Cow::Borrowed(&spans[inner]), first, rows: None });
+        }
+        let (spans, rows) = non_empty(argument, spans, row, base)?;
+        Ok(Self { spans: Cow::Owned(spans), first, rows: Some(rows) })
+    }
+
+    /// The flat rows of so many of its spans, of which there is one at least.
+    fn range(&self, start: usize, stop: usize) -> Range {
+        let row = |at: usize| self.rows.as_ref().map_or(to_row(self.first + at), |rows| rows[at]);
+        [row(start), row(stop - 1) + 1]
+    }
+}
+
+/// Takes tokens as long as they begin in the text that is taken; where none does, a group ends.
+fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) {
+    let (own, other) = (&*student.spans, &*teacher.spans);
+    let (mut s, mut t) = (0, 0);
+    while s < own.len() && t < other.len() {
+        let (first_s, first_t) = (s, t);
+        let mut reach = if own[s][0] <= other[t][0] { own[s][1] } else { other[t][1] };
+        loop {
+            let taken = s + t;
+            take(own, &mut s, &mut reach);
+            take(other, &mut t, &mut reach);
+            if s + t == taken {
+                break;
+            }
+        }
+        if first_s < s && first_t < t {
+            found.student.push(student.range(first_s, s));
+            found.teacher.push(teacher.range(first_t, t));
+        }
+    }
+}
+
+/// Passes the spans that begin before `reach`, and moves it to the end of the last of them.
+#[inline]
+fn take<T: Offset>(spans: &[Span<T>], at: &mut usize, reach: &mut T) {
+    while let Some(&[start, end]) = spans.get(*at)
+        && start < *reach
+    {
+        *reach = end.max(*reach);
+        *at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::align;
+
+    fn of(student: &[Span<i32>], teacher: &[Span<i32>]) -> Result<[Vec<Range>; 2], String> {
+        let cu = [[0, i64::try_from(student.len()).unwrap_or(-1)], [0, i64::try_from(teacher.len()).unwrap_or(-1)]];
+        let found = groups(student, teacher, &cu[0], &cu[1]).map_err(|error| error.to_string())?;
+        Ok([found.student, found.teacher])
+    }
+
+    #[test]
+    fn a_group_ends_where_a_token_ends_on_both_sides() {
+        let found = of(&[[0, 2], [2, 4], [4, 5], [5, 9]], &[[0, 1], [1, 4], [4, 7], [7, 9]]);
+        assert_eq!(found, Ok([vec![[0, 2], [2, 4]], vec![[0, 2], [2, 4]]]));
+    }
+
+    #[test]
+    fn bytes_of_one_character_stay_together() {
+        // U+1F60A as four tokens over the same text, beside one.
+        let found = of(&[[0, 4], [0, 4], [0, 4], [0, 4], [4, 5]], &[[0, 4], [4, 5]]);
+        assert_eq!(found, Ok([vec![[0, 4], [4, 5]], vec![[0, 1], [1, 2]]]));
+    }
+
+    #[test]
+    fn text_of_one_side_is_in_no_group() {
+        assert_eq!(of(&[[0, 2], [2, 5], [5, 6]], &[[0, 2], [5, 6]]), Ok([vec![[0, 1], [2, 3]], vec![[0, 1], [1, 2]]]));
+        assert_eq!(of(&[[0, 2], [7, 9]], &[[0, 2], [3, 5]]), Ok([vec![[0, 1]], vec![[0, 1]]]));
+        assert_eq!(of(&[[0, 5], [5, 9]], &[[0, 3], [5, 9]]), Ok([vec![[0, 1], [1, 2]], vec![[0, 1], [1, 2]]]));
+        assert_eq!(of(&[], &[[0, 3]]), Ok([vec![], vec![]]));
+    }
+
+    #[test]
+    fn empty_spans_are_in_no_group_though_inside() {
+        let found = of(&[[0, 0], [0, 2], [0, 0], [2, 4], [0, 0]], &[[0, 4], [4, 4], [0, 0]]);
+        assert_eq!(found, Ok([vec![[1, 4]], vec![[0, 1]]]));
+    }
+
+    #[test]
+    fn a_batch_numbers_flat_rows() -> Result<(), SpanError> {
+        let (student, teacher) = ([[0, 2], [0, 1], [1, 2]], [[0, 1], [1, 2], [0, 2]]);
+        let found = groups(&student, &teacher, &[0, 1, 1, 3], &[0, 2, 2, 3])?;
+        assert_eq!(found.student, [[0, 1], [1, 3]]);
+        assert_eq!(found.teacher, [[0, 2], [2, 3]]);
+        assert_eq!(found.cu_seqlens, [0, 1, 1, 2]);
+        assert_eq!(groups::<i32>(&[], &[], &[0], &[0])?.cu_seqlens, [0]);
+        Ok(())
+    }
+
+    #[test]
+    fn either_side_out_of_order_is_refused() {
+        let message = |side| {
+            format!(
+                "{side}_spans: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end"
+            )
+        };
+        assert_eq!(of(&[[1, 2], [0, 1]], &[[0, 2]]), Err(message("student")));
+        assert_eq!(of(&[[0, 2]], &[[1, 2], [0, 1]]), Err(message("teacher")));
+        assert!(align(&[[1, 2], [0, 1]], &[[0, 2]]).is_ok());
+    }
+}
