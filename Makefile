@@ -7,7 +7,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart test test-rust test-python lint format bench bench-scores bench-training instructions fuzz clean
+.PHONY: help quickstart test test-rust test-python lint format bench bench-scores bench-training instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -33,10 +33,15 @@ test-rust:
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
 
-lint: $(VENV)/.built ## ruff, mypy, rustfmt, clippy
+lint: $(VENV)/.built ## ruff, mypy, stubtest, directions of imports, workflows, rustfmt, clippy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/stubtest vocagno._vocagno
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/zizmor --quiet --offline --config .github/zizmor.yml .github/workflows
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(FUZZ)/Cargo.toml --check
 	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
@@ -45,6 +50,26 @@ format: $(VENV)/.built ## rewrites the sources as the formatters want them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	cargo fmt --all
+
+wheel: $(VENV)/.packages ## dist/: a wheel for this platform, and the sources
+	rm -rf dist
+	$(BIN)/maturin build --quiet --release --out dist
+	$(BIN)/maturin sdist --quiet --out dist
+
+smoke: wheel ## the wheel in an empty environment of every Python there is; the sources in one
+	$(BIN)/python tests/smoke.py dist/*.whl
+	$(BIN)/python tests/smoke.py dist/*.tar.gz
+
+vendored: $(VENV)/.packages ## dist/: the sources with every crate in them, which build without a network
+	test ! -e vendor -a ! -e .cargo
+	mkdir -p .cargo
+	cargo vendor --locked vendor > .cargo/config.toml && $(BIN)/maturin sdist --quiet --out dist; \
+	  code=$$?; rm -rf vendor .cargo; exit $$code
+
+crate: ## the crate as it would be published, and its documentation without a warning
+	cargo publish --quiet --dry-run --package vocagno
+	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --all-features --package vocagno
+	cargo check --quiet --package vocagno --no-default-features
 
 BENCH := benches/results/$(shell date +%Y-%m-%d)-benchmarks
 

@@ -52,8 +52,9 @@ def load(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with naming(f"model {model}"):
         return HFLM(
-            pretrained=model, dtype=dtype, device=device, gguf_file=gguf_file, batch_size=batch_size
-        )
+            pretrained=model, dtype=dtype, device=device, gguf_file=gguf_file,
+            batch_size=batch_size, **({} if gguf_file else {"use_safetensors": True}),
+        )  # fmt: skip
 
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")

@@ -111,13 +111,17 @@ def check_context(
     check_positions(settings, length or config.context, option, "teacher")
 
 
+def weights_options(gguf_file: str | None = None) -> dict[str, Any]:
+    """What weights may be read from: safetensors, or the GGUF file that is named; no pickle."""
+    return {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
+
+
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device, or spread over several."""
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
-    if config.gguf_file is not None:
-        options["gguf_file"] = config.gguf_file
+    options |= weights_options(config.gguf_file)
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     if config.device_map is not None:
@@ -171,7 +175,9 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
 
     if config.model is not None:
         with naming("student.model"):
-            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_pretrained(
+                config.model, dtype=torch.float32, **weights_options()
+            )
         check_vocabulary(model, vocabulary_size, "student")
         return model
     torch.manual_seed(seed)

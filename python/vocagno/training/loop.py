@@ -25,6 +25,7 @@ from vocagno.training.loading import (
 )
 from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window, unusual_selection
+from vocagno.training.model_card import model_card
 from vocagno.training.optimization import build_optimizer, learning_rate
 from vocagno.training.processes import HostSum, agreed
 from vocagno.training.row_order import MicroBatches, RowOrder
@@ -257,6 +258,7 @@ class Training:
             with written_whole(temporary):
                 model.save_pretrained(temporary, state_dict=weights)
                 self.final_tokenizer.save_pretrained(temporary)
+                (temporary / "README.md").write_text(model_card(self.config), encoding="utf-8")
                 publish_folder(temporary, final)
         accelerator.wait_for_everyone()
 
