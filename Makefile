@@ -33,17 +33,19 @@ test-rust:
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
 
-lint: $(VENV)/.built ## ruff, mypy, stubtest, directions of imports, workflows, rustfmt, clippy
+lint: $(VENV)/.built ## ruff, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/stubtest vocagno._vocagno
+	$(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --quiet --offline --config .github/zizmor.yml .github/workflows
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(FUZZ)/Cargo.toml --check
+	cargo fmt --manifest-path examples/rust/Cargo.toml --check
 	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 
 format: $(VENV)/.built ## rewrites the sources as the formatters want them

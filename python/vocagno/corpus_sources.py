@@ -217,7 +217,8 @@ class TextFilesSource:
     """Text files in UTF-8, each of them one document."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
-        self.folder, self.files = folder, files
+        self.folder = folder
+        self.files = files
 
     @property
     def name(self) -> str:

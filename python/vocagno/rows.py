@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.corpus import texts_hash
-from vocagno.shards import Description, Frame, StoreError, checksum, list_column, write_shard
+from vocagno.shards import Description, Frame, Lists, StoreError, checksum, list_column, write_shard
 from vocagno.span_codec import CodedSpans, Pieces, decode_spans, encode_spans
 from vocagno.store import RowShard, ShardedStore
 from vocagno.token_spans import TokenizedTexts
@@ -207,9 +207,9 @@ class RowsShard(RowShard):
         self._ids = self.values("ids").reshape(len(self), width)
         self._lengths = self.values("length").reshape(len(self), width)
         self._checks = self.values("check")
-        self.documents = self.lists("document")
-        self.text_hashes = self.lists("text_hash")
-        self.num_tokens = self.lists("num_tokens")
+        self.documents: Lists = self.lists("document")
+        self.text_hashes: Lists = self.lists("text_hash")
+        self.num_tokens: Lists = self.lists("num_tokens")
         self._lists = (
             self.lists("long_length"), self.lists("start"), self.documents, self.text_hashes,
             self.lists("first_byte"), self.num_tokens, self.lists("num_prompt"),

@@ -22,8 +22,8 @@ class MatchedScores:
     def __init__(self, store: ScoreStore, rows: RowStore) -> None:
         """Reads nothing if the shards' hashes agree, else the hashes of all documents."""
         self.store = store
-        self.missing_documents = 0
-        self.missing_share = 0.0
+        self.missing_documents: int = 0
+        self.missing_share: float = 0.0
         """Share of the rows' tokens that stand in documents without scores."""
         self._places: NDArray[np.int64] | None = None  # the rows' documents count as the scores'
         if rows.text_hashes != store.text_hashes:

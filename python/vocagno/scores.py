@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.corpus import texts_hash
-from vocagno.shards import Description, Frame, StoreError, checksum, list_column, write_shard
+from vocagno.shards import Description, Frame, Lists, StoreError, checksum, list_column, write_shard
 from vocagno.span_codec import CodedSpans, decode_spans, encode_spans
 from vocagno.store import RowShard, ShardedStore
 
@@ -156,15 +156,15 @@ class ScoreShard(RowShard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
-        self.text_hashes = self.values("text_hash")
+        self.text_hashes: NDArray[Any] = self.values("text_hash")
         """(documents,) 16 bytes each: `corpus.text_hash`."""
-        self.nll = self.lists("nll")
-        self.lengths = self.lists("length")
+        self.nll: Lists = self.lists("nll")
+        self.lengths: Lists = self.lists("length")
         self._escaped = self.lists("long_length")
         self._starts = self.lists("start")
-        self.unscored = self.values("unscored")
+        self.unscored: NDArray[Any] = self.values("unscored")
         """(documents,) tokens of each for which the teacher gave no finite number."""
-        self.checks = self.values("check")
+        self.checks: NDArray[Any] = self.values("check")
         """(documents,) CRC-32 of each."""
 
     def coded(self, row: int) -> CodedSpans:

@@ -78,9 +78,9 @@ class Shard:
                     "manifest, and make the store again (the other shards stay)"
                 )
             reader = pa.ipc.open_file(self._bytes)
-            self.batch = reader.get_batch(0)
+            self.batch: pa.RecordBatch = reader.get_batch(0)
             fields = json.loads(reader.schema.metadata[_METADATA_KEY])
-            self.description = Description(**fields)
+            self.description: Description = Description(**fields)
         except FileNotFoundError:
             raise StoreError(f"{path}: the shard is missing; make the store again") from None
         except StoreError:

@@ -32,7 +32,7 @@ class StopRequest:
     """Turns SIGTERM into a flag that the loop reads between steps, while the block lasts."""
 
     def __init__(self) -> None:
-        self.received = False
+        self.received: bool = False
 
     def __enter__(self) -> "StopRequest":
         self._before = signal.signal(signal.SIGTERM, self._receive)

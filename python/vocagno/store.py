@@ -74,11 +74,11 @@ class ShardedStore(Generic[AnyShard]):
         self, folder: Path, kind: str, version: int, unit: str, shard_type: type[AnyShard]
     ) -> None:
         self.folder = folder
-        self.manifest = Manifest.load(folder, kind, version)
+        self.manifest: Manifest = Manifest.load(folder, kind, version)
         self._unit = unit
         self._shard_type = shard_type
         self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
-        self.shard = lru_cache(_MOST_OPEN)(self._open)
+        self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
         """Shard `number`, which stays open until many others were used since."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.corpus import text_hash, texts_hash
-from vocagno.shards import Description, Frame, StoreError, list_column, write_shard
+from vocagno.shards import Description, Frame, Lists, StoreError, list_column, write_shard
 from vocagno.store import RowShard, ShardedStore
 
 KIND = "texts"
@@ -59,8 +59,8 @@ class TextShard(RowShard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
-        self.text_hashes = self.values("text_hash")
-        self.texts = self.lists("text")
+        self.text_hashes: NDArray[Any] = self.values("text_hash")
+        self.texts: Lists = self.lists("text")
 
     def is_whole(self, row: int) -> bool:
         """Whether a document agrees with its hash."""

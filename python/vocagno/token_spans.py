@@ -63,6 +63,7 @@ class TokenSpans:
     """
 
     def __init__(self, tokenizer: Any) -> None:
+        self.name: str
         self._tokenizer, self.name = find_tokenizer(tokenizer)
         if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
             self._tokenizer = self.tokenizer_copy()

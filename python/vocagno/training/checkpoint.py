@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
-from accelerate import Accelerator
 
 from vocagno.files import appearing, flush_folder, write_json
 from vocagno.shards import StoreError
@@ -19,8 +19,10 @@ from vocagno.shards import StoreError
 class Checkpoints:
     """The folder `checkpoints` of a run; `step_N` holds the state after N optimizer steps."""
 
-    def __init__(self, folder: Path, accelerator: Accelerator, keep: int) -> None:
-        self.folder, self.accelerator, self.keep = folder, accelerator, keep
+    def __init__(self, folder: Path, accelerator: accelerate.Accelerator, keep: int) -> None:
+        self.folder = folder
+        self.accelerator = accelerator
+        self.keep = keep
 
     def latest(self) -> int:
         """The step to go on from; 0 without a checkpoint."""
@@ -134,7 +136,7 @@ class MetricsLog:
         self.path = path
         self.last_loss: float | None = None
         """Of the last window before that step."""
-        self.evaluated_step = 0
+        self.evaluated_step: int = 0
         """The last step of whose student benchmarks were asked."""
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         kept = [line for line in lines if _step_of(line) <= resumed_step]

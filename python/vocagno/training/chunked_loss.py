@@ -32,7 +32,7 @@ class Objective(Protocol):
 class CrossEntropy:
     """The loss of labels, those of -100 aside."""
 
-    weights = (1.0,)
+    weights: tuple[float] = (1.0,)
     width = 0
 
     def __init__(self, labels_K: Tensor) -> None:

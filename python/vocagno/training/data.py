@@ -75,8 +75,10 @@ class Collator:
     """
 
     def __init__(self, scores: Scores | None, guidance: GuidanceConfig, data: DataConfig) -> None:
-        self.scores, self.guidance = scores, guidance
-        self.seq_len, self.isolate = data.seq_len, data.isolate
+        self.scores = scores
+        self.guidance = guidance
+        self.seq_len: int = data.seq_len
+        self.isolate: bool = data.isolate
 
     def __call__(self, rows: list[Row]) -> Batch:
         width = self.seq_len + 1

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vocagno.config import Config
@@ -21,6 +21,7 @@ from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.regrading import Graded, write_verdicts
 from vocagno.evaluation.summary import METRICS, share
+from vocagno.evaluation_config import EvaluationConfig
 
 Answer = tuple[str, int, str]
 """Benchmark, place among what is asked, completion."""
@@ -49,7 +50,7 @@ class Evaluation:
     """The benchmarks of `eval`, asked whenever the run wants to know."""
 
     def __init__(
-        self, config: Config, accelerator: Accelerator, model: Any, tokenizer: Any
+        self, config: Config, accelerator: accelerate.Accelerator, model: Any, tokenizer: Any
     ) -> None:
         """Reads all questions and fits them to the student's context.
 
@@ -61,9 +62,11 @@ class Evaluation:
         if plugin is not None and plugin.zero_stage == 3:
             raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
-        self.options, self.accelerator = options, accelerator
-        self.folder = config.output / "evaluations"
-        self.model, self.tokenizer = model, tokenizer
+        self.options: EvaluationConfig = options
+        self.accelerator = accelerator
+        self.folder: Path = config.output / "evaluations"
+        self.model = model
+        self.tokenizer = tokenizer
         self.asked: dict[str, list[Asked]] = {}
         Judge()  # complains here, if it must
         data = Path(options.data)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vocagno.config import Config
 from vocagno.errors import GuidanceError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.scores import DocumentScores
 from vocagno.texts import TextStore
 from vocagno.token_spans import TokenSpans
@@ -33,7 +34,8 @@ class LivePieces:
     """The pieces of rows as a live teacher will read them; needs no teacher yet."""
 
     def __init__(self, texts: TextStore, reader: TextReader) -> None:
-        self.texts, self.reader = texts, reader
+        self.texts = texts
+        self.reader = reader
 
     def read(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
@@ -68,7 +70,8 @@ class ReadingTeacher(ABC):
     """A teacher on this process's device (or sharded over all), which is never trained or saved."""
 
     def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
-        self.scorer, self.device = scorer, device
+        self.scorer = scorer
+        self.device = device
         self._unscored = torch.zeros((), dtype=torch.int64, device=device)
 
     @abstractmethod
@@ -116,7 +119,7 @@ class LiveTeacher(ReadingTeacher):
 
     def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
         super().__init__(load_scorer(config.teacher, spans, device), device)
-        self.guidance = config.guidance
+        self.guidance: GuidanceConfig = config.guidance
 
     def plan(self, text: LiveText | None) -> list[Pass]:
         """As `ReadingTeacher.plan`."""

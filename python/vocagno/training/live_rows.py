@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.token_spans import TokenSpans
 from vocagno.training.distillation import TeacherStates
 from vocagno.training.guidance import IGNORED
@@ -56,7 +57,8 @@ class RowTeacher(ReadingTeacher):
                 "documents of a row apart; use another teacher.attention (sdpa, eager), another "
                 "teacher, or isolate: false"
             )
-        self.guidance, self._num_ids = config.guidance, num_ids
+        self.guidance: GuidanceConfig = config.guidance
+        self._num_ids = num_ids
         self._rows = max(1, config.teacher.batch_tokens // config.data.seq_len)
 
     def plan(self, text: LiveText | None) -> list[Pass]:

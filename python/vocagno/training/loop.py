@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
+import accelerate
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
@@ -35,7 +35,7 @@ from vocagno.training.student import GuidedStudent
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.teacher_view import SameRows, Scores
 from vocagno.training.throughput import model_flops, peak_flops
-from vocagno.training.trackers import tracking
+from vocagno.training.trackers import Log, tracking
 from vocagno.training.validation import validate
 from vocagno.training.watch import Watch, described
 
@@ -46,15 +46,16 @@ class Training:
     def __init__(
         self,
         config: Config,
-        accelerator: Accelerator,
+        accelerator: accelerate.Accelerator,
         materials: Materials,
         tokenizer: StudentTokenizer,
         settings: Any,
     ) -> None:
         """`settings`: as `student_settings` gives them."""
-        self.config, self.accelerator = config, accelerator
+        self.config = config
+        self.accelerator = accelerator
         self.materials = materials
-        self.final_tokenizer = transformers_tokenizer(tokenizer)
+        self.final_tokenizer: Any = transformers_tokenizer(tokenizer)
         model = load_student(
             config.student, settings, tokenizer.spans.vocabulary_size, config.train.seed
         )
@@ -68,36 +69,43 @@ class Training:
             model.activation_checkpointing_enable({"use_reentrant": False})
         if config.train.compile:
             compile_layers(model)
+        self.student: Any
+        self.optimizer: Any
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
         self.student, self.optimizer = accelerator.prepare(
             student, build_optimizer(student, config.optimizer)
         )
-        self.live = self._live_teacher(tokenizer)
+        self.live: ReadingTeacher | None = self._live_teacher(tokenizer)
         self.student.train()  # a model that was loaded is not
-        self.host_sum = HostSum(accelerator, config.train.collective_timeout)
-        self.stepper = Stepper(
+        self.host_sum: HostSum = HostSum(accelerator, config.train.collective_timeout)
+        self.stepper: Stepper = Stepper(
             config, accelerator, self.student, self.optimizer, self.live, self.host_sum
         )
-        self.collator = self._collator()
-        self.sampler = None
+        self.collator: Collator = self._collator()
+        self.sampler: Sampler | None = None
         if materials.samples:
             self.sampler = Sampler(
                 materials.samples, tokenizer, materials.sample_teacher, self.collator, self.live
             )
-        self.flops = model_flops(model, config.data.seq_len)
-        self.evaluation = None
+        self.flops: float = model_flops(model, config.data.seq_len)
         if config.eval.every is not None:
             from vocagno.training.evaluating import Evaluation
 
-            self.evaluation = Evaluation(config, accelerator, model, self.final_tokenizer)
-        self.warned = False
-        self.checkpoints = Checkpoints(
+            self.evaluation: Evaluation | None = Evaluation(
+                config, accelerator, model, self.final_tokenizer
+            )
+        else:
+            self.evaluation = None
+        self.warned: bool = False
+        self.checkpoints: Checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
         )
 
     def run(self) -> bool:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
+        self.stop: StopRequest
+        self.track: Log
         with StopRequest() as self.stop, tracking(self.accelerator, self.config) as self.track:
             return self._run()
 
@@ -108,12 +116,14 @@ class Training:
         first_step = agreed(self.checkpoints.latest())
         if first_step:
             self.checkpoints.load(first_step)
-        self.log = MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
-        self.usual_loss = agreed(self.log.last_loss if self.log else None)
+        self.log: MetricsLog | None = (
+            MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
+        )
+        self.usual_loss: float | None = agreed(self.log.last_loss if self.log else None)
         if agreed(self.log.evaluated_step if self.log else None) != first_step:
             self._ask(first_step)
         batches = self._batches(first_step)
-        self.watch = Watch(config, batches, self.materials.rows, self.host_sum)
+        self.watch: Watch = Watch(config, batches, self.materials.rows, self.host_sum)
         micro_batches = self._micro_batches(batches)
         window, total = None, config.train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:

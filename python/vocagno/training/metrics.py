@@ -75,7 +75,7 @@ class Window:
     def __init__(self, device: torch.device, guidance: GuidanceConfig) -> None:
         self.guidance = guidance
         self.records: list[StepRecord] = []
-        self.teacher_time = DeviceTime(device)
+        self.teacher_time: DeviceTime = DeviceTime(device)
         """Of a live teacher."""
         self._started = time.monotonic()
         self._waited = 0.0

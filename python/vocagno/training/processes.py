@@ -4,8 +4,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import accelerate
 import torch
-from accelerate import Accelerator
 from accelerate.utils import (
     DistributedType,
     InitProcessGroupKwargs,
@@ -20,7 +20,7 @@ from vocagno.errors import ConfigError
 from vocagno.training.trackers import check_trackers
 
 
-def start(config: Config) -> Accelerator:
+def start(config: Config) -> accelerate.Accelerator:
     """The accelerator of a run, after checking that the processes found each other."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config.train.accumulation(world)  # says if the batch cannot be dealt out
@@ -32,7 +32,7 @@ def start(config: Config) -> Accelerator:
     _check_precision(config)
     check_trackers(config)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
-    accelerator = Accelerator(
+    accelerator = accelerate.Accelerator(
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
         kwargs_handlers=[timeout],
         log_with=list(config.train.log_with) or None,
@@ -126,7 +126,7 @@ class HostSum:
     """Adds up small host tensors over all processes (and gathers other small things), so that no
     step waits for the device."""
 
-    def __init__(self, accelerator: Accelerator, timeout_seconds: float) -> None:
+    def __init__(self, accelerator: accelerate.Accelerator, timeout_seconds: float) -> None:
         self._group: Any = None
         if accelerator.num_processes > 1:
             self._group = torch.distributed.new_group(

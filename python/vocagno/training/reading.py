@@ -45,7 +45,7 @@ class TextReader:
         """`prefix` stands before every window (BOS); a text's first token has a loss only if there
         is one. `context` and `min_context`: as in `TeacherConfig`."""
         self.spans = spans
-        self.prefix = np.array(prefix, np.int64)
+        self.prefix: NDArray[np.int64] = np.array(prefix, np.int64)
         self._capacity = context + 1 - len(self.prefix)  # the last token is not read
         self._min_context = min_context
 

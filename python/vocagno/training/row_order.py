@@ -18,7 +18,8 @@ class RowOrder:
     """The rows of all samples of a run: each epoch a permutation of `(seed, epoch)`, end to end."""
 
     def __init__(self, num_rows: int, seed: int) -> None:
-        self.num_rows, self.seed = num_rows, seed
+        self.num_rows = num_rows
+        self.seed = seed
         self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
     def row(self, sample: int) -> int:
@@ -40,9 +41,12 @@ class MicroBatches(Sampler[list[int]]):
     def __init__(
         self, order: RowOrder, config: TrainConfig, first_step: int, rank: int, num_processes: int
     ) -> None:
-        self.order, self.config, self.first_step = order, config, first_step
-        self.rank, self.num_processes = rank, num_processes
-        self.accumulation = config.accumulation(num_processes)
+        self.order = order
+        self.config = config
+        self.first_step = first_step
+        self.rank = rank
+        self.num_processes = num_processes
+        self.accumulation: int = config.accumulation(num_processes)
 
     def __len__(self) -> int:
         return (self.config.steps - self.first_step) * self.accumulation

@@ -74,8 +74,11 @@ class Sampler:
         live: ReadingTeacher | None = None,
     ) -> None:
         """`teacher`: for the strings of its tokens, if it is known."""
-        self.samples, self.tokenizer, self.teacher = samples, tokenizer, teacher
-        self.collator, self.live = collator, live
+        self.samples = samples
+        self.tokenizer = tokenizer
+        self.teacher = teacher
+        self.collator = collator
+        self.live = live
 
     @torch.no_grad()
     def passages(self, student: Any, device: torch.device) -> list[Passage]:

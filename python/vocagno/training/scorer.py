@@ -15,7 +15,7 @@ from torch import Tensor
 from vocagno.config import Batching
 from vocagno.errors import ConfigError
 from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
-from vocagno.training.head import chunked_nll, hidden_states, language_head
+from vocagno.training.head import LanguageHead, chunked_nll, hidden_states, language_head
 from vocagno.training.isolation import attention_of, isolation, keeps_apart
 from vocagno.training.losses import causal_shift
 from vocagno.training.reading import Reading
@@ -64,8 +64,9 @@ class TransformersScorer:
                 saves.
         Raises: ConfigError if packing is asked for and the model reads across the boundaries.
         """
-        self.model, self.head = model, language_head(model)
-        self.device = model.get_input_embeddings().weight.device
+        self.model = model
+        self.head: LanguageHead = language_head(model)
+        self.device: torch.device = model.get_input_embeddings().weight.device
         self._batch_tokens = batch_tokens
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
@@ -74,12 +75,14 @@ class TransformersScorer:
         with_mask = not self._knows_boundaries
         sliding = getattr(model.config.get_text_config(), "sliding_window", None)
         fits = not (with_mask and sliding and sliding < width)  # a mask would undo the sliding
-        self.is_packed = wanted and fits and keeps_apart(model, with_mask=with_mask)
+        self.is_packed: bool = wanted and fits and keeps_apart(model, with_mask=with_mask)
         if batching == "packed" and not self.is_packed:
             raise ConfigError(
                 f"teacher.batching: {type(model).__name__} with {attention} attention does not "
                 "keep packed documents apart (or has a sliding window); use buckets"
             )
+        self.places: int
+        self.padding: int
         self.places = self.padding = 0
         """Of all batches so far."""
 

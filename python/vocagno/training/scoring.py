@@ -36,7 +36,8 @@ class Teacher:
     """A scorer behind a tokenizer, giving one loss a token of a text."""
 
     def __init__(self, scorer: Scorer, reader: TextReader) -> None:
-        self.scorer, self.reader = scorer, reader
+        self.scorer = scorer
+        self.reader = reader
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import accelerate
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from vocagno.config import Config
@@ -39,15 +39,18 @@ class Stepper:
     def __init__(
         self,
         config: Config,
-        accelerator: Accelerator,
+        accelerator: accelerate.Accelerator,
         student: Any,
         optimizer: Any,
         live: ReadingTeacher | None,
         host_sum: HostSum,
     ) -> None:
-        self.config, self.accelerator = config, accelerator
-        self.student, self.optimizer = student, optimizer
-        self.live, self.host_sum = live, host_sum
+        self.config = config
+        self.accelerator = accelerator
+        self.student = student
+        self.optimizer = optimizer
+        self.live = live
+        self.host_sum = host_sum
 
     def step(
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool

@@ -46,7 +46,9 @@ class GuidedStudent(nn.Module):
         if `head_loss_by` cannot compute them."""
         super().__init__()
         check_head_loss(head_loss_by, language_head(model))
-        self.model, self.guidance, self.head_loss_by = model, guidance, head_loss_by
+        self.model = model
+        self.guidance = guidance
+        self.head_loss_by = head_loss_by
         # For Accelerate's FSDP: layers are sharded one by one; embedding and head, which forward
         # reads itself, with the whole.
         self._no_split_modules = model._no_split_modules

@@ -28,7 +28,7 @@ class Together:
         self._began = not torch.distributed.is_initialized()
         if self._began:
             torch.distributed.init_process_group()
-        self.leads = torch.distributed.get_rank() == 0
+        self.leads: bool = torch.distributed.get_rank() == 0
         self._words: Any = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
     def say(self, word: str | None) -> str | None:

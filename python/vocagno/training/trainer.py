@@ -44,7 +44,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     count over all its micro-batches and processes.
     """
 
-    loss_is_scaled_for_ga = True
+    loss_is_scaled_for_ga: bool | None = True
 
     def __init__(
         self,

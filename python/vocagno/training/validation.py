@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
+import accelerate
 import torch
-from accelerate import Accelerator
 
 from vocagno.config import Config
 from vocagno.rows import RowStore
@@ -15,7 +15,11 @@ from vocagno.training.student import SUMS
 
 
 def validate(
-    student: Any, rows: RowStore, config: Config, accelerator: Accelerator, host_sum: HostSum
+    student: Any,
+    rows: RowStore,
+    config: Config,
+    accelerator: accelerate.Accelerator,
+    host_sum: HostSum,
 ) -> dict[str, Any]:
     """The mean loss over all rows, dealt out to the processes: a line for `metrics.jsonl`."""
     started = time.monotonic()

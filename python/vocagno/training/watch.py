@@ -29,7 +29,10 @@ class Watch:
     def __init__(
         self, config: Config, batches: MicroBatches, rows: RowStore, host_sum: HostSum
     ) -> None:
-        self.config, self.batches, self.rows, self.host_sum = config, batches, rows, host_sum
+        self.config = config
+        self.batches = batches
+        self.rows = rows
+        self.host_sum = host_sum
         self._skipped = 0  # steps in a row, up to now
 
     def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
