@@ -1,13 +1,14 @@
 # `make quickstart` and `make test` need git, make, Python >= 3.10 with venv, and a Rust toolchain.
 PYTHON ?= python3
 VENV := .venv
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart test test-rust test-python lint format bench bench-scores bench-training instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs test test-rust test-python lint format bench bench-scores bench-training instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -25,6 +26,21 @@ $(VENV)/.built: $(VENV)/.packages $(RUST)
 quickstart: $(VENV)/.built ## a student guided by a teacher with another vocabulary, in minutes
 	$(BIN)/python -m vocagno.quickstart
 
+# The pages need neither the compiled module nor torch. They are built in a copy: Zensical walks the whole folder it stands in, hangs
+# on a large `target`, and would with --clean empty `.cache`, scores and all.
+PAGES := target/pages
+$(DOCS)/.packages: Makefile
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet 'zensical>=0.0.73,<0.1' 'mkdocstrings-python>=2.0.11' 'ruff>=0.14'
+	touch $@
+
+docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
+	rm -rf $(PAGES) && mkdir -p $(PAGES)
+	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md mkdocs.yml .ci docs benches configs examples python \
+	  | tar -xf - -C $(PAGES)
+	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
+	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
+
 test: test-rust test-python ## all tests
 
 test-rust:
@@ -38,7 +54,7 @@ lint: $(VENV)/.built ## ruff, mypy, stubtest, types of the whole interface, dire
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/stubtest vocagno._vocagno
-	$(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
@@ -56,7 +72,7 @@ format: $(VENV)/.built ## rewrites the sources as the formatters want them
 wheel: $(VENV)/.packages ## dist/: a wheel for this platform, and the sources
 	rm -rf dist
 	$(BIN)/maturin build --quiet --release --out dist
-	$(BIN)/maturin sdist --quiet --out dist
+	$(BIN)/maturin sdist --out dist
 
 smoke: wheel ## the wheel in an empty environment of every Python there is; the sources in one
 	$(BIN)/python tests/smoke.py dist/*.whl
@@ -65,7 +81,7 @@ smoke: wheel ## the wheel in an empty environment of every Python there is; the 
 vendored: $(VENV)/.packages ## dist/: the sources with every crate in them, which build without a network
 	test ! -e vendor -a ! -e .cargo
 	mkdir -p .cargo
-	cargo vendor --locked vendor > .cargo/config.toml && $(BIN)/maturin sdist --quiet --out dist; \
+	cargo vendor --locked vendor > .cargo/config.toml && $(BIN)/maturin sdist --out dist; \
 	  code=$$?; rm -rf vendor .cargo; exit $$code
 
 crate: ## the crate as it would be published, and its documentation without a warning
@@ -116,4 +132,4 @@ fuzz: target/tools/bin/cargo-fuzz ## libFuzzer on the Rust core, FUZZ_SECONDS (6
 	done
 
 clean: ## removes the environment, what was built, and the quickstart's runs
-	rm -rf $(VENV) target runs .cache $(FUZZ)/target $(FUZZ)/corpus $(FUZZ)/artifacts
+	rm -rf $(VENV) $(DOCS) target runs .cache $(FUZZ)/target $(FUZZ)/corpus $(FUZZ)/artifacts
