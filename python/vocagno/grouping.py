@@ -38,7 +38,12 @@ def groups(
     alignment of TRL's GOLD, NeMo-RL and ALM. Text that only one side has is in no group, and empty
     spans (special tokens) are in none, though their rows may lie inside one.
 
+        groups = vocagno.groups(student.spans, teacher.spans)
+        own = vocagno.reduce(student_nll, groups.student, how="sum")
+        other = vocagno.reduce(teacher_nll, groups.teacher, how="sum")  # of the same text
+
     Args: as for `align`, but the student's spans that are not empty must be in order, too.
+    Returns: `Groups`, rows of both sides for each group.
     Raises: as `align`, for spans of either side.
 
     Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
