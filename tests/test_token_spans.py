@@ -1,6 +1,7 @@
 """Spans from ids, spans from offsets, and that both tell the same."""
 
 import gzip
+import sys
 
 import numpy as np
 import pytest
@@ -176,3 +177,16 @@ def test_any_unicode_text(tokenizers, texts, student, teacher):
     left, right = (TokenSpans(tokenizers[name]) for name in (student, teacher))
     tokens, _, _ = pairs.check_pair(left, right, texts)
     pairs.check_both_ways(tokens, pairs.by_offsets(left, texts), texts)
+
+
+def test_a_name_without_transformers_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(vocagno.TokenizerError, match="on the hub takes transformers: pip install"):
+        TokenSpans.from_pretrained("someone/some-model")
+
+
+def test_tokens_in_place_of_their_spans(tokenizers):
+    tokens = TokenSpans(tokenizers["llama"]).encode(["a text"])
+    for function in (vocagno.align, vocagno.groups):
+        with pytest.raises(TypeError, match=r"student_spans: .* TokenizedTexts; pass its \.spans"):
+            function(tokens, tokens)

@@ -96,6 +96,9 @@ def as_count(value: SupportsIndex, name: str, least: int) -> int:
 
 
 def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
+    if hasattr(values, "spans"):  # tokens of texts, in place of what they have
+        kind = type(values).__name__
+        raise TypeError(f"{name}: expected an array, got {kind}; pass its .spans and .cu_seqlens")
     array = np.asarray(values)
     if array.size == 0 and array.dtype.kind == "f":  # np.asarray([]) is float64
         array = array.astype(np.int64)

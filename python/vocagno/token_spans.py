@@ -90,8 +90,13 @@ class TokenSpans:
             return cls(path)  # which says that there is none
         try:
             from transformers import AutoTokenizer
-        except ModuleNotFoundError:
-            return cls(path)  # which says what is missing there
+        except ModuleNotFoundError as error:
+            if path.exists():
+                return cls(path)  # which says what is missing there
+            raise TokenizerError(
+                f"tokenizer {name}: no such file or folder; to look for it on the hub takes "
+                "transformers: pip install transformers, or name a tokenizer.json"
+            ) from error
         try:
             tokenizer = AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
         except Exception as error:  # it raises errors of many kinds for a wrong name or file
