@@ -1,4 +1,4 @@
-"""Every example runs, as its first lines say."""
+"""The examples as a user runs them, and the Trainer against a step computed by hand."""
 
 import shutil
 import subprocess
@@ -7,68 +7,208 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TEXTS, write_corpus
+torch = pytest.importorskip("torch")
+
+from conftest import TEXTS, tiny_llama, write_corpus
+from runs import environment
+from vocagno.cli import main as command_line
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.rows import RowStore
+from vocagno.score_index import MatchedScores
+from vocagno.scores import ScoreStore
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+LEARNING = ("guided_trainer", "plain_loop")
+SEQ_LEN = 64
 
 
-def run(example, *arguments):
-    """What it prints; as a user starts it."""
-    command = [sys.executable, EXAMPLES / example, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+def run(example, *arguments, **options):
+    """What an example prints, started as a user starts it."""
+    command = [sys.executable, str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
+    result = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False, **options
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
-def student_model(tokenizers, tmp_path_factory):
-    """A folder with a tiny random Llama and a tokenizer of the SentencePiece kind."""
-    pytest.importorskip("torch")
-    from transformers import PreTrainedTokenizerFast
-
-    from conftest import tiny_llama
-
-    folder = tmp_path_factory.mktemp("student")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers["llama"], eos_token="</s>")
-    tokenizer.save_pretrained(folder)
-    tiny_llama(tokenizers["llama"].get_vocab_size(), seed=3).save_pretrained(folder)
+def prepared(tmp_path_factory, tokenizers, teacher_model):
+    """A folder with a student, rows and scores, made by the commands that the examples name."""
+    folder = tmp_path_factory.mktemp("example")
+    corpus = write_corpus(folder / "corpus.jsonl", [*TEXTS, "a", ""] * 3)
+    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(folder / "student")
+    tokenizers["llama"].save(str(folder / "student" / "tokenizer.json"))
+    cache = ["--cache", str(folder / "cache")]
+    student = ["--tokenizer", str(folder / "student"), "--eos", "</s>"]
+    rows = ["--out", str(folder / "rows"), "--seq_len", str(SEQ_LEN)]
+    assert command_line(["prepare", str(corpus), *student, *rows, *cache]) == 0
+    teacher = ["--teacher.model", str(teacher_model), "--out", str(folder / "scores")]
+    assert command_line(["score", str(corpus), *teacher, *cache]) == 0
     return folder
 
 
-def test_align(tokenizer_files):
-    printed = run(
-        "align.py", tokenizer_files / "student.json", tokenizer_files / "teacher.json", "17 and 25"
+def test_every_example_is_run_here():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *LEARNING, "align", "bits_per_byte", "trl_gold"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("example", LEARNING)
+def test_examples_run_and_learn(tmp_path, prepared, example):
+    from transformers import AutoModelForCausalLM
+
+    parts = [prepared / name for name in ("student", "rows", "scores")]
+    run(example, *parts, tmp_path / "out", cwd=tmp_path)
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(path)
+        for path in (prepared / "student", tmp_path / "out")
     )
-    first, *others = printed.splitlines()
+    assert mean_loss(after, prepared) < mean_loss(before, prepared) - 0.3
+
+
+def mean_loss(model, prepared):
+    """Over all rows, by transformers' own loss."""
+    rows = RowStore(prepared / "rows")
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(rows)):
+            ids = torch.from_numpy(rows[index].ids.astype("int64"))[None]
+            total += float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+            count += ids.shape[1] - 1
+    return total / count
+
+
+@pytest.fixture
+def trained(tmp_path, prepared):
+    """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
+    from transformers import AutoModelForCausalLM, TrainingArguments
+
+    from vocagno.training.trainer import GuidedCollator, GuidedTrainer
+
+    def train(rows_at_once, accumulation, **guidance):
+        chosen = GuidanceConfig(**guidance)
+        rows = RowStore(prepared / "rows")
+        scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
+        model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+        arguments = TrainingArguments(
+            str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=rows_at_once,
+            gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd",
+            lr_scheduler_type="constant", max_grad_norm=0.0, save_strategy="no", report_to=[],
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GuidedTrainer(
+            model, arguments, guidance=chosen, train_dataset=rows,
+            eval_dataset=[rows[index] for index in range(4)],
+            data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN),
+        )  # fmt: skip
+        trainer.train()
+        return trainer
+
+    return train
+
+
+@pytest.mark.parametrize("normalize", ["tokens", "selected"])
+def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, normalize):
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.training.guidance import token_weights
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    whole = trained(8, 1, normalize=normalize)
+    cut = trained(2, 4, normalize=normalize)
+    before = dict(start.named_parameters())
+    for one, two in zip(whole.model.named_parameters(), cut.model.named_parameters(), strict=True):
+        moved = one[1] - before[one[0]]
+        assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
+    # The same step by hand: the rows that the Trainer drew, from all logits.
+    drawn = next(iter(whole.get_train_dataloader()))
+    guidance = GuidanceConfig(normalize=normalize)
+    logits = start(input_ids=drawn["input_ids"]).logits
+    nll = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
+    ).view(drawn["labels"].shape)
+    weights = token_weights(nll, drawn["teacher_loss"], drawn["labels"], guidance)
+    counted = (drawn["labels"] >= 0).sum() if normalize == "tokens" else weights.sum()
+    ((nll * weights).sum() / counted).backward()
+    for name, parameter in whole.model.named_parameters():
+        expected = before[name] - 0.1 * before[name].grad
+        assert (parameter - expected).norm() <= 1e-4 * (0.1 * before[name].grad).norm()
+
+
+def test_the_model_stays_what_it_is(trained, prepared):
+    trainer = trained(2, 1)
+    model = trainer.model.eval()
+    ids = torch.tensor([[1, 5, 9]])
+    assert model(input_ids=ids).logits.shape[:2] == (1, 3)
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
+    found = trainer.evaluate()
+    with torch.no_grad():
+        rows = RowStore(prepared / "rows")
+        ids = torch.stack([torch.from_numpy(rows[i].ids.astype("int64")) for i in range(4)])
+        expected = model(input_ids=ids, labels=ids).loss
+    assert found["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):
+    with pytest.raises(ValueError, match=r"guidance\.scope: step is for our own loop"):
+        trained(2, 1, scope="step")
+
+
+def test_the_trainer_chooses_chunks(prepared, trained):
+    """The same step in one micro-batch and in four; more rows fit than the chosen chunks hold."""
+    from transformers import AutoModelForCausalLM
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    before = dict(start.named_parameters())
+    whole, cut = (trained(rows, 8 // rows, method="chunk", chunks=8) for rows in (8, 2))
+    tokens = dict(trained(8, 1).model.named_parameters())
+    cut = dict(cut.model.named_parameters())
+    for name, parameter in whole.model.named_parameters():
+        moved = (parameter - before[name]).norm()
+        assert (parameter - cut[name]).norm() <= 1e-4 * moved
+        assert (parameter - tokens[name]).norm() > 1e-2 * moved  # another choice
+
+
+@pytest.mark.parametrize(
+    "guidance",
+    [
+        {"method": "kld"}, {"method": "uld"}, {"method": "chunk", "selection": "random"},
+        {"method": "rho1", "criterion": "excess_and_entropy"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
+    with pytest.raises(ValueError, match=r"comes with our own loop; use vocagno, rho1"):
+        trained(2, 1, **guidance)
+
+
+def test_align(tokenizer_files):
+    files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
+    first, *others = run("align", *files, "17 and 25").splitlines()
     assert first.startswith("▁")
     assert all(line.endswith("]") and "[]" not in line for line in others)
 
 
-def test_bits_per_byte(tmp_path, student_model, teacher_model):
+def test_bits_per_byte(tmp_path, prepared, teacher_model):
     (tmp_path / "text.txt").write_text("\n".join(TEXTS[:6]), encoding="utf-8")
-    lines = run(
-        "bits_per_byte.py", student_model, teacher_model, tmp_path / "text.txt"
-    ).splitlines()
+    models = prepared / "student", teacher_model
+    lines = run("bits_per_byte", *models, tmp_path / "text.txt").splitlines()
     own, other, both = (float(line.split()[0]) for line in lines[:3])
     assert lines[2].endswith("both together")
     assert both <= (own + other) / 2 + 0.001  # as the logarithm is concave
     assert all(line.endswith("nats") for line in lines[3:5])
 
 
-@pytest.mark.parametrize("example", ["plain_loop.py", "guided_trainer.py"])
-def test_guided(tmp_path, student_model, teacher_model, example):
-    from vocagno.cli import main
-
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    cache = ["--cache", str(tmp_path / "cache")]
-    rows, scores, out = (str(tmp_path / name) for name in ("rows", "scores", "out"))
-    prepared = ["prepare", str(corpus), "--seq_len", "64", "--tokenizer", str(student_model)]
-    assert main([*prepared, "--out", rows, *cache]) == 0
-    scored = ["score", str(corpus), "--teacher.model", str(teacher_model)]
-    assert main([*scored, "--teacher.context", "128", "--teacher.min_context", "16",
-                 "--out", scores, *cache]) == 0  # fmt: skip
-    run(example, student_model, rows, scores, out)
-    assert (tmp_path / "out" / "model.safetensors").is_file()
+def test_trl_gold(tokenizer_files):
+    """What TRL refuses is said, and ours goes on."""
+    pytest.importorskip("trl")
+    files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
+    refused, ours, _, arrays = run("trl_gold", *files).splitlines()
+    assert refused.startswith("TRL: ")
+    assert "not ByteLevel" in refused
+    assert ours.startswith("vocagno: ")
+    assert arrays.startswith("vocagno, arrays: ")
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="no Rust toolchain")
