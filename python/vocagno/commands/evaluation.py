@@ -113,7 +113,7 @@ def _answers(
     from vocagno.config import TeacherConfig
     from vocagno.evaluation.asking import load
     from vocagno.evaluation.journal import check_same_run, note_run
-    from vocagno.evaluation.running import evaluate, prepared
+    from vocagno.evaluation.running import evaluate, prepared, say_what_is_short
     from vocagno.training.loading import weights_identity
 
     named_model = TeacherConfig(model=options.model, gguf_file=options.gguf_file)
@@ -127,6 +127,7 @@ def _answers(
         batch_size=options.batch_size,
     )  # fmt: skip
     tasks = prepared(lm, benchmarks, options.data, limit=options.limit)
+    say_what_is_short(tasks)
     note_run(out, about)
     verdicts = evaluate(lm, tasks, out, batch_size=options.batch_size, show=True)
     examples = {task.benchmark.name: task.examples for task in tasks}

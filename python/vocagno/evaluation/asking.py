@@ -37,6 +37,7 @@ def load(
     import torch
     from lm_eval.models.huggingface import HFLM
 
+    from vocagno.training.loading import weights_options
     from vocagno.training.naming import naming
 
     folder = Path(model)
@@ -52,8 +53,8 @@ def load(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with naming(f"model {model}"):
         return HFLM(
-            pretrained=model, dtype=dtype, device=device, gguf_file=gguf_file,
-            batch_size=batch_size, **({} if gguf_file else {"use_safetensors": True}),
+            pretrained=model, dtype=dtype, device=device, batch_size=batch_size,
+            **weights_options(gguf_file),
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.matching import matches
+from vocagno.evaluation.normalizing import normalized
 from vocagno.evaluation.typed import expression
 
 
@@ -67,10 +68,9 @@ def _write(replies: TextIO, **words: object) -> None:
 def _import_all() -> None:
     """Before the first request, whose time this is not."""
     import math_verify.parser
-    import word2number  # noqa: F401
     from sympy.parsing.latex import parse_latex
 
-    parse_latex("1")
+    parse_latex(normalized("one"))
     # The library's own evaluates what it takes for arithmetic as Python.
     math_verify.parser.parse_expr = expression
     logging.disable(logging.WARNING)  # math-verify says that its limits are off: ours hold

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import TracebackType
 from typing import IO, Any
 
 from vocagno.errors import InputError
@@ -62,13 +61,8 @@ class Judge:
     def __enter__(self) -> "Judge":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def verdict(self, benchmark: Benchmark, item: Item, completion: str) -> Verdict:
         """The verdict on a completion, as the model gave it; one that says nothing is wrong."""
@@ -103,7 +97,7 @@ class Judge:
         else:
             reply = self._reply_to(self._asked)
         if reply is None:
-            self._end()
+            self.close()
             return None
         return reply.get("found")
 
@@ -142,12 +136,13 @@ class Judge:
             arguments = process.stdout, self._replies
             threading.Thread(target=_forward, args=arguments, daemon=True).start()
             if self._reply(_STARTING) is None:
-                self._end()
+                self.close()
                 raise RuntimeError(f"the comparing process does not start: {' '.join(command)}")
         assert self._process.stdin is not None
         return self._process.stdin
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Ends the process, if there is one; another verdict starts another."""
         if self._process is not None:
             if hasattr(os, "killpg"):  # what it forked, too
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Evaluates a model on benchmarks: what was answered before is not asked again."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,12 @@ class Task:
 
 
 def prepared(
-    lm: Any, benchmarks: Sequence[Benchmark], data: Path, *, limit: int | None
+    lm: Any,
+    benchmarks: Iterable[Benchmark],
+    data: Path,
+    *,
+    limit: int | None,
+    new_tokens: int = NEW_TOKENS,
 ) -> list[Task]:
     """Reads all benchmarks and checks that they fit the model, before the first question.
 
@@ -36,15 +41,21 @@ def prepared(
     tasks = []
     for benchmark in benchmarks:
         examples = read_examples(benchmark, data)
-        asked = fitted(lm, benchmark, examples, read_items(benchmark, data, limit=limit))
+        items = read_items(benchmark, data, limit=limit)
+        asked = fitted(lm, benchmark, examples, items, new_tokens=new_tokens)
         tasks.append(Task(benchmark, asked, examples.source))
-        if short := [one.room for one in asked if one.room < NEW_TOKENS]:
+    return tasks
+
+
+def say_what_is_short(tasks: Iterable[Task]) -> None:
+    """Tells of prompts that leave less room for an answer than the paper's harness gives."""
+    for task in tasks:
+        if short := [one.room for one in task.asked if one.room < NEW_TOKENS]:
             print(
-                f"{benchmark.name}: {len(short):,} of {len(asked):,} prompts leave fewer than "
-                f"{NEW_TOKENS:,} tokens for an answer, the longest {min(short):,}",
+                f"{task.benchmark.name}: {len(short):,} of {len(task.asked):,} prompts leave fewer "
+                f"than {NEW_TOKENS:,} tokens for an answer, the longest {min(short):,}",
                 file=sys.stderr,
             )
-    return tasks
 
 
 def evaluate(

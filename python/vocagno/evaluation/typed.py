@@ -1,7 +1,7 @@
 """Expressions as one types them, `-3/4 + 2*x`, read by Python's grammar; nothing is evaluated."""
 
 import ast
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -34,34 +34,26 @@ def _read(node: ast.expr, evaluate: bool) -> Any:
             return _read(operand, evaluate)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return sympy.Mul(-1, _read(operand, evaluate), evaluate=evaluate)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATIONS:
-            sides = _read(left, evaluate), _read(right, evaluate)
-            return _OPERATIONS[type(operator)](*sides, evaluate)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _combined(operator, _read(left, evaluate), _read(right, evaluate), evaluate)
     raise ValueError(f"{ast.unparse(node)!r:.40} is no number, name or operation on them")
 
 
-def _added(one: Any, other: Any, evaluate: bool) -> Any:
+def _combined(operator: ast.operator, one: Any, other: Any, evaluate: bool) -> Any:
     import sympy
 
-    return sympy.Add(one, other, evaluate=evaluate)
-
-
-def _multiplied(one: Any, other: Any, evaluate: bool) -> Any:
-    import sympy
-
-    return sympy.Mul(one, other, evaluate=evaluate)
-
-
-def _raised(one: Any, other: Any, evaluate: bool) -> Any:
-    import sympy
-
-    return sympy.Pow(one, other, evaluate=evaluate)
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any, bool], Any]] = {
-    ast.Add: _added,
-    ast.Sub: lambda one, other, evaluate: _added(one, _multiplied(-1, other, evaluate), evaluate),
-    ast.Mult: _multiplied,
-    ast.Div: lambda one, other, evaluate: _multiplied(one, _raised(other, -1, evaluate), evaluate),
-    ast.Pow: _raised,
-}
+    add, multiply, power = (
+        partial(kind, evaluate=evaluate) for kind in (sympy.Add, sympy.Mul, sympy.Pow)
+    )
+    match operator:
+        case ast.Add():
+            return add(one, other)
+        case ast.Sub():
+            return add(one, multiply(-1, other))
+        case ast.Mult():
+            return multiply(one, other)
+        case ast.Div():
+            return multiply(one, power(other, -1))
+        case ast.Pow():
+            return power(one, other)
+    raise ValueError(f"{type(operator).__name__} is none of the five operations")

@@ -14,12 +14,11 @@ from accelerate.utils import gather_object
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
-from vocagno.evaluation.asking import Asked, answered, fitted
+from vocagno.evaluation.asking import answered
 from vocagno.evaluation.benchmarks import named
 from vocagno.evaluation.judging import Judge
-from vocagno.evaluation.prompts import read_examples
-from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.regrading import Graded, write_verdicts
+from vocagno.evaluation.running import Task, prepared
 from vocagno.evaluation.summary import METRICS, share
 from vocagno.evaluation_config import EvaluationConfig
 
@@ -67,17 +66,13 @@ class Evaluation:
         self.folder: Path = config.output / "evaluations"
         self.model = model
         self.tokenizer = tokenizer
-        self.asked: dict[str, list[Asked]] = {}
         Judge()  # complains here, if it must
-        data = Path(options.data)
         with _unseen(model):  # lm-eval switches dropout off, whenever it meets a model
             lm = self._lm(model)
-        for benchmark in (named(task) for task in options.tasks):
-            examples = read_examples(benchmark, data)
-            items = read_items(benchmark, data, limit=options.limit)
-            self.asked[benchmark.name] = fitted(
-                lm, benchmark, examples, items, new_tokens=options.new_tokens
-            )
+        benchmarks = map(named, dict.fromkeys(options.tasks))
+        self.tasks: list[Task] = prepared(
+            lm, benchmarks, Path(options.data), limit=options.limit, new_tokens=options.new_tokens
+        )
 
     def run(self, student: Any, step: int) -> dict[str, Any]:
         """A line for `metrics.jsonl`: the share of right answers to each benchmark, by both
@@ -110,11 +105,11 @@ class Evaluation:
 
     def _own(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
         lm = self._lm(model)
-        for name, asked in self.asked.items():
-            places = {id(one): place for place, one in enumerate(asked)}
-            for batch in answered(lm, asked[rank::world], self.options.batch_size):
+        for task in self.tasks:
+            places = {id(one): place for place, one in enumerate(task.asked)}
+            for batch in answered(lm, task.asked[rank::world], self.options.batch_size):
                 for one, completion in batch:
-                    yield name, places[id(one)], completion
+                    yield task.benchmark.name, places[id(one)], completion
 
     def _lm(self, model: Any) -> Any:
         from lm_eval.models.huggingface import HFLM
@@ -130,11 +125,11 @@ class Evaluation:
         shares: dict[str, float] = {}
         completions = {(name, place): completion for name, place, completion in answers}
         with Judge() as judge:
-            for name, asked in self.asked.items():
-                graded = []
-                for place, one in enumerate(asked):
+            for task in self.tasks:
+                name, graded = task.benchmark.name, []
+                for place, one in enumerate(task.asked):
                     completion = completions[name, place]
-                    verdict = judge.verdict(named(name), one.item, completion)
+                    verdict = judge.verdict(task.benchmark, one.item, completion)
                     graded.append(Graded(one.item, completion, verdict))
                 graded.sort(key=lambda one: one.item.index)
                 path = self.folder / f"step_{step}" / f"{name}.jsonl"

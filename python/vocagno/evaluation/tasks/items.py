@@ -54,5 +54,5 @@ def verdict(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 @cache
 def _judge() -> Judge:
     judge = Judge()
-    atexit.register(judge.__exit__, None, None, None)
+    atexit.register(judge.close)
     return judge
