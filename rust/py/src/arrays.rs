@@ -78,6 +78,38 @@ pub(crate) fn borrow_cu_seqlens<'py>(array: &Bound<'py, PyAny>, name: &str) -> P
     borrow_1d(array, name, "a contiguous int64 array of shape (B + 1,)")
 }
 
+/// Row boundaries of both sides, or of neither.
+pub(crate) type CuSeqlens<'a> = Option<(&'a [i64], &'a [i64])>;
+
+/// `student_cu_seqlens` and `teacher_cu_seqlens` as they came.
+pub(crate) struct Boundaries<'py> {
+    student: Option<PyReadonlyArray1<'py, i64>>,
+    teacher: Option<PyReadonlyArray1<'py, i64>>,
+}
+
+impl<'py> Boundaries<'py> {
+    pub(crate) fn borrow(student: Option<&Bound<'py, PyAny>>, teacher: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
+        let student = student.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
+        let teacher = teacher.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
+        Ok(Self { student, teacher })
+    }
+
+    pub(crate) fn both(&self) -> PyResult<CuSeqlens<'_>> {
+        let student = self.student.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
+        let teacher = self.teacher.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
+        match (student, teacher) {
+            (Some(student), Some(teacher)) => Ok(Some((student, teacher))),
+            (None, None) => Ok(None),
+            (None, Some(_)) => {
+                Err(PyValueError::new_err("student_cu_seqlens: expected row boundaries, as for the teacher, got None"))
+            }
+            (Some(_), None) => {
+                Err(PyValueError::new_err("teacher_cu_seqlens: expected row boundaries, as for the student, got None"))
+            }
+        }
+    }
+}
+
 /// The array to write the mapping of `tokens` student tokens to.
 pub(crate) fn borrow_out<'py>(array: &Bound<'py, PyAny>, tokens: usize) -> PyResult<PyReadwriteArray2<'py, i32>> {
     let expected = || format!("a writable C-contiguous int32 array of shape ({tokens}, 2)");

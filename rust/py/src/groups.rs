@@ -4,8 +4,8 @@ use numpy::{Element, PyArray1, PyArray2};
 use pyo3::prelude::*;
 use vocagno::{Groups, Offset, Span};
 
-use crate::arrays::{Spans, borrow_cu_seqlens, items, rows};
-use crate::{CuSeqlens, both, length, pairs_to_array, raised, two_dtypes};
+use crate::arrays::{Boundaries, CuSeqlens, Spans, rows};
+use crate::{length, pairs_to_array, raised, two_dtypes};
 
 /// Strict kernel of `vocagno.groups`.
 #[pyfunction]
@@ -18,11 +18,8 @@ pub(crate) fn groups<'py>(
     student_cu: Option<&Bound<'py, PyAny>>,
     teacher_cu: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i32>>, Bound<'py, PyArray1<i64>>)> {
-    let student_cu = student_cu.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-    let student_cu = student_cu.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
-    let cu_seqlens = both(student_cu, teacher_cu)?;
+    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
+    let cu_seqlens = boundaries.both()?;
     let groups = match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
         (Spans::Int32(student), Spans::Int32(teacher)) => {
             groups_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, cu_seqlens)?

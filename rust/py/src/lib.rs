@@ -15,7 +15,7 @@ use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use vocagno::{Offset, Range, Reduction, Span};
 
-use crate::arrays::{Losses, Spans, borrow_cu_seqlens, borrow_out, borrow_pairs, items, rows};
+use crate::arrays::{Boundaries, CuSeqlens, Losses, Spans, borrow_out, borrow_pairs, items, rows};
 
 create_exception!(
     vocagno,
@@ -42,22 +42,6 @@ fn length(count: usize) -> PyResult<i64> {
     i64::try_from(count).map_err(|_| PyValueError::new_err(format!("{count} tokens are too many")))
 }
 
-/// Row boundaries of both sides, or of neither.
-type CuSeqlens<'a> = Option<(&'a [i64], &'a [i64])>;
-
-fn both<'a>(student: Option<&'a [i64]>, teacher: Option<&'a [i64]>) -> PyResult<CuSeqlens<'a>> {
-    match (student, teacher) {
-        (Some(student), Some(teacher)) => Ok(Some((student, teacher))),
-        (None, None) => Ok(None),
-        (None, Some(_)) => {
-            Err(PyValueError::new_err("student_cu_seqlens: expected row boundaries, as for the teacher, got None"))
-        }
-        (Some(_), None) => {
-            Err(PyValueError::new_err("teacher_cu_seqlens: expected row boundaries, as for the student, got None"))
-        }
-    }
-}
-
 fn two_dtypes(student: &Spans<'_>, teacher: &Spans<'_>) -> PyErr {
     let (student, teacher) = (student.dtype(), teacher.dtype());
     PyTypeError::new_err(format!("teacher_spans: expected {student} as in student_spans, got {teacher}"))
@@ -75,11 +59,8 @@ fn align<'py>(
     out: Option<&Bound<'py, PyAny>>,
     num_threads: Option<i64>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let student_cu = student_cu.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-    let student_cu = student_cu.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
-    let batch = Batch { cu_seqlens: both(student_cu, teacher_cu)?, num_threads };
+    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
+    let batch = Batch { cu_seqlens: boundaries.both()?, num_threads };
     match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
         (Spans::Int32(student), Spans::Int32(teacher)) => {
             align_arrays(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &batch, out)
@@ -171,11 +152,8 @@ fn unmapped_reasons<'py>(
     let mapping = borrow_pairs(mapping, "mapping")?;
     let mapping = rows(&mapping, "mapping")?;
     let losses = losses.map(Losses::borrow).transpose()?;
-    let student_cu = student_cu.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-    let student_cu = student_cu.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
-    let given = Given { mapping, losses, cu_seqlens: both(student_cu, teacher_cu)? };
+    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
+    let given = Given { mapping, losses, cu_seqlens: boundaries.both()? };
     match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
         (Spans::Int32(student), Spans::Int32(teacher)) => {
             reasons_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &given)

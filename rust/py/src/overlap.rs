@@ -5,8 +5,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use vocagno::{Offset, Overlap, Range, Span};
 
-use crate::arrays::{Spans, borrow_cu_seqlens, borrow_pairs, items, rows};
-use crate::{CuSeqlens, both, length, pairs_to_array, raised, two_dtypes};
+use crate::arrays::{Boundaries, CuSeqlens, Spans, borrow_pairs, rows};
+use crate::{length, pairs_to_array, raised, two_dtypes};
 
 /// Strict kernel of `vocagno.overlap`.
 #[pyfunction]
@@ -22,11 +22,8 @@ pub(crate) fn overlap<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>)> {
     let mapping = borrow_pairs(mapping, "mapping")?;
     let mapping = rows(&mapping, "mapping")?;
-    let student_cu = student_cu.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-    let student_cu = student_cu.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
-    let teacher_cu = teacher_cu.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
-    let cu_seqlens = both(student_cu, teacher_cu)?;
+    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
+    let cu_seqlens = boundaries.both()?;
     let overlap = match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
         (Spans::Int32(student), Spans::Int32(teacher)) => {
             overlap_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, mapping, cu_seqlens)?
