@@ -61,9 +61,8 @@ pub fn align_batch<T: Offset>(
 ) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
     expect_rows("teacher_spans", teacher.len())?;
-    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
-    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
-    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let (student_rows, teacher_rows) =
+        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
     let mut nothing = vec![(); student_rows.count()];
     student_rows.for_each(out, &mut nothing, &|row, out, ()| {
         let teacher_range = teacher_rows.range(row);

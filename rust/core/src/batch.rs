@@ -37,6 +37,14 @@ impl<'a> Rows<'a> {
         Ok(Self(cu_seqlens))
     }
 
+    /// The rows of both sides of a batch: the boundaries of each, and how many tokens it has.
+    pub(crate) fn of_both(student: (&'a [i64], usize), teacher: (&'a [i64], usize)) -> Result<(Self, Self), SpanError> {
+        let student_rows = Self::checked("student_cu_seqlens", student.0, student.1)?;
+        let teacher_rows = Self::checked("teacher_cu_seqlens", teacher.0, teacher.1)?;
+        expect_len("teacher_cu_seqlens", student.0.len(), teacher.0.len())?;
+        Ok((student_rows, teacher_rows))
+    }
+
     pub(crate) fn count(self) -> usize {
         self.0.len() - 1
     }

@@ -10,8 +10,9 @@ pub enum SpanError {
     /// A non-empty span that starts or ends before the non-empty span in front of it.
     #[error(
         "{argument}: row {row}, token {token}: span ({}, {}) comes after ({}, {}), \
-         but non-empty spans must not decrease in start or end",
-        span[0], span[1], previous[0], previous[1]
+         but non-empty spans must not decrease in start or end{}",
+        span[0], span[1], previous[0], previous[1],
+        if span[0] == 0 { " (where another text begins, cu_seqlens must say so)" } else { "" }
     )]
     Unsorted {
         /// The argument that holds the spans.

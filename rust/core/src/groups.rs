@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use crate::align::{all_in_order, expect_rows, filled, non_empty, to_row};
-use crate::batch::{Rows, expect_len};
+use crate::batch::Rows;
 use crate::{Offset, Range, Span, SpanError};
 
 /// The smallest runs of student and teacher tokens between whose ends no token of either side lies across: what both
@@ -46,9 +46,8 @@ pub fn groups<T: Offset>(
 ) -> Result<Groups, SpanError> {
     expect_rows("student_spans", student.len())?;
     expect_rows("teacher_spans", teacher.len())?;
-    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
-    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
-    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let (student_rows, teacher_rows) =
+        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
     let mut found = Groups::default();
     found.cu_seqlens.push(0);
     for row in 0..student_rows.count() {
@@ -175,7 +174,8 @@ mod tests {
     fn either_side_out_of_order_is_refused() {
         let message = |side| {
             format!(
-                "{side}_spans: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end"
+                "{side}_spans: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end \
+                 (where another text begins, cu_seqlens must say so)"
             )
         };
         assert_eq!(of(&[[1, 2], [0, 1]], &[[0, 2]]), Err(message("student")));

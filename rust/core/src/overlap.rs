@@ -52,9 +52,8 @@ pub fn overlap<T: Offset>(
 ) -> Result<Overlap, SpanError> {
     expect_len("mapping", student.len(), mapping.len())?;
     expect_rows("teacher_spans", teacher.len())?;
-    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
-    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
-    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let (student_rows, teacher_rows) =
+        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
 
     let (iou, ios) = (Vec::with_capacity(student.len()), Vec::with_capacity(student.len()));
     let mut overlap = Overlap { iou, ios };

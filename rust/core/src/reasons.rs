@@ -56,9 +56,8 @@ pub fn unmapped_reasons<T: Offset, L: Loss>(
     if let Some(losses) = losses {
         expect_len("losses", teacher.len(), losses.len())?;
     }
-    let student_rows = Rows::checked("student_cu_seqlens", student_cu_seqlens, student.len())?;
-    let teacher_rows = Rows::checked("teacher_cu_seqlens", teacher_cu_seqlens, teacher.len())?;
-    expect_len("teacher_cu_seqlens", student_cu_seqlens.len(), teacher_cu_seqlens.len())?;
+    let (student_rows, teacher_rows) =
+        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
 
     let mut reasons = Vec::with_capacity(student.len());
     for row in 0..student_rows.count() {
