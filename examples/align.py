@@ -7,6 +7,8 @@ import sys
 
 import vocagno
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 student, teacher = (vocagno.TokenSpans.from_pretrained(name) for name in sys.argv[1:3])
 own, other = student.encode([sys.argv[3]]), teacher.encode([sys.argv[3]])
 for token, (first, stop) in zip(own.ids, vocagno.align(own.spans, other.spans), strict=True):

@@ -29,6 +29,8 @@ def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
     return tokens.spans, -log_p.gather(1, ids[0, 1:, None])[:, 0].numpy()
 
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 text = Path(sys.argv[3]).read_text("utf-8")
 (own, own_nll), (other, other_nll) = (losses(name, text) for name in sys.argv[1:3])
 groups = vocagno.groups(own, other)

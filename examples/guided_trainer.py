@@ -16,7 +16,9 @@ from vocagno.score_index import MatchedScores
 from vocagno.scores import ScoreStore
 from vocagno.training.trainer import GuidedCollator, GuidedTrainer
 
-student, rows_folder, scores_folder, output = sys.argv[1:5]
+if len(sys.argv) != 5:
+    sys.exit(__doc__)
+student, rows_folder, scores_folder, output = sys.argv[1:]
 rows = RowStore(Path(rows_folder))
 guidance = GuidanceConfig(top_fraction=0.4)
 collator = GuidedCollator(

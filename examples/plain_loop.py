@@ -17,7 +17,9 @@ from vocagno.training.head import language_head
 from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.trainer import GuidedCollator
 
-student, rows_folder, scores_folder, output = sys.argv[1:5]
+if len(sys.argv) != 5:
+    sys.exit(__doc__)
+student, rows_folder, scores_folder, output = sys.argv[1:]
 model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32).train()
 rows = RowStore(Path(rows_folder))
 guidance = GuidanceConfig(top_fraction=0.4)

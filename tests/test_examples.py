@@ -1,14 +1,18 @@
 """The examples as a user runs them, and the Trainer against a step computed by hand."""
 
+import random
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import vocagno
 from conftest import TEXTS, tiny_llama, write_corpus
 from runs import environment
 from vocagno.cli import main as command_line
@@ -50,8 +54,17 @@ def prepared(tmp_path_factory, tokenizers, teacher_model):
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *LEARNING, "align", "bits_per_byte", "trl_gold"
+        *LEARNING, "align", "bits_per_byte", "probe", "trl_gold"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("example", [*LEARNING, "align", "bits_per_byte"])
+def test_without_arguments_an_example_says_how_it_is_started(example):
+    command = [sys.executable, str(EXAMPLES / f"{example}.py")]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"\npython examples/{example}.py " in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("example", LEARNING)
@@ -198,6 +211,81 @@ def test_bits_per_byte(tmp_path, prepared, teacher_model):
     assert lines[2].endswith("both together")
     assert both <= (own + other) / 2 + 0.001  # as the logarithm is concave
     assert all(line.endswith("nats") for line in lines[3:5])
+
+
+@pytest.fixture(scope="module")
+def asked_of_probe(tmp_path_factory, prepared, teacher_model):
+    """Which tokens are of numbers, in texts where about half of them are."""
+    draw = random.Random(0)
+    words = ["the", "sum", "of", "every", "real", "prime", "café", "has", "two", "divisors", "×"]
+    texts = [
+        " ".join(
+            str(draw.randrange(10**5)) if draw.random() < 0.25 else draw.choice(words)
+            for _ in range(40)
+        )
+        for _ in range(40)
+    ]
+    corpus = write_corpus(tmp_path_factory.mktemp("probe") / "numbers.jsonl", texts)
+    return [*map(str, [teacher_model, prepared / "student", corpus]), "--label", "[0-9]+"]
+
+
+def above_majority(printed):
+    """Points of the teacher's probe, of its scores carried over, and of the student's probe."""
+    found = [line.replace("%", "").split()[1:3] for line in printed.splitlines()[1:4]]
+    return [float(accuracy) - float(majority) for majority, accuracy in found]
+
+
+def test_probe(asked_of_probe):
+    printed = run("probe", *asked_of_probe)
+    print(printed)
+    assert min(above_majority(printed)) > 38
+
+
+@pytest.fixture
+def probe_here(monkeypatch, capsys):
+    """What it prints in this process."""
+
+    def probe(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probe.py", *arguments])
+        runpy.run_path(str(EXAMPLES / "probe.py"))
+        return capsys.readouterr().out
+
+    return probe
+
+
+@pytest.mark.parametrize(("order", "at_most"), [("shuffled", (5, 5)), ("one off", (33, 41))])
+def test_a_wrong_mapping_shows(asked_of_probe, probe_here, monkeypatch, order, at_most):
+    """So what the test above finds is the mapping's doing."""
+    assert min(above_majority(probe_here(*asked_of_probe, "--how", "max"))) > 38
+    align, draw = vocagno.align, np.random.default_rng(0)
+
+    def wrong(spans, others, **boundaries):
+        mapping = align(spans, others, **boundaries)
+        if not boundaries:
+            return mapping  # tokens to bytes, for the labels
+        return draw.permutation(mapping) if order == "shuffled" else np.roll(mapping, 1, axis=0)
+
+    monkeypatch.setattr(vocagno, "align", wrong)
+    printed = probe_here(*asked_of_probe)
+    print(printed)
+    teacher, *student = above_majority(printed)
+    assert teacher > 38
+    assert all(gain < limit for gain, limit in zip(student, at_most, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: teacher, student, corpus"),
+        (["--label", "absent"], "--label: absent is nowhere in the 40 documents"),
+        (["--documents", "3"], "expected 4 documents at least, got 3"),
+        (["--characters", "0"], "expected 4 documents at least, got 0"),
+    ],
+)
+def test_what_the_probe_refuses(asked_of_probe, probe_here, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        probe_here(*(asked_of_probe + arguments if arguments else []))
+    assert message in capsys.readouterr().err
 
 
 def test_trl_gold(tokenizer_files):
