@@ -56,7 +56,7 @@ def test_the_text_from_a_file_from_stdin_or_as_an_argument(pair, capsys, monkeyp
     assert given["text"] == text
 
 
-@pytest.mark.parametrize("text", ["", "null", "1", "[1, 2]", "yes: no", "-"])
+@pytest.mark.parametrize("text", [" ", "null", "1", "[1, 2]", "yes: no", "-"])
 def test_any_text_is_taken_as_it_is(pair, capsys, text):
     assert json.loads(result(capsys, "align", *pair, text, "--json"))["text"] == text
 

@@ -21,6 +21,7 @@ from vocagno import TokenSpans
 from vocagno.cli import main
 from vocagno.config import DataConfig, StudentConfig, TeacherConfig
 from vocagno.corpus import scan
+from vocagno.errors import InputError
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.guided_text import CSV_COLUMNS
 from vocagno.pictures.guidance_terminal import guidance_table
@@ -308,7 +309,7 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "text: .* makes no token of ''"),
+        ([""], "text: no text; give it as an argument"),
         (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
         (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
         (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
@@ -323,6 +324,11 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
 def test_wrong_arguments_are_named(command, capsys, arguments, message):
     assert main([*command, *arguments]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_text_without_tokens_is_refused(guide):
+    with pytest.raises(InputError, match=r"text: .* makes no token of ''"):
+        guide("")
 
 
 def test_a_model_that_is_none_is_named(command, capsys, tmp_path):

@@ -164,8 +164,10 @@ def align_text(
     Args:
         student, teacher: a `TokenSpans`, or what it takes.
         special_tokens: whether each tokenizer's own BOS and EOS stand round the text.
-    Raises: as `TokenSpans` and `TokenSpans.encode`.
+    Raises: TypeError for a text that is no string; as `TokenSpans` and `TokenSpans.encode`.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"text: expected one str, got {type(text).__name__}")
     left, right = (
         _side(given, text, special_tokens=special_tokens) for given in (student, teacher)
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vocagno._vocagno import SpanError
+from vocagno.arguments import did_you_mean, new_parser, read_arguments
 from vocagno.commands import (
     alignment,
     all_figures,
@@ -60,6 +61,8 @@ _GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 0, 75 if it was told to stop and can go on, 2 for an error of the user's."""
+    if getattr(sys.stdout, "errors", None) == "strict":  # escapes what it lacks, as stderr does
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except ModuleNotFoundError as error:
@@ -91,19 +94,12 @@ def _extra(module: str) -> str:
 
 
 def _run(arguments: list[str]) -> int:
-    from jsonargparse import ArgumentError
-
-    parser = _parser()
-    try:
-        options = parser.parse_args(arguments)
-        options = parser.instantiate(options)
-    except ArgumentError as error:
-        raise InputError(str(error)) from error
-    command = options.subcommand
-    chosen = options[command]
-    if command in _GROUPS:
-        command, chosen = f"{command} {chosen.subcommand}", chosen[chosen.subcommand]
-    result = _COMMANDS[command][1](chosen)
+    name = _named(arguments)
+    if name not in _COMMANDS and name.split() == arguments:
+        _parsers()[name].print_help(sys.stderr)
+        return 2
+    chosen = read_options(arguments)
+    result = _COMMANDS[name][1](chosen)
     if result is not None and chosen.json:
         print(json.dumps(result))
     elif result is not None:
@@ -112,19 +108,57 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _parser() -> Any:
-    from jsonargparse import ArgumentParser
+def read_options(arguments: Sequence[str]) -> Any:
+    """The options of the command that is named, read and not yet carried out.
 
-    parser = ArgumentParser(prog="vocagno", description=__doc__, exit_on_error=False)
-    places = {"": parser.add_subcommands()}
+    Raises: InputError for a word that is no command or no option, and a value of the wrong kind.
+    """
+    name = _named(arguments)
+    parsers = _parsers()
+    _, options = read_arguments(parsers[""], arguments, command=name, of_command=parsers[name])
+    return options[name.replace(" ", ".")]
+
+
+def _named(arguments: Sequence[str]) -> str:
+    """The command that is named; without one, the group, or "".
+
+    Raises: InputError for a word that is no command.
+    """
+    name = ""
+    for word in arguments:
+        if name in _COMMANDS or word.startswith("-"):
+            break
+        begun = name.split()
+        behind = [full.split()[len(begun) :] for full in _COMMANDS if full.startswith(name)]
+        known = list(dict.fromkeys(words[0] for words in behind))
+        if word not in known:
+            near = did_you_mean(word, known) or did_you_mean(word, _COMMANDS)
+            where = " ".join(["vocagno", *begun])
+            raise InputError(
+                f"{word}: no such command of `{where}`, which has {', '.join(known)}{near}"
+            )
+        name = " ".join([*begun, word])
+    return name
+
+
+def _parsers() -> dict[str, Any]:
+    """The parsers of all commands and groups by name; that of `vocagno` itself by ""."""
+    from vocagno import __version__
+
+    parsers = {"": new_parser(prog="vocagno", description=__doc__, version=__version__)}
+    places = {"": parsers[""].add_subcommands()}
     for name, (add, _) in _COMMANDS.items():
         group, _, last = name.rpartition(" ")
         if group not in places:
-            of_group = ArgumentParser(description=_GROUPS[group], exit_on_error=False)
-            places[""].add_subcommand(group, of_group)
-            places[group] = of_group.add_subcommands()
-        command = ArgumentParser(description=add.__doc__, exit_on_error=False)
+            parsers[group] = new_parser(description=_GROUPS[group])
+            places[""].add_subcommand(group, parsers[group], help=_first_paragraph(_GROUPS[group]))
+            places[group] = parsers[group].add_subcommands()
+        parsers[name] = command = new_parser(description=add.__doc__)
         add(command)
         command.add_argument("--json", action="store_true", help="result as one JSON object")
-        places[group].add_subcommand(last, command)
-    return parser
+        places[group].add_subcommand(last, command, help=_first_paragraph(add.__doc__))
+    return parsers
+
+
+def _first_paragraph(doc: str | None) -> str:
+    return " ".join((doc or "").partition("\n\n")[0].split())

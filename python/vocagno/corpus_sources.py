@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from vocagno.documents import CorpusError, Document, document_of, json_document
+from vocagno.documents import CorpusError, Document, document_of, json_document, tokenizer_instead
 
 DATASETS = "datasets:"
 """What a corpus begins with that is a name for the `datasets` library."""
@@ -60,7 +60,8 @@ def open_sources(corpus: str | Path) -> list[Source]:
         entries = sorted(path.iterdir())
         files = [entry for entry in entries if entry.is_file() and entry.name.endswith(_SUFFIXES)]
         if not files:
-            raise CorpusError(f"{path}: a folder without {', '.join(_SUFFIXES)} files")
+            what = f"a folder without {', '.join(_SUFFIXES)} files"
+            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
         if others := [entry.name for entry in sorted({*entries} - {*files})]:
             print(
                 f"{path}: not read, being no {', '.join(_SUFFIXES)} file: {', '.join(others)}",
@@ -69,7 +70,8 @@ def open_sources(corpus: str | Path) -> list[Source]:
     elif path.is_file():
         files = [path]
         if not path.name.endswith(_SUFFIXES):
-            raise CorpusError(f"{path}: expected a file named {' or '.join(_SUFFIXES)}")
+            what = f"expected a file named {' or '.join(_SUFFIXES)}"
+            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
     else:
         raise CorpusError(
             f"{path}: no such file or folder; expected {', '.join(_SUFFIXES)}, a folder of these, "

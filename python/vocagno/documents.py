@@ -1,6 +1,9 @@
 """What a document of a corpus is, and what is refused as one."""
 
+import gzip
 import json
+import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vocagno.errors import InputError
@@ -45,6 +48,19 @@ def document_of(fields: dict[str, Any], where: str) -> Document:
     prompt = _checked(fields.get("prompt"), "prompt", where)
     completion = _checked(fields["completion"], "completion", where)
     return Document(prompt + completion, len(prompt.encode()))
+
+
+def tokenizer_instead(path: Path) -> str:
+    """Words for a tokenizer.json(.gz), or a folder with one, in a corpus's place; else nothing."""
+    try:
+        if path.is_dir():
+            found = (path / "tokenizer.json").is_file()
+        else:
+            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+                found = b'"added_tokens"' in file.read(1024)  # it stands near the beginning
+    except (OSError, EOFError, zlib.error):
+        return ""
+    return "; this looks like a tokenizer, in the place of a corpus" if found else ""
 
 
 def _checked(text: Any, name: str, where: str) -> str:

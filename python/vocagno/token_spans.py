@@ -22,7 +22,13 @@ from vocagno.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
 from vocagno.tokenizer_description import TokenizerDescription, describe
 from vocagno.tokenizer_guard import PLAIN_PROBES, check_tokenizer, refuse_collapsed
-from vocagno.tokenizer_source import TokenizerError, definition, find_tokenizer, load_definition
+from vocagno.tokenizer_source import (
+    TokenizerError,
+    definition,
+    find_tokenizer,
+    load_definition,
+    name_tokenizers_in,
+)
 from vocagno.vocabulary import read_vocabulary
 
 
@@ -75,6 +81,11 @@ class TokenSpans:
             self._vocabulary.pieces, self._vocabulary.roles, self._vocabulary.dummy_prefix
         )
         check_tokenizer(self._tokenizer, self._vocabulary, self.name)
+        self._path = "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
+
+    def __repr__(self) -> str:
+        size = f"vocabulary_size={self.vocabulary_size}"
+        return f"TokenSpans({self.name!r}, {size}, spans_from={self._path!r})"
 
     @classmethod
     def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
@@ -100,9 +111,11 @@ class TokenSpans:
         try:
             tokenizer = AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
         except Exception as error:  # it raises errors of many kinds for a wrong name or file
+            tried = f", and transformers cannot load it: {type(error).__name__}: {error}"
+            meant = name_tokenizers_in(path)
             raise TokenizerError(
-                f"tokenizer {name}: no tokenizer.json(.gz), no folder with one, and transformers "
-                f"cannot load it: {type(error).__name__}: {error}"
+                f"tokenizer {name}: no tokenizer.json(.gz), no folder with one"
+                f"{f'; {meant}' if meant else tried}"
             ) from error
         return cls(tokenizer)
 
@@ -144,7 +157,14 @@ class TokenSpans:
         return index
 
     def token(self, index: int) -> str | None:
-        """The string of an id, None if it is not in use."""
+        """The string of an id, None if it is not in use.
+
+        Raises: InputError for a negative one, or one of more than 32 bits.
+        """
+        if not 0 <= index < 2**32:
+            raise InputError(
+                f"{self.name}: id {index}: expected one from 0 to {self.vocabulary_size - 1}"
+            )
         token: str | None = self._tokenizer.id_to_token(index)
         return token
 
@@ -170,7 +190,7 @@ class TokenSpans:
 
     def describe(self) -> TokenizerDescription:
         """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
-        return describe(self, json.loads(self._definition), self._vocabulary)
+        return describe(self, json.loads(self._definition), self._vocabulary, self._path)
 
     def encode(self, texts: Sequence[str], *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vocagno.tokenizer_guard import PLAIN_PROBES
 from vocagno.vocabulary import Vocabulary
 from vocagno.wording import in_columns
 
@@ -74,17 +73,16 @@ class TokenizerDescription:
 
 
 def describe(
-    spans: "TokenSpans", specification: dict[str, Any], vocabulary: Vocabulary
+    spans: "TokenSpans", specification: dict[str, Any], vocabulary: Vocabulary, path: str
 ) -> TokenizerDescription:
-    """Reads the definition and tries the plain probes."""
-    proved = spans.encode(PLAIN_PROBES).proved
+    """Reads the definition; `path` as in the description."""
     added = specification.get("added_tokens", [])
     return TokenizerDescription(
         name=spans.name,
         fingerprint=spans.fingerprint,
         model=specification["model"]["type"],
         vocabulary_size=spans.vocabulary_size,
-        path="ids" if proved.all() else "offsets",
+        path=path,
         normalizer=_parts(specification.get("normalizer")),
         pre_tokenizer=_parts(specification.get("pre_tokenizer")),
         dummy_prefix=vocabulary.dummy_prefix,

@@ -1,11 +1,17 @@
 """The `tokenizers.Tokenizer` in whatever a caller has: an object, a file, a folder."""
 
 import gzip
+import json
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from vocagno.errors import InputError
+
+_SLOW = (
+    "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
+)
+_MOST_NAMED = 10
 
 
 class TokenizerError(InputError):
@@ -19,8 +25,9 @@ def find_tokenizer(source: Any) -> tuple[Any, str]:
     """
     if isinstance(source, str | PathLike):
         return load_definition(_read(Path(source)), str(source)), str(source)
-    name = getattr(source, "name_or_path", "") or type(source).__name__
-    if type(source).__name__ == "MistralCommonBackend":
+    kind = type(source).__name__
+    name = str(getattr(source, "name_or_path", "") or kind)
+    if kind == "MistralCommonBackend":
         raise TokenizerError(
             f"{name}: mistral-common tokenizers give no offsets. If the folder has a "
             "tokenizer.json, pass its path; else convert the model's tokenizer to one"
@@ -28,11 +35,12 @@ def find_tokenizer(source: Any) -> tuple[Any, str]:
     fast = getattr(source, "backend_tokenizer", None) or source  # transformers wraps the fast one
     if type(fast).__module__.split(".")[0] != "tokenizers":
         raise TokenizerError(
-            f"{name}: {type(source).__name__} gives no offsets (it is a slow tokenizer, or none). "
-            "Pass a fast one (transformers' TokenizersBackend, a tokenizers.Tokenizer) or the path "
-            "of a tokenizer.json; for a slow one, transformers' convert_slow_tokenizer makes it"
+            f"{kind if name == kind else f'{name}: {kind}'} gives no offsets (it is a slow "
+            "tokenizer, or none). Pass a fast one (transformers' TokenizersBackend, a "
+            "tokenizers.Tokenizer) or the path of a tokenizer.json; for a slow one, transformers' "
+            "convert_slow_tokenizer makes it"
         )
-    return fast, str(name)
+    return fast, name
 
 
 def definition(tokenizer: Any, name: str) -> str:
@@ -60,7 +68,36 @@ def load_definition(text: str, name: str) -> Any:
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises bare Exception
-        raise TokenizerError(f"{name}: not a `tokenizers` definition: {error}") from error
+        why = _what_it_is(text) or error
+        raise TokenizerError(f"{name}: not a `tokenizers` definition: {why}") from error
+
+
+def _what_it_is(text: str) -> str:
+    """What was given in a tokenizer's place, as far as that can be told; else nothing."""
+    whole = _json(text)
+    record = _json(text.lstrip().partition("\n")[0]) if whole is None else whole
+    if isinstance(record, dict) and not {"text", "completion"}.isdisjoint(record):
+        return "it looks like a corpus (JSON Lines of documents); expected a tokenizer.json"
+    if whole is None or (isinstance(whole, dict) and "model" in whole):
+        return ""
+    is_object = isinstance(whole, dict)
+    held = ", ".join(list(whole)[:4]) or "nothing" if is_object else f"a {type(whole).__name__}"
+    return f"it is JSON, but no tokenizer.json: expected an object with a `model`, got {held}"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def name_tokenizers_in(folder: Path) -> str:
+    """Words that name what may be meant in a folder without a tokenizer.json, or none."""
+    found = [path.name for path in sorted(folder.glob("*.json.gz"))]
+    found += [f"{path.parent.name}/" for path in sorted(folder.glob("*/tokenizer.json"))]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"name one of those in it: {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def _read(path: Path) -> str:
@@ -68,8 +105,7 @@ def _read(path: Path) -> str:
         folder, path = path, path / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(
-                f"{folder}: no tokenizer.json in this folder; a slow tokenizer must first be "
-                "converted to a fast one (transformers' convert_slow_tokenizer)"
+                f"{folder}: no tokenizer.json in this folder; {name_tokenizers_in(folder) or _SLOW}"
             )
     if not path.is_file():
         raise TokenizerError(

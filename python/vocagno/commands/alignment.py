@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.commands.corpora import CORPUS, TOKENIZER, tracked
+from vocagno.commands.drawing import draw_in_terminal
 from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 from vocagno.wording import in_columns
@@ -60,9 +61,7 @@ def align(options: Any) -> dict[str, Any] | None:
         print(f"{aligned.summary()}\n{options.html}", file=sys.stderr)
         return None
     if options.picture or (not wanted and sys.stdout.isatty()):
-        from rich.console import Console
-
-        Console(highlight=False).print(aligned)
+        draw_in_terminal(aligned)
         return None
     options.json = True
     return aligned.as_dict()

@@ -1,11 +1,34 @@
-"""What the commands that draw have in common: `--out`, and the numbers beside the figure."""
+"""What the commands that draw have in common: terminal, `--out`, numbers beside a figure."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocagno.errors import InputError
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def draw_in_terminal(picture: Any) -> None:
+    """Prints what rich can draw.
+
+    Raises: InputError for an output whose encoding lacks the signs.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.options.ascii_only:  # not UTF-8: other encodings may have the signs
+        with console.capture() as drawn:
+            console.print(picture)
+        try:
+            drawn.get().encode(console.encoding)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the terminal's encoding, {console.encoding}, cannot show the picture; set "
+                "PYTHONIOENCODING=utf-8 if the terminal can, or draw a page: --html FILE"
+            ) from error
+    console.print(picture)
 
 
 def add_out(parser: Any, default: str) -> None:

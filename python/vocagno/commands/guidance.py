@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vocagno.commands.drawing import draw_in_terminal
 from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 
@@ -91,7 +92,5 @@ def _shown(guided: Any, options: Any) -> dict[str, Any] | None:
     if files:
         print(guided.summary(), *files, sep="\n", file=sys.stderr)
         return None
-    from rich.console import Console
-
-    Console(highlight=False).print(guided)
+    draw_in_terminal(guided)
     return None

@@ -21,7 +21,8 @@ def given_text(options: Any, instead: str) -> str:
 
     Args:
         instead: what to use for a text that is too long.
-    Raises: InputError for two texts, one that is too long, and bytes that are not UTF-8.
+    Raises: InputError for two texts, none, one that is too long, a file that cannot be read, and
+        bytes that are not UTF-8.
     """
     if options.text is not None:
         if options.file is not None:
@@ -29,12 +30,15 @@ def given_text(options: Any, instead: str) -> str:
         where = "text"
         data: bytes = options.text.encode("utf-8", "surrogateescape")
     elif options.file is not None and str(options.file) != "-":
-        with options.file.open("rb") as file:
-            data, where = _limited(file), str(options.file)
+        data, where = _read(options.file), str(options.file)
     else:
         if sys.stdin.isatty():
             print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
         data, where = _limited(sys.stdin.buffer), "standard input"
+    if not data:
+        raise InputError(
+            f"{where}: no text; give it as an argument, or the file of one: --file FILE"
+        )
     if len(data) > MOST_BYTES:
         raise InputError(f"{where}: more than {MOST_BYTES:,} bytes; {instead}")
     try:
@@ -44,6 +48,16 @@ def given_text(options: Any, instead: str) -> str:
             f"{where}: not UTF-8 at byte {error.start} (0x{data[error.start]:02X}); convert it, "
             "for example with iconv"
         ) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return _limited(file)
+    except OSError as error:
+        no_file = isinstance(error, FileNotFoundError)
+        why = "no such file" if no_file else str(error.strerror).lower()
+        raise InputError(f"--file: {path}: {why}; expected a file of UTF-8 text") from error
 
 
 def _limited(file: Any) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from vocagno.arguments import explain, new_parser
 from vocagno.errors import ConfigError, InputError, require
 
 OUT = "{out}"
@@ -143,16 +144,16 @@ def read_plan(path: Path) -> Plan:
 
     Raises: ConfigError for what is no option of one, or of the wrong kind.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
+    from jsonargparse import ArgumentError
 
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the plan of a study, as in configs/study")
-    parser = ArgumentParser(prog="plan", exit_on_error=False)
+    parser = new_parser(prog="plan")
     parser.add_class_arguments(Plan, fail_untyped=True)
     try:
         values = parser.instantiate(parser.parse_path(str(path)))
     except ArgumentError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {explain(error, parser)}") from error
     return Plan(**dict(values.items()))
 
 

@@ -11,6 +11,7 @@ from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 
 from vocagno._vocagno import SpanError
+from vocagno.arguments import new_parser, read_arguments
 from vocagno.config import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.files import appearing, write_json
@@ -71,16 +72,10 @@ def parse(arguments: Sequence[str]) -> tuple[Config, str]:
 
     Raises: ConfigError for an unknown option or a value of the wrong kind.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    parser = ArgumentParser(prog="train.py", description=Config.__doc__, exit_on_error=False)
+    parser = new_parser(prog="train.py", description=Config.__doc__)
     parser.add_argument("--config", action="config", help="YAML file; later options override it")
     parser.add_class_arguments(Config, fail_untyped=True)
-    try:
-        namespace = parser.parse_args(list(arguments))
-        values = parser.instantiate(namespace)
-    except ArgumentError as error:
-        raise ConfigError(str(error)) from error
+    namespace, values = read_arguments(parser, arguments)
     values.pop("config", None)
     resolved = parser.dump(namespace.clone(), skip_unset=False)
     return Config(**dict(values.items())), resolved

@@ -4,7 +4,7 @@ B: rows, T: tokens of a row, N = B * T, K: kept tokens, H: hidden size, V: vocab
 
 With one product of states and weights as the unit, ordinary cross-entropy takes three (logits, and
 the gradients of states and weights). Here it is one for the losses of all, and three of the chosen:
-at 40 %, 2.2. So guided training costs no more than naive training does.
+at 40 %, 2.2. So guided training costs no more than naive training where products are what costs.
 """
 
 from dataclasses import dataclass, replace
