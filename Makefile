@@ -36,7 +36,7 @@ $(DOCS)/.packages: Makefile
 
 docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md mkdocs.yml .ci docs benches configs examples python \
+	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python \
 	  | tar -xf - -C $(PAGES)
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
@@ -84,10 +84,15 @@ vendored: $(VENV)/.packages ## dist/: the sources with every crate in them, whic
 	cargo vendor --locked vendor > .cargo/config.toml && $(BIN)/maturin sdist --out dist; \
 	  code=$$?; rm -rf vendor .cargo; exit $$code
 
-crate: ## the crate as it would be published, and its documentation without a warning
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+crate: ## the crate as it would be published, its documentation without a warning, its tests on the oldest Rust it names
 	cargo publish --quiet --dry-run --package vocagno
 	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --all-features --package vocagno
 	cargo check --quiet --package vocagno --no-default-features
+	@if command -v rustup > /dev/null; then set -x; rustup toolchain install --profile minimal $(MSRV) && \
+	  CARGO_TARGET_DIR=target/msrv cargo +$(MSRV) test --quiet --package vocagno --all-features --lib; \
+	else echo "skipped: Rust $(MSRV) needs rustup, which is not here"; fi
 
 BENCH := benches/results/$(shell date +%Y-%m-%d)-benchmarks
 

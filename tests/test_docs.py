@@ -12,7 +12,8 @@ from conftest import shared
 from runs import environment
 
 pytest.importorskip("rich")
-PAGE = Path(__file__).parents[1] / "docs" / "hard-strings.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "hard-strings.md"
 COMMANDS = re.findall(r"^    \$ (.*)\n((?:    .*\n)+)", PAGE.read_text(encoding="utf-8"), re.M)
 
 
@@ -32,6 +33,50 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
 
 
+@pytest.mark.parametrize(
+    ("command", "results", "page"),
+    [
+        (["scores_page.py"], "2026-11-21-scores.jsonl", "scores.md"),
+        (["training_page.py"], "2026-11-22-training.jsonl", "training.md"),
+        (["distillation.py", "page"], "2026-11-22-distillation.jsonl", "methods.md"),
+    ],
+)
+def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, page):
+    pytest.importorskip("torch")
+    benches = ROOT / "benches"
+    written = shutil.copy(ROOT / "docs" / page, tmp_path)
+    script = [str(benches / command[0]), *command[1:]]
+    subprocess.run(
+        [sys.executable, *script, str(benches / "results" / results), written],
+        check=True, env=environment(), capture_output=True,
+    )  # fmt: skip
+    assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
+
+
+def test_the_readme_s_benchmarks_are_those_of_the_results_page():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- benchmarks -->")[1].split("<!-- end of benchmarks -->")[0]
+    (page,) = re.findall(r"\((benches/results/.*-benchmarks\.md)\)", table)
+    rows = [line for line in table.splitlines() if line.startswith("| align")]
+    assert len(rows) > 5
+    measured = (ROOT / page).read_text(encoding="utf-8")
+    for row in rows:
+        _, _, engine, median, ratio, _ = (cell.strip() for cell in row.split("|"))
+        same = re.findall(
+            rf"^\| {re.escape(engine)} \| {re.escape(median)} \|.* ([\d.]+) \|$", measured, re.M
+        )
+        assert any(abs(float(found) - float(ratio)) <= 0.051 for found in same), row
+
+
+def test_the_picture_of_the_method_is_what_its_script_draws():
+    pictures = ROOT / "docs" / "pictures"
+    drawn = subprocess.run(
+        [sys.executable, str(pictures / "flow.py")], check=True, capture_output=True,
+        env=environment(),
+    ).stdout  # fmt: skip
+    assert drawn == (pictures / "flow.svg").read_bytes()
+
+
 def test_options_and_files_that_the_training_page_names_exist():
     pytest.importorskip("jsonargparse")
     from vocagno.config import (
@@ -47,7 +92,6 @@ def test_options_and_files_that_the_training_page_names_exist():
         "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,
         "student": StudentConfig, "teacher": TeacherConfig, "train": TrainConfig,
     }  # fmt: skip
-    root = PAGE.parents[1]
     text = (PAGE.parent / "training.md").read_text(encoding="utf-8")
     options = set(
         re.findall(r"(?:--|`)(data|guidance|optimizer|student|teacher|train)\.(\w+)", text)
@@ -56,8 +100,8 @@ def test_options_and_files_that_the_training_page_names_exist():
     for section, name in options:
         assert name in sections[section].__dataclass_fields__, f"{section}.{name}"
     for name in re.findall(r"\]\(([^)]+)\)", text):
-        assert (PAGE.parent / name).exists(), name
+        assert (PAGE.parent / name.partition("#")[0]).exists(), name
     files = re.findall(r"(?:configs|tests|benches|examples)/[\w/-]+\.(?:py|yaml)", text)
     assert len(files) > 8
     for name in files:
-        assert (root / name).is_file(), name
+        assert (ROOT / name).is_file(), name
