@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from vocagno.tokenizer_source import (
     definition,
     find_tokenizer,
     load_definition,
-    name_tokenizers_in,
+    tokenizer_of_name,
 )
 from vocagno.vocabulary import read_vocabulary
 
@@ -93,31 +92,7 @@ class TokenSpans:
 
         Raises: TokenizerError, saying what was tried.
         """
-        path = Path(name).expanduser()
-        is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
-        if path.is_file() or (path / "tokenizer.json").is_file():
-            return cls(path)
-        if is_file_name and not path.is_dir():
-            return cls(path)  # which says that there is none
-        try:
-            from transformers import AutoTokenizer
-        except ModuleNotFoundError as error:
-            if path.exists():
-                return cls(path)  # which says what is missing there
-            raise TokenizerError(
-                f"tokenizer {name}: no such file or folder; to look for it on the hub takes "
-                "transformers: pip install transformers, or name a tokenizer.json"
-            ) from error
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
-        except Exception as error:  # it raises errors of many kinds for a wrong name or file
-            tried = f", and transformers cannot load it: {type(error).__name__}: {error}"
-            meant = name_tokenizers_in(path)
-            raise TokenizerError(
-                f"tokenizer {name}: no tokenizer.json(.gz), no folder with one"
-                f"{f'; {meant}' if meant else tried}"
-            ) from error
-        return cls(tokenizer)
+        return cls(tokenizer_of_name(name, gguf_file))
 
     @property
     def vocabulary_size(self) -> int:

@@ -43,6 +43,37 @@ def find_tokenizer(source: Any) -> tuple[Any, str]:
     return fast, name
 
 
+def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
+    """What `find_tokenizer` takes: a path, else what transformers finds under a name.
+
+    Raises: TokenizerError, saying what was tried.
+    """
+    path = Path(name).expanduser()
+    is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
+    if path.is_file() or (path / "tokenizer.json").is_file():
+        return path
+    if is_file_name and not path.is_dir():
+        return path  # reading it says that there is none
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        if path.exists():
+            return path  # reading it says what is missing there
+        raise TokenizerError(
+            f"tokenizer {name}: no such file or folder; to look for it on the hub takes "
+            "transformers: pip install transformers, or name a tokenizer.json"
+        ) from error
+    try:
+        return AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
+    except Exception as error:  # it raises errors of many kinds for a wrong name or file
+        tried = f", and transformers cannot load it: {type(error).__name__}: {error}"
+        meant = _name_tokenizers_in(path)
+        raise TokenizerError(
+            f"tokenizer {name}: no tokenizer.json(.gz), no folder with one"
+            f"{f'; {meant}' if meant else tried}"
+        ) from error
+
+
 def definition(tokenizer: Any, name: str) -> str:
     """The tokenizer.json of a tokenizer."""
     try:
@@ -92,7 +123,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def name_tokenizers_in(folder: Path) -> str:
+def _name_tokenizers_in(folder: Path) -> str:
     """Words that name what may be meant in a folder without a tokenizer.json, or none."""
     found = [path.name for path in sorted(folder.glob("*.json.gz"))]
     found += [f"{path.parent.name}/" for path in sorted(folder.glob("*/tokenizer.json"))]
@@ -104,9 +135,8 @@ def _read(path: Path) -> str:
     if path.is_dir():
         folder, path = path, path / "tokenizer.json"
         if not path.is_file():
-            raise TokenizerError(
-                f"{folder}: no tokenizer.json in this folder; {name_tokenizers_in(folder) or _SLOW}"
-            )
+            remedy = _name_tokenizers_in(folder) or _SLOW
+            raise TokenizerError(f"{folder}: no tokenizer.json in this folder; {remedy}")
     if not path.is_file():
         raise TokenizerError(
             f"{path}: no such file; expected a tokenizer.json, a tokenizer.json.gz or a folder "
