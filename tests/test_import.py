@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+from conftest import TEXTS, write_corpus
+
 HEAVY = ("torch", "transformers", "tokenizers", "accelerate", "pyarrow", "jsonargparse", "tqdm")
 
 
@@ -29,6 +33,46 @@ def test_aligning_needs_numpy_alone():
         "vocagno.groups([[0, 2]], [[0, 1], [1, 2]])"
     )
     assert not modules_after(statement) & set(HEAVY)
+
+
+WITHOUT_TRAINING = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "accelerate", "datasets"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from vocagno.cli import main
+sys.exit(main())
+"""
+
+
+def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model):
+    """What `vocagno[data]` promises."""
+    pytest.importorskip("torch")
+    from vocagno.cli import main
+
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert main(["score", str(corpus), "--out", str(tmp_path / "scores"), *teacher]) == 0
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_TRAINING, *map(str, arguments)],
+            capture_output=True, text=True, cwd=tmp_path, check=False,
+        )  # fmt: skip
+
+    student = ["--tokenizer", tokenizer_files / "student.json", "--eos", "</s>", "--out", "rows"]
+    for command in (
+        ["prepare", corpus, *student], ["scores", "info", "scores"], ["scores", "verify", "scores"],
+        ["scores", "export", "scores", "--out", "parquet"],
+        ["scores", "import", "parquet", "--out", "again"],
+    ):  # fmt: skip
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    refused = run("score", corpus, *teacher)
+    assert refused.returncode == 2
+    assert "pip install 'vocagno[train]'" in refused.stderr
 
 
 def test_version_is_that_of_the_package():

@@ -88,6 +88,8 @@ def _extra(module: str) -> str:
     """The extra that brings a module."""
     if module in ("jsonargparse", "rich", "filelock", "tokenizers", "yaml"):
         return "cli"
+    if module in ("pyarrow", "tqdm"):
+        return "data"
     if module in ("lm_eval", "math_verify", "sympy", "word2number"):
         return "eval"
     return "viz" if module == "matplotlib" else "train"
