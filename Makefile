@@ -78,11 +78,12 @@ smoke: wheel ## the wheel in an empty environment of every Python there is; the 
 	$(BIN)/python tests/smoke.py dist/*.whl
 	$(BIN)/python tests/smoke.py dist/*.tar.gz
 
-vendored: $(VENV)/.packages ## dist/: the sources with every crate in them, which build without a network
+vendored: $(VENV)/.packages ## dist/: the sources with every crate in them; built from these alone, in an empty environment
 	test ! -e vendor -a ! -e .cargo
 	mkdir -p .cargo
 	cargo vendor --locked vendor > .cargo/config.toml && $(BIN)/maturin sdist --out dist; \
 	  code=$$?; rm -rf vendor .cargo; exit $$code
+	CARGO_NET_OFFLINE=true CARGO_HOME=$(CURDIR)/target/no-crates $(BIN)/python tests/smoke.py dist/*.tar.gz
 
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
