@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,15 +85,32 @@ def test_a_process_that_dies_is_replaced():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
-def test_a_process_that_is_killed_idle_changes_no_verdict():
-    """The one that compares, as a machine out of memory does."""
-    with Judge() as judge:
-        for _ in range(3):
+@pytest.mark.parametrize("takes", [0, 1, 20, -1])
+def test_a_process_that_is_killed_idle_changes_no_verdict(takes, monkeypatch):
+    """The one that compares, as a machine out of memory does. It may take some bytes of the next
+    request with it, or all (-1): woken by what it reads before the signal reaches it."""
+    requests = Judge._requests
+
+    def shortened(judge):
+        """What the fork took is never written."""
+        pipe = requests(judge)
+        if judge not in killed:
+            return pipe
+        killed.remove(judge)
+        return SimpleNamespace(
+            write=lambda line: pipe.write(line[takes:] if takes >= 0 else ""), flush=pipe.flush
+        )
+
+    killed = []
+    monkeypatch.setattr(Judge, "_requests", shortened)
+    with Judge(seconds=1.0) as judge:
+        for _ in range(2):
             assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
             assert judge._process is not None
             pid = judge._process.pid
             (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             os.kill(int(child), signal.SIGKILL)
+            killed.append(judge)
             for answer in ("7", "8", "14/2", "9", "7"):
                 verdict = judge.verdict(GSM8K, item(GSM8K, "7"), f"The answer is {answer}.")
                 assert verdict.harness_match is (answer in ("7", "14/2"))

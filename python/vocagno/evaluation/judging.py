@@ -87,6 +87,16 @@ class Judge:
 
     def _ask(self, request: dict[str, object]) -> Any:
         """What is found, or None if the process fails, ends or takes too long over it."""
+        is_begun = self._begin(request) or self._begin(request)
+        reply = self._reply(self._limits[0] * _PATIENCE) if is_begun else None
+        if reply is None:
+            self.close()
+            return None
+        return reply.get("found")
+
+    def _begin(self, request: dict[str, object]) -> bool:
+        """Whether the process has taken the request up; else it is ended, and a new one may be
+        asked: one that is killed while it waits can take a request, or half of one, with it."""
         requests = self._requests()
         self._asked += 1
         try:
@@ -95,23 +105,11 @@ class Judge:
         except BrokenPipeError:
             reply = None
         else:
-            reply = self._reply_to(self._asked)
-        if reply is None:
-            self.close()
-            return None
-        return reply.get("found")
-
-    def _reply_to(self, number: int) -> dict[str, Any] | None:
-        """What becomes of a request, or None if the process ends or says nothing for too long."""
-        is_begun = False
-        while (reply := self._reply(self._limits[0] * _PATIENCE)) is not None:
-            if reply.get("number") == number:
-                if "begun" not in reply:
-                    break
-                is_begun = True
-            elif is_begun:  # a death before is not over this request
-                break
-        return reply
+            reply = self._reply(self._limits[0] * _PATIENCE)
+        if reply == {"number": self._asked, "begun": True}:
+            return True
+        self.close()
+        return False
 
     def _reply(self, seconds: float) -> dict[str, Any] | None:
         """The next line of the process, or None if it ends or says nothing for so long."""
