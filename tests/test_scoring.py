@@ -325,6 +325,8 @@ def test_min_context_by_hand(teacher_model):
                 yield number, np.zeros(len(reading.ids) - reading.asked_from, np.float32)
 
     class Spans:
+        vocabulary_size = 15
+
         def encode(self, texts):
             ids = np.arange(1, 15, dtype=np.int32)
             spans = np.stack([ids - 1, ids], 1)

@@ -152,7 +152,8 @@ def test_a_spike_is_logged_with_its_documents(tmp_path, config, monkeypatch, cap
     for row in spike["rows"]:
         assert row["documents"] == store[row["row"]].documents.tolist()
     printed = capsys.readouterr().err
-    assert f"step 14: a loss of {spike['loss']:.3f}; row {spike['rows'][0]['row']} " in printed
+    assert f"step 14: a loss of {spike['loss']:.3f}, over 1.2 times the loss before" in printed
+    assert f"the run goes on; row {spike['rows'][0]['row']} " in printed
     json.dumps(spike)
 
 

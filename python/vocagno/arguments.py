@@ -38,8 +38,9 @@ def new_parser(**words: Any) -> Any:
     It takes no option by a part of its name: `--teacher.mode`, where there is none, would be
     `--teacher.model`.
     """
-    from jsonargparse import ArgumentParser
+    from jsonargparse import ArgumentParser, set_parsing_settings
 
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # what --help says of fields
     return ArgumentParser(exit_on_error=False, allow_abbrev=False, **words)
 
 

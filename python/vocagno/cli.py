@@ -63,8 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 0, 75 if it was told to stop and can go on, 2 for an error of the user's."""
     if getattr(sys.stdout, "errors", None) == "strict":  # escapes what it lacks, as stderr does
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        if arguments == ["--version"]:  # needs no extra
+            from vocagno import __version__
+
+            print(f"vocagno {__version__}")
+            return 0
+        return _run(arguments)
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         if name == "vocagno":

@@ -67,8 +67,9 @@ class TeacherConfig:
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
     """Longest run of tokens given to the teacher at once."""
-    min_context: int = 512
-    """In documents longer than that, tokens that every scored token has before it at least."""
+    min_context: int = 0
+    """In documents longer than `context`, tokens that every scored token has before it at least; 0
+    stands for a quarter of `context`."""
     batch_tokens: int = 8192
     """Tokens of one forward pass, padding included."""
     batching: Batching = "auto"
@@ -87,6 +88,8 @@ class TeacherConfig:
 
     def __post_init__(self) -> None:
         require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
+        if self.min_context == 0:
+            object.__setattr__(self, "min_context", max(1, self.context // 4))
         require(
             0 < self.min_context < self.context,
             f"teacher.min_context must be in [1, {self.context}), got {self.min_context}",

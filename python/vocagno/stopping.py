@@ -29,18 +29,26 @@ def terminable() -> Iterator[None]:
 
 
 class StopRequest:
-    """Turns SIGTERM into a flag that the loop reads between steps, while the block lasts."""
+    """Turns SIGTERM, and the first Ctrl-C, into a flag that the loop reads between steps, while the
+    block lasts."""
 
     def __init__(self) -> None:
         self.received: bool = False
 
     def __enter__(self) -> "StopRequest":
-        self._before = signal.signal(signal.SIGTERM, self._receive)
+        signals = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._receive) for number in signals}
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _receive(self, number: int, frame: Any) -> None:
+        is_typed = number == signal.SIGINT
+        if is_typed and self.received:
+            raise KeyboardInterrupt
         self.received = True
-        print("SIGTERM: saving after this step", file=sys.stderr, flush=True)
+        more = " (once more: not even that)" if is_typed else ""
+        name = signal.Signals(number).name
+        print(f"{name}: saving after this step{more}", file=sys.stderr, flush=True)

@@ -39,22 +39,31 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
 def weights_identity(config: TeacherConfig, cache: Path) -> str:
     """Names a teacher's weights: a hub commit, or a hash of its files (kept by size and time)."""
     name = cast("str", config.model)
-    path = Path(name)
-    if not path.exists():
+    files = _weights_in_folder(config)
+    if files is None:
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash
 
         file = config.gguf_file or "config.json"
-        commit = extract_commit_hash(cached_file(name, file), None)
+        with naming(f"teacher.model: no folder {name}, nor is it found on the hub"):
+            commit = extract_commit_hash(cached_file(name, file), None)
         return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
+    hashes = [_kept_digest(file.absolute(), cache) for file in files]
+    return digest(*(str(file.relative_to(name)) for file in files), *hashes)
+
+
+def _weights_in_folder(config: TeacherConfig) -> list[Path] | None:
+    """The files of a teacher that is a folder, else None. Raises: ConfigError for one without."""
+    path = Path(cast("str", config.model))
+    if not path.exists():
+        return None
     wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
     files = [path / file for file in wanted]
     if missing := [file for file in files if not file.is_file()]:
         raise ConfigError(f"teacher.model: {missing[0]} does not exist")
     if not files:
         raise ConfigError(f"teacher.model: no weights in {path}")
-    hashes = [_kept_digest(file.absolute(), cache) for file in files]
-    return digest(*wanted, *hashes)
+    return files
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -106,7 +115,9 @@ def check_context(
     from transformers import AutoConfig
 
     options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
-    with naming("teacher.model"):
+    unknown = _weights_in_folder(config) is None
+    nowhere = f": no folder {config.model}, nor is it found on the hub" if unknown else ""
+    with naming(f"teacher.model{nowhere}"):
         settings = AutoConfig.from_pretrained(config.model, **options)
     check_positions(settings, length or config.context, option, "teacher")
 
@@ -200,7 +211,8 @@ def check_positions(settings: Any, length: int, option: str, role: str) -> None:
     limit = getattr(settings.get_text_config(), "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ConfigError(
-            f"{option}: {length} tokens, but the {role} reads at most {limit}; use fewer"
+            f"{option}: {length} tokens, but the {role} reads at most {limit}; set {option} to "
+            "that, or to less"
         )
 
 

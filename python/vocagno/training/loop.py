@@ -1,5 +1,6 @@
 """The training loop on Accelerate: one loop for every method."""
 
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -116,6 +117,8 @@ class Training:
         first_step = agreed(self.checkpoints.latest())
         if first_step:
             self.checkpoints.load(first_step)
+            if main:
+                print(f"going on from step {first_step:,}", file=sys.stderr)
         self.log: MetricsLog | None = (
             MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
         )
@@ -220,7 +223,11 @@ class Training:
         if self.log:
             for spike in spikes:
                 rows = described(spike["rows"])
-                progress.say(f"step {spike['step']}: a loss of {spike['loss']:.3f}; {rows}")
+                ratio = f"over {self.config.train.spike_ratio:g} times the loss before"
+                progress.say(
+                    f"step {spike['step']}: a loss of {spike['loss']:.3f}, {ratio} "
+                    f"(train.spike_ratio); the run goes on; {rows}"
+                )
             if (unusual := unusual_selection(entry, self.config.guidance)) and not self.warned:
                 progress.say(unusual)
                 self.warned = True

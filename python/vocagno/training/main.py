@@ -57,11 +57,16 @@ def main(arguments: Sequence[str] | None = None, default_config: Path | None = N
         if default_config is not None:
             from vocagno.quickstart.assets import make_assets
 
+            what = f"no --config: the quickstart's guided student ({default_config})"
+            print(what, file=sys.stderr)
             make_assets(default_config.parent)
         return UNFINISHED if not train(config, resolved) else 0
     except Terminated:  # before the first step
         print("SIGTERM: stopped; run again to go on", file=sys.stderr)
         return UNFINISHED
+    except KeyboardInterrupt:
+        print("interrupted; what was saved stays, run again to go on", file=sys.stderr)
+        return 130
     except (InputError, SpanError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -124,7 +129,7 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
         )
     if is_complete:
         if main_process:
-            print(f"complete: {final_folder(config)}", file=sys.stderr)
+            print(f"already complete: {final_folder(config)}", file=sys.stderr)
         return True
     with terminable():
         tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
@@ -151,7 +156,7 @@ def check_same_run(config: Config) -> bool:
     Raises: ConfigError if that has another configuration.
     """
     kept = config.output / _KEPT
-    if not kept.is_file():
+    if not kept.is_file() or not _is_begun(config.output):
         return False
     now, (before, _) = config.as_options(), parse(["--config", str(kept)])
     for name, value in before.as_options().items():
@@ -161,6 +166,11 @@ def check_same_run(config: Config) -> bool:
                 "choose another `output`, or delete that one"
             )
     return True
+
+
+def _is_begun(output: Path) -> bool:
+    """Whether a run has come as far as its first step, and not failed before."""
+    return any((output / name).exists() for name in ("metrics.jsonl", "checkpoints", "final"))
 
 
 def _same_run(config: Config, resolved: str, *, write: bool) -> None:
@@ -193,7 +203,7 @@ def _same_materials(
         now["ranking"] = {"rows_of_a_micro-step": micro_step}
     if materials.live is not None:
         now["live teacher"] = materials.live.made_from
-    if path.is_file():
+    if path.is_file() and _is_begun(config.output):
         before = json.loads(path.read_bytes())
         changed = [
             f"{key.replace('_', ' ')} of the {name}"

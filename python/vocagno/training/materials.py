@@ -67,6 +67,8 @@ def gather_materials(
     data, guidance = config.data, config.guidance
     _check_teacher(config, tokenizer)  # before rows and scores are made
     corpus = scanned(data.train, data.cache, show_progress=show_progress)
+    if corpus.text_bytes == 0:
+        raise ConfigError(f"data.train: every document of {data.train} is empty")
     rows, _ = prepared_rows(
         corpus, tokenizer, data.seq_len, data.cache, show_progress=show_progress
     )
@@ -105,11 +107,12 @@ def _check_teacher(config: Config, tokenizer: StudentTokenizer) -> None:
     teacher, guidance = config.teacher, config.guidance
     if guidance.needs_same_vocabulary and teacher.names_tokenizer:
         check_same_vocabulary(tokenizer.spans, teacher_spans(teacher), guidance.method)
-    if guidance.needs_teacher and teacher.mode == "live":
-        if guidance.needs_same_vocabulary:  # it reads whole rows
-            check_context(teacher, config.data.seq_len, "data.seq_len")
-        else:
-            check_context(teacher)
+    if not guidance.needs_teacher or teacher.model is None or teacher.scores is not None:
+        return
+    if teacher.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
+        check_context(teacher, config.data.seq_len, "data.seq_len")
+    else:
+        check_context(teacher)
 
 
 def _live(
@@ -154,7 +157,9 @@ def cached_scores(
     if config.model is None:
         raise ConfigError("teacher.model: needed to score a corpus")
     weights = weights_identity(config, cache)
+    check_context(config)  # before the folder is claimed
     spans = teacher_spans(config)
+    text_reader(config, spans)
     made_from = scores_made_from(config, spans, weights, device)
     folder = folder or cache / "scores" / store_key(corpus, made_from)
     with Together() if config.tensor_parallel else nullcontext() as together:

@@ -1,6 +1,7 @@
 """The README of a trained model: what made it, so that it can be made again."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -32,8 +33,10 @@ def model_card(config: Config) -> str:
     student, teacher = config.student.model, config.teacher.model
     guided = config.guidance.method != "cpt"
     metadata: dict[str, Any] = {"library_name": "transformers", "tags": ["vocagno"]}
-    metadata["tags"] += [config.guidance.method] if guided else []
-    metadata |= {"base_model": student} if student is not None else {}
+    if guided and config.guidance.method != "vocagno":
+        metadata["tags"].append(config.guidance.method)
+    if student is not None and not Path(student).exists():  # a hub takes names of its models alone
+        metadata["base_model"] = student
     facts = {
         "method": f"`{config.guidance.method}`",
         "student": "new" if student is None else f"`{student}`",

@@ -3,6 +3,8 @@
 M: teacher tokens of a document.
 """
 
+import math
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,7 @@ class Teacher:
     def __init__(self, scorer: Scorer, reader: TextReader) -> None:
         self.scorer = scorer
         self.reader = reader
+        self._is_doubted = False
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
@@ -45,16 +48,29 @@ class Teacher:
         """Losses and spans of each text, read on its own; `advance` is told how far it is."""
         read = self.reader.read(texts)
         tokens = read.tokens
-        nll = np.full(len(tokens.ids), np.nan, np.float32)
+        nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
         scored = 0
         for number, losses in self.scorer.read(read.readings):
             nll[read.rows[number]] = losses
             scored += len(losses)
             advance(scored / len(tokens.ids), scored)
+        self._doubt(nll[np.isfinite(nll)])
         return [
             _scored(tokens.spans[place], nll[place], read.is_asked[place])
             for place in map(tokens.text, range(len(tokens)))
         ]
+
+    def _doubt(self, nll: NDArray[np.float32]) -> None:
+        """Says once that the losses are worse than those of guessing, as those of ids of another
+        tokenizer are."""
+        guessing = math.log(max(2, self.reader.spans.vocabulary_size))
+        if not self._is_doubted and len(nll) and nll.mean() > guessing + 1:
+            self._is_doubted = True
+            print(
+                f"warning: the teacher loses {nll.mean():.1f} nats a token here, and guessing "
+                f"would lose {guessing:.1f}: is this its tokenizer, and text that it may know?",
+                file=sys.stderr,
+            )
 
 
 def load_scorer(

@@ -1,0 +1,176 @@
+"""What goes wrong with a first run, and what is left of it: nothing that hinders the second."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import TEXTS, write_corpus
+from runs import TRAIN, environment, train_here, write_config
+
+pytest.importorskip("torch")
+
+import numpy as np
+
+from vocagno import TokenSpans
+from vocagno.cli import main
+from vocagno.config import TeacherConfig
+from vocagno.training.main import main as train
+from vocagno.training.reading import TextReader
+from vocagno.training.scoring import Teacher
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, teacher_model):
+    """Writes the configuration of a run of some steps."""
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+
+    def write(**sections):
+        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"data": {"seq_len": 4096}}, "data.seq_len: 4096 tokens, but the student reads at most"),
+        ({"data": {"train": "nix.jsonl"}}, "nix.jsonl: no such file"),
+        ({"teacher": {"context": 4096}}, "teacher.context: 4096 tokens, but the teacher reads at"),
+        ({"optimizer": {"lr": 1e-5}}, "optimizer.min_lr"),
+    ],
+)
+def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, mistake, words, capsys):
+    assert train_here(config(**mistake)) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "rows").exists()  # seen before anything is made
+    assert train_here(config(train={"steps": 2})) == 0
+    other = config(train={"steps": 2}, optimizer={"lr": 2e-3})
+    assert train_here(other) == 2  # but a run that did is not overwritten
+    assert "optimizer.lr is 0.002, but " in capsys.readouterr().err
+
+
+def test_scores_that_did_not_begin_claim_nothing(config, tmp_path, teacher_model, capsys):
+    config()
+    command = [
+        "score", str(tmp_path / "c.jsonl"), "--teacher.model", str(teacher_model),
+        "--out", str(tmp_path / "scores"), "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    assert main([*command, "--teacher.context", "4096"]) == 2
+    assert "set teacher.context to that, or to less" in capsys.readouterr().err
+    assert not (tmp_path / "scores").exists()
+    assert main([*command, "--teacher.context", "64"]) == 0
+
+
+def test_min_context_follows_from_the_context():
+    contexts = {2048: 512, 64: 16, 2: 1}
+    for context, expected in contexts.items():
+        assert TeacherConfig(model="x", context=context).min_context == expected
+    assert TeacherConfig(model="x", context=64, min_context=5).min_context == 5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
+    path = config(train={"steps": 2000, "log_every": 1, "checkpoint_every": 2000})
+    command = [sys.executable, str(TRAIN), "--config", str(path)]
+    process = subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    log = tmp_path / "run" / "metrics.jsonl"
+    while not log.is_file() or log.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.0005)  # a step takes longer
+    _, printed = process.communicate(timeout=120)
+    assert "Traceback" not in printed
+    if times == 2 and process.returncode == 130:  # else the step was over before the second
+        assert printed.endswith("interrupted; what was saved stays, run again to go on\n")
+        return
+    assert process.returncode == 75
+    assert "SIGINT: saving after this step" in printed
+    assert printed.endswith("saved; run again to go on\n")
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    again = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    assert again.stderr is not None
+    line = next(line for line in again.stderr if line.startswith("going on"))
+    again.kill()
+    again.communicate()
+    assert line == f"going on from step {int(saved.name.removeprefix('step_')):,}\n"
+
+
+class Guess:
+    """A scorer that loses so much on every token."""
+
+    def __init__(self, nats):
+        self.nats = nats
+
+    def read(self, readings):
+        for number, reading in enumerate(readings):
+            losses = np.full(len(reading.ids) - reading.asked_from, self.nats, np.float32)
+            yield number, losses
+
+
+@pytest.mark.parametrize(("more", "is_doubted"), [(0.5, False), (1.5, True)])
+def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, more, is_doubted, capsys):
+    spans = TokenSpans(tokenizers["byte-level"])
+    nats = float(np.log(spans.vocabulary_size)) + more
+    teacher = Teacher(Guess(nats), TextReader(spans, (), context=64, min_context=8))
+    teacher.score(TEXTS)
+    teacher.score(TEXTS)
+    printed = capsys.readouterr().err
+    assert printed.count(f"warning: the teacher loses {nats:.1f} nats a token") == is_doubted
+
+
+def test_a_corpus_of_empty_documents(config, tmp_path, capsys):
+    path = config()
+    (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
+    assert train_here(path) == 2
+    assert f"data.train: every document of {tmp_path / 'c.jsonl'} is empty" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_mistyped_model_is_named(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    command = ["score", str(tmp_path / "c.jsonl"), "--cache", str(tmp_path / "cache")]
+    config()
+    for name in ("runs/nope", "../runs/teacher/nope"):
+        assert main([*command, "--teacher.model", name]) == 2
+        error = capsys.readouterr().err
+        assert f"error: teacher.model: no folder {name}, nor is it found on the hub: " in error
+
+
+def test_without_a_configuration_it_says_what_runs(monkeypatch, capsys, tmp_path):
+    from vocagno.errors import InputError
+    from vocagno.quickstart import assets
+
+    def refuse(configs):
+        raise InputError("seen")
+
+    monkeypatch.setattr(assets, "make_assets", refuse)
+    quickstart = TRAIN.parent / "configs" / "quickstart-guided.yaml"
+    assert train(["--output", str(tmp_path)], default_config=quickstart) == 2
+    printed = capsys.readouterr().err
+    assert printed == f"no --config: the quickstart's guided student ({quickstart})\nerror: seen\n"
+
+
+@pytest.mark.parametrize("command", [["score", "--help"], ["guidance", "--help"]])
+def test_help_says_what_options_mean(command, capsys):
+    with pytest.raises(SystemExit):
+        main(command)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Longest run of tokens given to the teacher at once." in printed
+
+
+def test_the_version_needs_no_extra():
+    absent = "import sys; sys.modules['jsonargparse'] = None; from vocagno.cli import main; "
+    found = subprocess.run(
+        [sys.executable, "-c", absent + "sys.exit(main(['--version']))"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert found.startswith("vocagno ")
