@@ -20,7 +20,7 @@ $(VENV)/.packages: pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.packages $(RUST)
-	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --extras eval,viz,dev
+	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --skip-install
 	touch $@
 
 quickstart: $(VENV)/.built ## a student guided by a teacher with another vocabulary, in minutes

@@ -6,7 +6,10 @@ Without `--config` this runs the quickstart's guided configuration, and makes wh
 import sys
 from pathlib import Path
 
-from vocagno.training.main import main
+try:
+    from vocagno.training.main import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: needs {error.name}: pip install '.[train]'")
 
 if __name__ == "__main__":
     quickstart = Path(__file__).parent / "configs" / "quickstart-guided.yaml"

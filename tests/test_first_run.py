@@ -167,6 +167,16 @@ def test_help_says_what_options_mean(command, capsys):
     assert "Longest run of tokens given to the teacher at once." in printed
 
 
+def test_training_without_its_extra_names_it():
+    code = "import sys, runpy; sys.modules['accelerate'] = None; runpy.run_path('train.py')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=TRAIN.parent, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("error: needs accelerate")
+    assert run.stderr.endswith(": pip install '.[train]'\n")
+
+
 def test_the_version_needs_no_extra():
     absent = "import sys; sys.modules['jsonargparse'] = None; from vocagno.cli import main; "
     found = subprocess.run(

@@ -129,6 +129,8 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
     parquet, again = tmp_path / "parquet", tmp_path / "again"
     exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
     assert exported["files"] == 3
+    assert main(["scores", "info", str(parquet)]) == 2
+    assert "Parquet; `vocagno scores import` makes a store of it" in capsys.readouterr().err
     imported = result(capsys, "scores", "import", parquet, "--out", again)
     assert contents(again) == contents(store)
     assert imported["tokens"] == exported["tokens"] == ScoreStore(store).num_tokens
