@@ -9,7 +9,7 @@ from vocagno.errors import InputError
 if TYPE_CHECKING:
     from vocagno.token_spans import TokenSpans
 
-CORPUS = "JSON Lines with a `text` (.gz too), or a folder"
+CORPUS = "JSON Lines, Parquet or text files, a folder of these, or datasets:NAME"
 TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
 
 

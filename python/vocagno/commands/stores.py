@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vocagno.commands.corpora import CORPUS
 from vocagno.errors import InputError
 
 
@@ -37,10 +38,7 @@ def _add_corpus(parser: Any) -> None:
     from vocagno.config import DataConfig
 
     cache = DataConfig.__dataclass_fields__["cache"].default
-    parser.add_argument(
-        "corpus", type=str,
-        help="JSON Lines, Parquet or text files, a folder of these, or datasets:NAME",
-    )  # fmt: skip
+    parser.add_argument("corpus", type=str, help=CORPUS)
     parser.add_argument("--config", action="config", help="YAML file with these options")
     parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
 
