@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import TEXTS, write_corpus
+from conftest import TEXTS, tiny_llama, write_corpus
 from runs import TRAIN, environment, train_here, write_config
 
 pytest.importorskip("torch")
@@ -124,6 +124,27 @@ def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, more, is_doub
     teacher.score(TEXTS)
     printed = capsys.readouterr().err
     assert printed.count(f"warning: the teacher loses {nats:.1f} nats a token") == is_doubted
+
+
+@pytest.mark.parametrize("role", ["student", "teacher"])
+def test_a_tokenizer_that_is_not_the_model_s(
+    config, role, teacher_model, tokenizer_files, tokenizers, tmp_path, capsys
+):
+    """Its ids have embeddings, so nothing else would stop the run."""
+    other = str(tokenizer_files / ("student.json" if role == "teacher" else "teacher.json"))
+    model = tmp_path / "model"
+    family = "byte-level" if role == "teacher" else "llama"
+    tiny_llama(2000).save_pretrained(model)
+    tokenizers[family].save(str(model / "tokenizer.json"))
+    options = {"model": str(model), "tokenizer": other}
+    if role == "student":
+        options |= {"architecture": None, "eos": "<|endoftext|>"}
+    assert train_here(config(**{role: options})) == 2
+    error = capsys.readouterr().err
+    assert f"error: {role}.tokenizer: " in error
+    assert f"it is not the tokenizer of {role}.model; leave it out" in error
+    mended = {**options, "tokenizer": None} | ({"eos": "</s>"} if role == "student" else {})
+    assert train_here(config(**{role: mended})) == 0
 
 
 def test_a_corpus_of_empty_documents(config, tmp_path, capsys):

@@ -481,7 +481,8 @@ def test_scores_of_another_text_or_tokenizer_are_refused(
     assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
     use = ["--teacher.scores", str(store)]
     assert train(config(train={"steps": 2}, output=str(tmp_path / "ok")), *use) == 0
-    other_tokenizer = ["--teacher.tokenizer", str(tokenizer_files / "student.json")]
+    student = str(tokenizer_files / "student.json")
+    other_tokenizer = ["--teacher.tokenizer", student, "--teacher.model", "null"]
     error = refused(config(output=str(tmp_path / "t")), capsys, *use, *other_tokenizer)
     assert "made with another tokenizer" in error
 

@@ -14,6 +14,7 @@ from vocagno.rows import Row, cut_rows, join_documents
 from vocagno.scores import DocumentScores
 from vocagno.training.data import Collator
 from vocagno.training.loading import (
+    check_own_tokenizer,
     check_positions,
     load_student,
     local_device,
@@ -57,6 +58,7 @@ def guide_text(
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
     spans = teacher_spans(teacher)
     length = len(_row(text, tokenizer).ids) - 1
+    check_own_tokenizer(tokenizer.spans, student.model, "student")
     settings = student_settings(student, tokenizer.spans.vocabulary_size, seq_len=1)
     check_positions(settings, length, "text", "student")
     reader = load_teacher_of(teacher, spans, device)

@@ -21,9 +21,28 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 def teacher_spans(config: TeacherConfig) -> TokenSpans:
     """The teacher's tokenizer: its own file, or the one of its model."""
     if config.tokenizer is not None:
-        return TokenSpans.from_pretrained(config.tokenizer)
+        spans = TokenSpans.from_pretrained(config.tokenizer)
+        check_own_tokenizer(spans, config.model, "teacher")
+        return spans
     assert config.model is not None
     return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
+
+
+def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None:
+    """Refuses a tokenizer whose ids mean other tokens than those of the one in the model's folder.
+
+    A tenth may differ: reserved tokens are renamed, and others added.
+    """
+    own = Path(model or "") / "tokenizer.json"
+    if model is None or not own.is_file():
+        return
+    ours, known = spans.vocabulary(), TokenSpans(own).vocabulary()
+    others = sum(known.get(token) != index for token, index in ours.items())
+    if others > len(ours) / 10:
+        raise ConfigError(
+            f"{role}.tokenizer: {others:,} of the {len(ours):,} tokens of {spans.name} have "
+            f"another id, or none, in {own}: it is not the tokenizer of {role}.model; leave it out"
+        )
 
 
 def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:

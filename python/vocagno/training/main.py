@@ -113,7 +113,7 @@ def _alone(output: Path) -> Iterator[None]:
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
     from vocagno.training.checkpoint import latest_step
-    from vocagno.training.loading import student_settings
+    from vocagno.training.loading import check_own_tokenizer, student_settings
     from vocagno.training.loop import Training, final_folder
     from vocagno.training.materials import gather_materials
     from vocagno.training.student_tokenizer import student_tokenizer
@@ -136,6 +136,7 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
         settings = student_settings(  # before hours of scoring
             config.student, tokenizer.spans.vocabulary_size, config.data.seq_len
         )
+        check_own_tokenizer(tokenizer.spans, config.student.model, "student")
         materials = gather_materials(
             config, tokenizer, accelerator.device, show_progress=main_process
         )
