@@ -40,7 +40,7 @@ def config(tmp_path, corpus, tokenizer_files, teacher_model):
     return build
 
 
-def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus):
+def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, capsys):
     path = config(data={"validation": str(corpus)}, train={"eval_every": 3})
     assert train(path) == 0
     training, validation = metrics(tmp_path / "run")
@@ -55,6 +55,8 @@ def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus):
         assert 0 < entry["data_share"] < 1
     assert training[-1]["loss"] < training[0]["loss"]
     assert validation[-1]["validation_loss"] < validation[0]["validation_loss"]
+    said = f"step 6: held-out loss {validation[-1]['validation_loss']:.4f}\n"
+    assert said in capsys.readouterr().err
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -140,7 +140,7 @@ class Training:
                     window = None
                 aside = time.monotonic()
                 if done % config.train.eval_every == 0 or done == total:
-                    self._validate(done)
+                    self._validate(done, progress)
                 if config.train.sample_every and done % config.train.sample_every == 0:
                     self._draw(done)
                 if saving:
@@ -234,13 +234,15 @@ class Training:
         progress.at(done, progress_note(entry))
         check_window(entry, self.config.guidance)
 
-    def _validate(self, done: int) -> None:
-        """Logs the mean loss over the held-out text."""
+    def _validate(self, done: int, progress: Progress) -> None:
+        """Logs the mean loss over the held-out text, and says it."""
         held_out = self.materials.validation
         if held_out is None:
             return
         found = validate(self.student, held_out, self.config, self.accelerator, self.host_sum)
         self._write({"step": done, **found})
+        if self.log:
+            progress.say(f"step {done:,}: held-out loss {found['validation_loss']:.4f}")
 
     def _ask(self, done: int) -> None:
         """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""
