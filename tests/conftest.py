@@ -193,6 +193,23 @@ def same_vocabulary_model(tokenizers, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def corpus(tmp_path):
+    """A small corpus as JSON Lines."""
+    return write_corpus(tmp_path / "c.jsonl", TEXTS)
+
+
+@pytest.fixture
+def config(tmp_path, corpus, tokenizer_files, teacher_model):
+    """Writes the configuration of a small guided run; sections override single options."""
+    from runs import write_config
+
+    def write(**sections):
+        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
+
+    return write
+
+
 def tiny_llama(vocab_size, seed=0, **options):
     """A Llama of some thousand weights."""
     import torch

@@ -14,11 +14,6 @@ pytest.importorskip("torch")
 from vocagno.cli import main
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    return write_corpus(tmp_path / "c.jsonl", TEXTS)
-
-
 def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, capsys):
     cache = ["--cache", str(tmp_path / "cache"), "--json"]
     assert main(["score", str(corpus), "--teacher.model", str(teacher_model), *cache]) == 0

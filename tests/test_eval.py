@@ -179,6 +179,12 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
     assert "idx 0 was asked with gold '2', which is '3' now" in message
 
 
+def test_a_mistyped_model_is_named(tmp_path, data, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["eval", "nope", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
+    assert "error: model: no folder nope, nor is it found on the hub: " in capsys.readouterr().err
+
+
 def test_regrading(tmp_path, data, capsys):
     benchmark = BENCHMARKS["asdiv"]
     items = read_items(benchmark, data)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from conftest import TEXTS, tiny_llama, write_corpus
-from runs import TRAIN, environment, train_here, write_config
+from conftest import TEXTS, tiny_llama
+from runs import TRAIN, environment, train_here
 
 pytest.importorskip("torch")
 
@@ -20,17 +20,6 @@ from vocagno.config import TeacherConfig
 from vocagno.training.main import main as train
 from vocagno.training.reading import TextReader
 from vocagno.training.scoring import Teacher
-
-
-@pytest.fixture
-def config(tmp_path, tokenizer_files, teacher_model):
-    """Writes the configuration of a run of some steps."""
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-
-    def write(**sections):
-        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -52,10 +41,9 @@ def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, mistake, word
     assert "optimizer.lr is 0.002, but " in capsys.readouterr().err
 
 
-def test_scores_that_did_not_begin_claim_nothing(config, tmp_path, teacher_model, capsys):
-    config()
+def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, capsys):
     command = [
-        "score", str(tmp_path / "c.jsonl"), "--teacher.model", str(teacher_model),
+        "score", str(corpus), "--teacher.model", str(teacher_model),
         "--out", str(tmp_path / "scores"), "--cache", str(tmp_path / "cache"),
     ]  # fmt: skip
     assert main([*command, "--teacher.context", "4096"]) == 2
@@ -147,19 +135,15 @@ def test_a_tokenizer_that_is_not_the_model_s(
     assert train_here(config(**{role: mended})) == 0
 
 
-def test_a_corpus_of_empty_documents(config, tmp_path, capsys):
-    path = config()
-    (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
-    assert train_here(path) == 2
-    assert f"data.train: every document of {tmp_path / 'c.jsonl'} is empty" in (
-        capsys.readouterr().err
-    )
+def test_a_corpus_of_empty_documents(config, corpus, capsys):
+    corpus.write_text('{"text": ""}\n')
+    assert train_here(config()) == 2
+    assert f"data.train: every document of {corpus} is empty" in capsys.readouterr().err
 
 
-def test_a_mistyped_model_is_named(config, tmp_path, capsys, monkeypatch):
+def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    command = ["score", str(tmp_path / "c.jsonl"), "--cache", str(tmp_path / "cache")]
-    config()
+    command = ["score", str(corpus), "--cache", str(tmp_path / "cache")]
     for name in ("runs/nope", "../runs/teacher/nope"):
         assert main([*command, "--teacher.model", name]) == 2
         error = capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import HARD_TEXTS, TEXTS, tiny_llama, write_corpus
-from runs import metrics, train_here, write_config
+from runs import metrics, train_here
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli import main as command_line
 from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig
@@ -149,16 +149,6 @@ def test_a_damaged_text_is_refused(setting):
     assert TextStore(folder).piece(1, 0, 3) == (TEXTS[1][:3], 0)
     (damage,) = [d for d in TextStore(folder).damages() if "document" in d.what]
     assert "document 0" in damage.what
-
-
-@pytest.fixture
-def config(tmp_path, tokenizer_files, teacher_model):
-    corpus = write_corpus(tmp_path / "corpus.jsonl", TEXTS)
-
-    def build(**sections):
-        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
-
-    return build
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -126,7 +126,6 @@ def base(tmp_path_factory, tokenizers):
     shutil.copy(ROOT / "docs/figures/granularity.csv", folder)
     item = {"idx": 0, "completion": "The answer is 2."}
     (folder / "FILE").write_text(json.dumps(item) + "\n")
-    _catch(folder / "bin")
     return folder
 
 
@@ -192,7 +191,6 @@ def _catch(folder):
 def test_the_code_of_a_page_runs(page, base, tmp_path, monkeypatch):
     place = tmp_path / "place"
     shutil.copytree(base, place)
-    shutil.rmtree(place / "bin")
     _catch(place / "bin")
     (place / ".venv" / "bin").mkdir(parents=True)
     (place / ".venv" / "bin" / "activate").touch()
@@ -269,9 +267,9 @@ def _read_lm_eval(arguments):
 
 
 def _read_vocagno(arguments):
-    from vocagno.cli import read_options
+    from vocagno.cli import named, read_options
 
-    read_options(arguments)
+    read_options(named(arguments), arguments)
 
 
 def _read_accelerate(arguments):

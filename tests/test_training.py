@@ -21,23 +21,9 @@ from runs import (
     final_weights,
     metrics,
     run,
-    write_config,
 )
 from runs import train_here as train
 from vocagno.rows import RowStore
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return write_corpus(tmp_path / "c.jsonl", TEXTS)
-
-
-@pytest.fixture
-def config(tmp_path, corpus, tokenizer_files, teacher_model):
-    def build(**sections):
-        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
-
-    return build
 
 
 def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, capsys):

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from vocagno._vocagno import SpanError
@@ -61,8 +62,8 @@ _GROUPS = {"scores": scores.__doc__, "figures": figures.__doc__}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 0, 75 if it was told to stop and can go on, 2 for an error of the user's."""
-    if getattr(sys.stdout, "errors", None) == "strict":  # escapes what it lacks, as stderr does
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # escapes what it lacks, as stderr does
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if arguments == ["--version"]:  # needs no extra
@@ -102,11 +103,11 @@ def _extra(module: str) -> str:
 
 
 def _run(arguments: list[str]) -> int:
-    name = _named(arguments)
+    name = named(arguments)
     if name not in _COMMANDS and name.split() == arguments:
         _parsers()[name].print_help(sys.stderr)
         return 2
-    chosen = read_options(arguments)
+    chosen = read_options(name, arguments)
     result = _COMMANDS[name][1](chosen)
     if result is not None and chosen.json:
         print(json.dumps(result))
@@ -116,18 +117,17 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def read_options(arguments: Sequence[str]) -> Any:
-    """The options of the command that is named, read and not yet carried out.
+def read_options(name: str, arguments: Sequence[str]) -> Any:
+    """The options of a command, read and not yet carried out; `name` is what `named` gives.
 
-    Raises: InputError for a word that is no command or no option, and a value of the wrong kind.
+    Raises: ConfigError for an unknown option or a value of the wrong kind.
     """
-    name = _named(arguments)
     parsers = _parsers()
     _, options = read_arguments(parsers[""], arguments, command=name, of_command=parsers[name])
     return options[name.replace(" ", ".")]
 
 
-def _named(arguments: Sequence[str]) -> str:
+def named(arguments: Sequence[str]) -> str:
     """The command that is named; without one, the group, or "".
 
     Raises: InputError for a word that is no command.

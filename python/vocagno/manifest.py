@@ -78,8 +78,6 @@ class Manifest:
         """
         path = folder / MANIFEST
         if not path.is_file():
-            if folder.is_dir() and list(folder.glob("*.parquet")):
-                raise StoreError(f"{folder}: Parquet; `vocagno {kind} import` makes a store of it")
             state = "was not finished, or is none" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
         try:

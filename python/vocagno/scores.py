@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.corpus import texts_hash
+from vocagno.manifest import MANIFEST
 from vocagno.shards import Description, Frame, Lists, StoreError, checksum, list_column, write_shard
 from vocagno.span_codec import CodedSpans, decode_spans, encode_spans
 from vocagno.store import RowShard, ShardedStore
@@ -97,6 +98,8 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     """
 
     def __init__(self, folder: Path) -> None:
+        if not (folder / MANIFEST).is_file() and any(folder.glob("*.parquet")):
+            raise StoreError(f"{folder}: Parquet; `vocagno scores import` makes a store of it")
         super().__init__(folder, KIND, VERSION, UNIT, ScoreShard)
         self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
 

@@ -80,7 +80,11 @@ class TokenSpans:
             self._vocabulary.pieces, self._vocabulary.roles, self._vocabulary.dummy_prefix
         )
         check_tokenizer(self._tokenizer, self._vocabulary, self.name)
-        self._path = "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
+
+    @cached_property
+    def _path(self) -> str:
+        """Where the spans of plain text come from: ids or offsets."""
+        return "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
 
     def __repr__(self) -> str:
         size = f"vocabulary_size={self.vocabulary_size}"

@@ -118,7 +118,8 @@ def _answers(
 
     named_model = TeacherConfig(model=options.model, gguf_file=options.gguf_file)
     about = {
-        "weights": weights_identity(named_model, out / "cache"), "dtype": options.dtype,
+        "weights": weights_identity(named_model, out / "cache", "model"),
+        "dtype": options.dtype,
         "vocagno": __version__,  # verdicts of before are not given anew
     }  # fmt: skip
     check_same_run(out, about)

@@ -55,33 +55,40 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
     return (index,)
 
 
-def weights_identity(config: TeacherConfig, cache: Path) -> str:
-    """Names a teacher's weights: a hub commit, or a hash of its files (kept by size and time)."""
+def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.model") -> str:
+    """Names a model's weights: a hub commit, or a hash of its files (kept by size and time).
+
+    `option` is what an error says of where the model was named.
+    """
     name = cast("str", config.model)
-    files = _weights_in_folder(config)
+    files = _weights_in_folder(config, option)
     if files is None:
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash
 
         file = config.gguf_file or "config.json"
-        with naming(f"teacher.model: no folder {name}, nor is it found on the hub"):
+        with naming(_from_hub(name, option)):
             commit = extract_commit_hash(cached_file(name, file), None)
         return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
     hashes = [_kept_digest(file.absolute(), cache) for file in files]
     return digest(*(str(file.relative_to(name)) for file in files), *hashes)
 
 
-def _weights_in_folder(config: TeacherConfig) -> list[Path] | None:
-    """The files of a teacher that is a folder, else None. Raises: ConfigError for one without."""
+def _from_hub(name: str, option: str) -> str:
+    return f"{option}: no folder {name}, nor is it found on the hub"
+
+
+def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
+    """The files of a model that is a folder, else None. Raises: ConfigError for one without."""
     path = Path(cast("str", config.model))
     if not path.exists():
         return None
     wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
     files = [path / file for file in wanted]
     if missing := [file for file in files if not file.is_file()]:
-        raise ConfigError(f"teacher.model: {missing[0]} does not exist")
+        raise ConfigError(f"{option}: {missing[0]} does not exist")
     if not files:
-        raise ConfigError(f"teacher.model: no weights in {path}")
+        raise ConfigError(f"{option}: no weights in {path}")
     return files
 
 
@@ -134,9 +141,10 @@ def check_context(
     from transformers import AutoConfig
 
     options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
-    unknown = _weights_in_folder(config) is None
-    nowhere = f": no folder {config.model}, nor is it found on the hub" if unknown else ""
-    with naming(f"teacher.model{nowhere}"):
+    source = "teacher.model"
+    if _weights_in_folder(config, source) is None:
+        source = _from_hub(str(config.model), source)
+    with naming(source):
         settings = AutoConfig.from_pretrained(config.model, **options)
     check_positions(settings, length or config.context, option, "teacher")
 

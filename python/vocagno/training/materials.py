@@ -24,7 +24,13 @@ from vocagno.training.making import Made, store_key
 from vocagno.training.preparing import kept_texts, prepared_rows, scanned
 from vocagno.training.reading import TextReader
 from vocagno.training.samples import Sample, choose_samples
-from vocagno.training.scoring import load_teacher_of, score_corpus, scores_made_from, text_reader
+from vocagno.training.scoring import (
+    Teacher,
+    load_scorer,
+    score_corpus,
+    scores_made_from,
+    text_reader,
+)
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.together import Together
 
@@ -156,15 +162,15 @@ def cached_scores(
     """The teacher's scores of a corpus, in `folder` or the cache; made first where missing."""
     if config.model is None:
         raise ConfigError("teacher.model: needed to score a corpus")
-    weights = weights_identity(config, cache)
-    check_context(config)  # before the folder is claimed
+    check_context(config)  # before weights are hashed, and before the folder is claimed
     spans = teacher_spans(config)
-    text_reader(config, spans)
-    made_from = scores_made_from(config, spans, weights, device)
+    reader = text_reader(config, spans)
+    made_from = scores_made_from(config, spans, weights_identity(config, cache), device)
     folder = folder or cache / "scores" / store_key(corpus, made_from)
     with Together() if config.tensor_parallel else nullcontext() as together:
         made = score_corpus(
-            corpus, folder, made_from, lambda: load_teacher_of(config, spans, device),
+            corpus, folder, made_from,
+            lambda: Teacher(load_scorer(config, spans, device), reader),
             show_progress=show_progress, together=together,
         )  # fmt: skip
     return ScoreStore(folder), made
