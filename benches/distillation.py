@@ -12,7 +12,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ from statistics import median
 import torch
 
 import plan
+from gpu.gauge import ratio, seconds_of
 from machine import machine, print_lines
 from training_page import measured
 from vocagno.guidance_config import GuidanceConfig
@@ -35,11 +35,15 @@ SHAPES = {
 """Tokens, hidden size and ids of the student, hidden size and ids of the teacher."""
 
 
-class Case:
-    """One batch, by the plain formula and by ours."""
+LARGEST_DIFFERENCE = 1e-4
+"""Between the gradients of both, relative to their norms."""
 
-    def __init__(self, method: str) -> None:
-        tokens, hidden, ids, teacher_hidden, teacher_ids = SHAPES[method]
+
+class Case:
+    """One batch, by the plain formula and by ours; `shape` as in `SHAPES`."""
+
+    def __init__(self, method: str, shape: tuple[int, ...] | None = None) -> None:
+        tokens, hidden, ids, teacher_hidden, teacher_ids = shape or SHAPES[method]
         device, generator = local_device(), torch.Generator().manual_seed(0)
 
         def drawn(*shape: int) -> torch.Tensor:
@@ -76,42 +80,37 @@ class Case:
 
     def passed(self, kind: str) -> tuple[float, list[torch.Tensor]]:
         """Seconds of a pass, and the gradients."""
-        _wait()
-        began = time.perf_counter()
-        getattr(self, kind)().backward()
-        _wait()
-        seconds = time.perf_counter() - began
+        seconds = seconds_of(lambda: getattr(self, kind)().backward())
         gradients = [leaf.grad.clone() for leaf in (self.hidden, self.weight)]
         self.hidden.grad = self.weight.grad = None
         return seconds, gradients
 
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    def difference(self) -> float:
+        """The larger relative difference of the gradients of both."""
+        ours, plain = (self.passed(kind)[1] for kind in ("ours", "plain"))
+        pairs = zip(ours, plain, strict=True)
+        return max(float((a - b).norm() / b.norm()) for a, b in pairs)
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict]:
     for method, (tokens, hidden, ids, teacher_hidden, teacher_ids) in SHAPES.items():
         case = Case(method)
-        ours, plain = (case.passed(kind)[1] for kind in ("ours", "plain"))
-        difference = max(float((a - b).norm() / b.norm()) for a, b in zip(ours, plain, strict=True))
-        if difference > 1e-4:
+        difference = case.difference()
+        if difference > LARGEST_DIFFERENCE:
             raise SystemExit(f"{method}: gradients differ by {difference}")
         seconds: dict[str, list[float]] = {"ours": [], "plain": []}
         for _ in range(options.repeats):
             for kind, found in seconds.items():
                 found.append(case.passed(kind)[0])
-        del case, ours, plain
+        del case
         memory = {kind: _memory(method, kind) for kind in seconds}
-        pairs = zip(seconds["ours"], seconds["plain"], strict=True)
         yield {
             "what": "distillation", "method": method, "device": local_device().type,
             "tokens": tokens, "hidden": hidden, "ids": ids,
             "teacher_hidden": teacher_hidden, "teacher_ids": teacher_ids,
             "gradient_difference": difference,
             "seconds": {kind: round(median(found), 3) for kind, found in seconds.items()},
-            "ratio": round(median(a / b for a, b in pairs), 3),
+            "ratio": ratio(seconds["ours"], seconds["plain"]),
             "peak_mb": memory, "memory_ratio": round(memory["ours"] / memory["plain"], 3),
             **machine("torch", "transformers"),
         }  # fmt: skip

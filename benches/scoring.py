@@ -17,7 +17,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -25,13 +24,9 @@ from statistics import median
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from gpu.gauge import device_name, drawn_model, in_turn
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config import TeacherConfig
@@ -47,7 +42,7 @@ from vocagno.training.windows import windows
 
 SHAPES = {
     "qwen2.5-0.5b": {
-        "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
+        "model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
         "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
         "tie_word_embeddings": True, "max_position_embeddings": 32_768,
     },
@@ -73,8 +68,11 @@ class Recording(TransformersScorer):
 
 
 def throughput(options: argparse.Namespace) -> dict:
-    device = local_device()
-    model, spans, name = _model(options, device)
+    return measured(options, *_model(options, local_device()))
+
+
+def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -> dict:
+    """The throughput of a model that is loaded."""
     prefix = spans.prefix_ids
     scorer = Recording(
         model, batch_tokens=options.batch_tokens, width=2048, batching=options.batching
@@ -95,8 +93,6 @@ def throughput(options: argparse.Namespace) -> dict:
             states_NH = states_NH[torch.from_numpy(places_N).to(states_NH.device)]
             for place in chunks(len(states_NH), scorer.head.weight_VH.shape[0]):
                 scorer.head.logits(states_NH[place])
-        if device.type != "cpu":
-            torch.accelerator.synchronize()
 
     readings = list(scorer.readings)
     plain = _plain(model, readings)
@@ -104,13 +100,15 @@ def throughput(options: argparse.Namespace) -> dict:
     worst = max(float(np.abs(expected[n] - losses.numpy()).max()) for n, losses in plain())
     if worst > (1e-3 if model.dtype == torch.float32 else 0.1):
         raise SystemExit(f"losses differ from the plain way's by up to {worst} nats")
-    seconds = _in_turn(options.repeats, ours=ours, alone=alone, plain=lambda: list(plain()))
+    seconds = in_turn(
+        {"ours": ours, "alone": alone, "plain": lambda: list(plain())}, options.repeats
+    )
     ratios = [a / b for a, b in zip(seconds["alone"], seconds["ours"], strict=True)]
     places = sum(layout.ids_BT.size for layout, _ in layouts)
     return {
         "what": "throughput",
         "model": name,
-        "device": _device_name(device),
+        "device": device_name(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "batching": "packed" if scorer.is_packed else "buckets",
         "documents": len(texts),
@@ -135,11 +133,8 @@ def _model(options: argparse.Namespace, device: torch.device):
         )  # fmt: skip
         spans = TokenSpans.from_pretrained(options.model, gguf_file=options.gguf)
         return load_teacher(config, device), spans, Path(options.gguf or options.model).stem
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[options.shape]))
-    if device.type == "cuda":
-        model = model.to(torch.bfloat16)
-    model = model.to(device).eval().requires_grad_(False)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = drawn_model(SHAPES[options.shape], dtype).eval().requires_grad_(False)
     return model, TokenSpans(options.tokenizer), f"random, of the shape of {options.shape}"
 
 
@@ -198,21 +193,6 @@ def _padding_of_a_shard(
         for batch in scorer.batches(lengths)
     )
     return round(1 - sum(lengths) / places, 4)
-
-
-def _in_turn(repeats: int, **ways: Callable) -> dict[str, list[float]]:
-    """Seconds of each way, taken in turn, so that other work on the machine meets all alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - began)
-    return seconds
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 VOCABULARIES = (4_096, 32_768, 262_144)

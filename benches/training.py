@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu.gauge import autocast, device_name, drawn_model, ratio, seconds_of
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config import DataConfig, HeadLoss, OptimizerConfig
@@ -103,23 +105,17 @@ def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, Scor
     return rows, ScoreStore(folder / "scores")
 
 
-def build_model(shape: str, device: torch.device) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    fields = dict(SHAPES[shape])
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device).train()
-
-
 class Steps:
     """One model, and every kind of step over the same rows."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(
+        self, options: argparse.Namespace, folder: Path, fields: dict[str, Any] | None = None
+    ) -> None:
+        """`fields`: of the model's configuration; default: those of `options.shape`."""
         self.options, self.device = options, local_device()
-        self.autocast = options.precision == "bf16"
+        self.fields = fields or SHAPES[options.shape]
         self.rows, self.scores = materials(options, folder)
-        self.model = build_model(options.shape, self.device)
+        self.model = drawn_model(self.fields, torch.float32).train()
         self._students = cache(partial(GuidedStudent, self.model))
         self.optimizer = build_optimizer(self.model, OPTIMIZER)
         self.order = cycle(range(len(self.rows) - options.rows))
@@ -134,32 +130,36 @@ class Steps:
             "guided": lambda: self._ours("guided"), "dense": self._dense,
             "cpt": lambda: self._ours("naive"),
         }  # fmt: skip
-        if hasattr(torch.nn, "LinearCrossEntropyOptions"):
-            found["torch"] = lambda: self._ours("naive", "torch")
-        if self.device.type == "cuda":
-            for how in ("torch", "liger"):
+        for how in self.head_losses():
+            found[how] = lambda how=how: self._ours("naive", how)
+            if self.device.type == "cuda":
                 found[f"guided by {how}"] = lambda how=how: self._ours("guided", how)
-            found["liger"] = lambda: self._ours("naive", "liger")
+        return found
+
+    def head_losses(self) -> list[HeadLoss]:
+        """Others than our own loop that are installed and run on the device."""
+        found: list[HeadLoss] = []
+        if hasattr(torch.nn, "LinearCrossEntropyOptions"):
+            found.append("torch")
+        if self.device.type == "cuda" and find_spec("liger_kernel"):
+            found.append("liger")
         return found
 
     def step(self, loss: Callable[[], torch.Tensor]) -> float:
         """Seconds of one optimizer step."""
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize()
-        began = time.perf_counter()
+        return seconds_of(lambda: self.update(loss))
+
+    def update(self, loss: Callable[[], torch.Tensor]) -> None:
+        """One optimizer step."""
         loss().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize()
-        return time.perf_counter() - began
 
     def batch(self, kind: str) -> Any:
         """The next rows, collated."""
         places = [next(self.order) for _ in range(self.options.rows)]
-        vocabulary = SHAPES[self.options.shape]["vocab_size"]
-        rows = [self._within(self.rows[place], vocabulary) for place in places]
+        rows = [self._within(self.rows[place], self.fields["vocab_size"]) for place in places]
         return self.collators[kind](rows)
 
     @staticmethod
@@ -171,13 +171,13 @@ class Steps:
         counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
         guidance = GUIDED if kind == "guided" else NAIVE
         student = self._students(guidance, how)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        with autocast(self.options.precision):
             output = student(**batch.to(self.device), num_kept=counts["kept"])
         return output.loss / counts["predicted"]
 
     def _dense(self) -> torch.Tensor:
         tensors = self.batch("naive").to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        with autocast(self.options.precision):
             logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits
         return torch.nn.functional.cross_entropy(
             logits.float().flatten(0, 1), tensors["labels"].flatten()
@@ -237,12 +237,12 @@ def step(options: argparse.Namespace) -> dict:
     return {
         "what": "step", "shape": options.shape,
         "layers": SHAPES[options.shape]["num_hidden_layers"],
-        "precision": options.precision, "device": _device_name(steps.device),
+        "precision": options.precision, "device": device_name(),
         "rows": options.rows, "seq_len": options.seq_len,
         "gradient_difference": difference,
         "rival": rival,
-        "ratio": _ratio(seconds["guided"], seconds[rival]),
-        "ratio_to_cpt": _ratio(seconds["guided"], seconds["cpt"]),
+        "ratio": ratio(seconds["guided"], seconds[rival]),
+        "ratio_to_cpt": ratio(seconds["guided"], seconds["cpt"]),
         "tokens_per_second": {k: round(tokens / median(v), 1) for k, v in seconds.items()},
         "seconds": {k: round(median(v), 3) for k, v in seconds.items()},
         "collating_seconds": collating,
@@ -250,11 +250,6 @@ def step(options: argparse.Namespace) -> dict:
         "memory_ratio": round(memory["guided"] / memory[rival], 3),
         **machine("torch", "transformers"),
     }  # fmt: skip
-
-
-def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median of the ratios of steps that were taken one after the other."""
-    return round(median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
 def _collating(steps: Steps, repeats: int) -> dict[str, float]:
@@ -265,10 +260,6 @@ def _collating(steps: Steps, repeats: int) -> dict[str, float]:
             steps.batch(kind)
         found[kind] = round((time.perf_counter() - began) / repeats, 4)
     return found
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
 
 
 def _memory(options: argparse.Namespace, kind: str) -> float:

@@ -85,8 +85,9 @@ def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> T
     return tokenizer
 
 
-def teacher_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Byte-level BPE: every byte is a token, so every text is tokenized without loss."""
+def teacher_tokenizer(texts: Iterable[str], size: int = TEACHER_VOCABULARY) -> Tokenizer:
+    """Byte-level BPE of `size` ids: every byte is a token, so every text is tokenized without
+    loss."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -97,7 +98,7 @@ def teacher_tokenizer(texts: Iterable[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=TEACHER_VOCABULARY,
+        vocab_size=size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

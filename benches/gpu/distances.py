@@ -1,0 +1,48 @@
+"""KLD and ULD: forward and backward pass of head and distance beside the plain formula on all
+logits, for a student of TinyLlama's and a teacher of a 7B model's shape.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import distillation
+from gpu.gauge import in_turn, peak_if_it_fits, ratio
+from gpu.part import main
+from gpu.sizes import Sizes
+
+
+def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
+    for method, ids in zip(("kld", "uld"), sizes.distances, strict=True):
+        shape = (
+            sizes.seq_len, sizes.student["hidden_size"], sizes.student["vocab_size"],
+            sizes.teacher["hidden_size"], ids,
+        )  # fmt: skip
+        yield {"what": "distance", "method": method, "shape": list(shape)} | _one(
+            method, shape, sizes.repeats
+        )
+
+
+def _one(method: str, shape: tuple[int, ...], repeats: int) -> dict[str, Any]:
+    case = distillation.Case(method, shape)
+    ways = {"ours": lambda: case.passed("ours"), "plain": lambda: case.passed("plain")}
+    memory = {name: peak_if_it_fits(way) for name, way in ways.items()}
+    ways = {name: way for name, way in ways.items() if memory[name] is not None}
+    seconds = in_turn(ways, repeats)
+    line: dict[str, Any] = {
+        "seconds": {name: round(median(found), 4) for name, found in seconds.items()},
+        "peak_mb": memory,
+    }
+    if len(ways) < 2:
+        return line
+    difference = case.difference()
+    if difference > distillation.LARGEST_DIFFERENCE:
+        raise SystemExit(f"{method}: gradients differ from the plain formula's by {difference}")
+    return line | {
+        "ratio": ratio(seconds["ours"], seconds["plain"]), "gradient_difference": difference,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(measure)

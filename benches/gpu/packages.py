@@ -1,0 +1,102 @@
+"""What the machine with the GPU is expected to have, and what is carried to it as wheels."""
+
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from zipfile import ZipFile
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+EXTRAS = ("train", "viz")
+"""Of vocagno: what the parts need."""
+
+EXPECTED = frozenset({
+    # What brings CUDA, and what these two need themselves.
+    "torch", "accelerate", "filelock", "fsspec", "huggingface-hub", "jinja2", "networkx", "numpy",
+    "packaging", "psutil", "pyyaml", "safetensors", "setuptools", "sympy", "typing-extensions",
+    # Large, or compiled for one version of Python.
+    "matplotlib", "pyarrow", "regex", "tokenizers",
+    # Of the tests.
+    "hypothesis", "pytest",
+    # Small, and found with the others.
+    "markdown-it-py", "pygments", "requests", "rich", "tqdm", "triton", "typer",
+})  # fmt: skip
+
+CARRIED = (
+    "transformers", "jsonargparse", "typeshed-client", "docstring-parser", "importlib-resources",
+    "liger-kernel",
+)  # fmt: skip
+"""Wheels beside our own; all but ours are pure Python."""
+
+NOT_NEEDED = frozenset({"datasets"})
+"""Requirements of vocagno that no part touches: corpora named by `datasets:`."""
+
+
+def wheel_metadata(path: Path) -> metadata.PackageMetadata:
+    """Name, version and requirements of a wheel."""
+    with ZipFile(path) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        return metadata.PathDistribution(_InZip(archive.read(name))).metadata  # type: ignore[arg-type]
+
+
+class _InZip:
+    """As much of a folder with metadata as is asked for."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def joinpath(self, _: str) -> "_InZip":
+        return self
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self._text.decode(encoding)
+
+
+def requirements(wheel: metadata.PackageMetadata) -> Iterator[Requirement]:
+    """Of a wheel, as they hold on the machine with the GPU; of ours with `EXTRAS`."""
+    extras = EXTRAS if canonicalize_name(wheel["Name"]) == "vocagno" else ("",)
+    pending = [Requirement(text) for text in wheel.get_all("Requires-Dist") or []]
+    wanted, seen = list(extras), set()
+    while wanted:
+        extra = wanted.pop()
+        seen.add(extra)
+        environment = dict(default_environment()) | {"sys_platform": "linux", "extra": extra}
+        for one in pending:
+            if one.marker is not None and not one.marker.evaluate(environment):
+                continue
+            if canonicalize_name(one.name) == canonicalize_name(wheel["Name"]):
+                wanted += [more for more in one.extras if more not in seen]
+            elif canonicalize_name(one.name) not in NOT_NEEDED:
+                yield one
+
+
+def missing(wheels: Iterable[Path]) -> list[str]:
+    """Requirements that neither a wheel nor the expected packages meet."""
+    found = [wheel_metadata(path) for path in wheels]
+    versions = {canonicalize_name(wheel["Name"]): wheel["Version"] for wheel in found}
+    lacking = set()
+    for wheel in found:
+        for one in requirements(wheel):
+            name = canonicalize_name(one.name)
+            if name in versions and not one.specifier.contains(versions[name], prereleases=True):
+                lacking.add(f"{one} (the wheel is {versions[name]})")
+            elif name not in versions and name not in EXPECTED:
+                lacking.add(f"{one} (of {wheel['Name']})")
+    return sorted(lacking)
+
+
+def unmet(wheels: Iterable[Path]) -> list[str]:
+    """Requirements that this very environment does not meet."""
+    lacking = set()
+    for wheel in map(wheel_metadata, wheels):
+        for one in requirements(wheel):
+            try:
+                version = metadata.version(one.name)
+            except metadata.PackageNotFoundError:
+                lacking.add(f"{one}: missing")
+                continue
+            if not one.specifier.contains(version, prereleases=True):
+                lacking.add(f"{one}: found {version}")
+    return sorted(lacking)

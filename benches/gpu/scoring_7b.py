@@ -1,0 +1,60 @@
+"""Scoring under a teacher of the shape of Qwen2.5-Math-7B: tokens a second beside the model alone,
+by the tokens of a forward pass, and whether packed documents are kept apart.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import scoring
+from gpu.gauge import drawn_model, peak_if_it_fits, seconds_of
+from gpu.material import Material
+from gpu.part import main
+from gpu.sizes import Sizes
+from vocagno import TokenSpans
+from vocagno.errors import ConfigError
+from vocagno.training.head import language_head
+from vocagno.training.isolation import attention_of
+from vocagno.training.scorer import TransformersScorer
+
+
+def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
+    made = Material(folder, sizes.text)
+    spans = TokenSpans(made.teacher)
+    model = drawn_model(sizes.teacher, torch.bfloat16).eval().requires_grad_(False)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    yield {"what": "teacher", "weights": weights, "attention": attention_of(model)}
+    yield {"what": "head", "seconds": round(seconds_of(lambda: language_head(model)), 3)}
+    yield _packing(model)
+    for batch_tokens in sizes.batch_tokens:
+        options = argparse.Namespace(
+            corpus=made.corpus, documents=min(64, sizes.text.documents), characters=None,
+            batch_tokens=batch_tokens, batching="buckets", repeats=min(3, sizes.repeats),
+        )  # fmt: skip
+        yield {"batch_tokens": batch_tokens} | _throughput(options, model, spans)
+
+
+def _throughput(options: argparse.Namespace, model: Any, spans: TokenSpans) -> dict[str, Any]:
+    line: dict[str, Any] = {"what": "throughput"}
+
+    def run() -> None:
+        line.update(scoring.measured(options, model, spans, "7B"))
+
+    peak = peak_if_it_fits(run, warm=False)
+    return line | ({"outcome": "out of memory"} if peak is None else {"peak_mb": peak})
+
+
+def _packing(model: Any) -> dict[str, Any]:
+    """Whether documents packed under a mask are seen to be kept apart, in bfloat16."""
+    try:
+        scorer = TransformersScorer(model, batch_tokens=64, width=64, batching="packed")
+    except ConfigError as error:
+        return {"what": "packing", "outcome": str(error)}
+    return {"what": "packing", "outcome": "kept apart" if scorer.is_packed else "not packed"}
+
+
+if __name__ == "__main__":
+    main(measure)
