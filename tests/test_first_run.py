@@ -18,6 +18,7 @@ from vocagno import TokenSpans
 from vocagno.cli import main
 from vocagno.config import TeacherConfig
 from vocagno.training.main import main as train
+from vocagno.training.main import parse
 from vocagno.training.reading import TextReader
 from vocagno.training.scoring import Teacher
 
@@ -55,8 +56,11 @@ def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model
 def test_min_context_follows_from_the_context():
     contexts = {2048: 512, 64: 16, 2: 1}
     for context, expected in contexts.items():
-        assert TeacherConfig(model="x", context=context).min_context == expected
-    assert TeacherConfig(model="x", context=64, min_context=5).min_context == 5
+        assert TeacherConfig(model="x", context=context).context_before == expected
+    assert TeacherConfig(model="x", context=64, min_context=5).context_before == 5
+    needed = ["--student.model", "x", "--data.train", "x", "--train.steps", "1", "--output", "x"]
+    config, _ = parse([*needed, "--teacher.model", "x", "--teacher.context", "64"])
+    assert config.teacher.context_before == 16
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")

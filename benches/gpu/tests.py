@@ -32,6 +32,8 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
         "what": "tests", "passed": len(cases) - len(wrong) - skipped, "failed": len(wrong),
         "skipped": skipped, "failures": {name: "".join(why)[:300] for name, why in wrong.items()},
     }  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"pytest ended with status {done.returncode}")
 
 
 if __name__ == "__main__":

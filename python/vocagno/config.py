@@ -88,11 +88,10 @@ class TeacherConfig:
 
     def __post_init__(self) -> None:
         require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
-        if self.min_context == 0:
-            object.__setattr__(self, "min_context", max(1, self.context // 4))
         require(
-            0 < self.min_context < self.context,
-            f"teacher.min_context must be in [1, {self.context}), got {self.min_context}",
+            0 <= self.min_context < self.context,
+            f"teacher.min_context must be in [1, {self.context}), or 0 for a quarter of it; got "
+            f"{self.min_context}",
         )
         require(
             not (self.tensor_parallel and self.device_map),
@@ -114,6 +113,12 @@ class TeacherConfig:
             self.batch_tokens >= 1,
             f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
         )
+
+    @property
+    def context_before(self) -> int:
+        """`min_context`, or what its 0 stands for. No field: a default that was worked out from
+        the default `context` would contradict another one given on the command line."""
+        return self.min_context or max(1, self.context // 4)
 
     @property
     def names_tokenizer(self) -> bool:

@@ -100,12 +100,12 @@ def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
     Raises: ConfigError if its windows have no room for new tokens beside prefix and context.
     """
     prefix = teacher_prefix(config, spans)
-    if config.context + 1 - len(prefix) <= config.min_context:
+    if config.context + 1 - len(prefix) <= config.context_before:
         raise ConfigError(
-            f"teacher.min_context {config.min_context} leaves no room in teacher.context "
+            f"teacher.min_context {config.context_before} leaves no room in teacher.context "
             f"{config.context} beside the {len(prefix)} tokens before a text; lower it"
         )
-    return TextReader(spans, prefix, context=config.context, min_context=config.min_context)
+    return TextReader(spans, prefix, context=config.context, min_context=config.context_before)
 
 
 def _scored(
@@ -132,7 +132,7 @@ def scores_made_from(
         "tokenizer": spans.fingerprint,
         "prefix": list(teacher_prefix(config, spans)),
         "context": config.context,
-        "min_context": config.min_context,
+        "min_context": config.context_before,
         "dtype": str(torch_dtype(config.dtype, device)).removeprefix("torch."),
         "unit": "nats",
     }
