@@ -1,6 +1,8 @@
 """The compiled functions. They borrow arrays as they are, or refuse them by name (TypeError for
 what is no array or has another dtype, ValueError for another shape or layout), and compute
-without the GIL: no other thread may write to their arrays meanwhile.
+without the GIL: no other thread may write to their arrays meanwhile. Where one does by `out` of
+another call, ValueError is raised. Row boundaries are copied first. A result that memory has no
+room for is a MemoryError. A call is not interrupted: Ctrl-C takes effect when it returns.
 
 Spans are half-open; batches are ragged, `cu` being the row boundaries (`cu_seqlens`, int64,
 (B + 1,)).
@@ -42,8 +44,9 @@ def align(
 ) -> NDArray[np.int32]:
     """Kernel of `vocagno.align`: (N, 2) int32 ranges of teacher rows, `out` itself if given.
 
-    Both span arrays have one dtype. `num_threads` None: RAYON_NUM_THREADS, else the cores; a single
-    row or a small batch always runs on the calling thread.
+    Both span arrays have one dtype. `out` shares memory with no other argument (ValueError).
+    `num_threads` is a limit; None: RAYON_NUM_THREADS, else the cores. A single row or a small batch
+    always runs on the calling thread.
     """
 
 def reduce(

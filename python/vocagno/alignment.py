@@ -1,5 +1,7 @@
 """Student tokens to teacher tokens, by the text they share (Algorithm 1 of arXiv 2503.19123)."""
 
+from __future__ import annotations
+
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -10,7 +12,10 @@ from vocagno import _vocagno
 from vocagno._vocagno import SpanError
 from vocagno.arrays import as_cu_seqlens, as_losses, as_mapping, as_span_pair
 
-_strict_align: Any = _vocagno.align  # refuses what does not fit, whatever it is
+# They refuse what does not fit, whatever it is.
+_strict_align: Any = _vocagno.align
+_strict_overlap: Any = _vocagno.overlap
+_strict_reasons: Any = _vocagno.unmapped_reasons
 
 
 class Reason(IntEnum):
@@ -46,13 +51,17 @@ def align(
             non-decreasing in start and in end; empty ones may stand anywhere.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) integers each, the boundaries of B texts
             in the flat spans, `[0, ..., N]` and `[0, ..., M]`; both or neither (one text).
-        out: C-contiguous int32 (N, 2) to write into, returned; else a new array.
-        num_threads: threads for a batch; default `RAYON_NUM_THREADS`, else the number of cores.
+        out: C-contiguous int32 (N, 2) to write into, returned; else a new array. It shares memory
+            with no other argument.
+        num_threads: the most threads for a batch; default `RAYON_NUM_THREADS`, else the number of
+            cores. A batch gets one for each of its rows and each 8,192 tokens of both sides at
+            most, and one alone below 32,768 tokens.
     Returns: (N, 2) int32, half-open ranges of rows of `teacher_spans` *as given*, from the first to
         the last non-empty span that overlaps the student's; (-1, -1) where there is none. Rows of
         empty teacher spans may lie inside a range: give them a NaN loss.
     Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
-        spans; TypeError for values that are no integers; ValueError for shapes and boundaries.
+        spans; TypeError for values that are no integers or are masked; ValueError for shapes,
+        boundaries, `out` and `num_threads`; MemoryError.
 
     Cost: O(N + M) for sorted spans, O(N log M) for any. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, Algorithm 1.
@@ -88,8 +97,20 @@ def unmapped_reasons(
     Args: as for `align`, whose result `mapping` is; losses: (M,) teacher losses in nats, without
         which no token is UNSCORED.
     Returns: (N,) uint8, values of `Reason`.
-    Raises: ValueError for a mapping that is not one into these teacher spans; else as `align`.
+    Raises: ValueError for a mapping that is not one into the teacher spans of the token's own text;
+        else as `align`.
+
+    Cost: O(N + M), whatever the lengths of the ranges. The GIL is released.
     """
+    try:  # as in `align`
+        reasons: NDArray[np.uint8] = _strict_reasons(
+            student_spans, teacher_spans, mapping, losses, student_cu_seqlens, teacher_cu_seqlens
+        )
+        return reasons
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass
     student, teacher = as_span_pair(student_spans, teacher_spans)
     return _vocagno.unmapped_reasons(
         student,
@@ -135,6 +156,16 @@ def overlap(
     Cost: O(M + N log M), whatever the lengths of the ranges. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, section 2 and Fig. 3.
     """
+    try:  # as in `align`
+        return Overlap(
+            *_strict_overlap(
+                student_spans, teacher_spans, mapping, student_cu_seqlens, teacher_cu_seqlens
+            )
+        )
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass
     student, teacher = as_span_pair(student_spans, teacher_spans)
     return Overlap(
         *_vocagno.overlap(

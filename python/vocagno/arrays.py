@@ -1,5 +1,7 @@
 """Turns what callers have into what the compiled functions take; copies only what does not fit."""
 
+from __future__ import annotations
+
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -10,17 +12,18 @@ IntArray = NDArray[Any]  # int32 or int64
 
 
 def as_spans(values: ArrayLike, name: str) -> IntArray:
-    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one.
+    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one; also
+    of pyarrow's lists of two integers.
 
-    Raises: TypeError if the values are not integers; ValueError for another shape or a value
-    beyond int64.
+    Raises: TypeError if the values are not integers, masked, or a tensor that NumPy cannot read;
+    ValueError for another shape or a value beyond int64.
     """
     spans = _as_integers(values, name)
     if spans.size == 0 and spans.ndim == 1:  # an empty list
         spans = spans.reshape(0, 2)
     if spans.ndim != 2 or spans.shape[1] != 2:
         raise ValueError(f"{name}: expected shape (n, 2), [start, end) a row, got {spans.shape}")
-    return np.ascontiguousarray(spans)
+    return _borrowable(spans)
 
 
 def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntArray]:
@@ -35,10 +38,10 @@ def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | No
     """Row boundaries as contiguous int64; their values are checked by the compiled function."""
     if values is None:
         return None
-    boundaries = np.ascontiguousarray(_as_integers(values, name), dtype=np.int64)
+    boundaries = _as_integers(values, name)
     if boundaries.ndim != 1:
         raise ValueError(f"{name}: expected shape (B + 1,), got {boundaries.shape}")
-    return boundaries
+    return _borrowable(boundaries.astype(np.int64, copy=False))
 
 
 def as_ids(values: ArrayLike) -> NDArray[np.int32]:
@@ -50,7 +53,7 @@ def as_ids(values: ArrayLike) -> NDArray[np.int32]:
         limit = np.iinfo(np.int32).max
         if ids.min() < 0 or ids.max() > limit:
             raise ValueError(f"ids: expected 0 to {limit}, got {ids.min()} to {ids.max()}")
-    return np.ascontiguousarray(ids, dtype=np.int32)
+    return _borrowable(ids.astype(np.int32, copy=False))
 
 
 def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
@@ -65,19 +68,26 @@ def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
 
 
 def as_losses(values: ArrayLike) -> NDArray[Any]:
-    """Losses as contiguous float32 or float64; float16 and integers become float32."""
-    losses = np.asarray(values)
+    """Losses as contiguous float32 or float64; float16 and integers become float32, masked ones NaN
+    ("no loss")."""
+    losses = _as_array(values, "losses")
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     if losses.size == 0:
         losses = losses.astype(np.float32)
     if losses.dtype not in (np.float32, np.float64):
         if losses.dtype.kind not in "fiu":
-            raise TypeError(f"losses: expected floating-point numbers, got {losses.dtype}")
+            raise TypeError(
+                f"losses: expected float32 or float64, got {losses.dtype}; "
+                "convert them with .astype(np.float32)"
+            )
         losses = losses.astype(np.float32)
     if losses.ndim != 1:
         raise ValueError(
             f"losses: expected shape (M,), one for each teacher row, got {losses.shape}"
         )
-    return np.ascontiguousarray(losses)
+    if mask is not None and mask.any():
+        losses = np.where(mask, losses.dtype.type(np.nan), losses)
+    return _borrowable(losses)
 
 
 def as_count(value: SupportsIndex, name: str, least: int) -> int:
@@ -99,7 +109,12 @@ def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
     if hasattr(values, "spans"):  # tokens of texts, in place of what they have
         kind = type(values).__name__
         raise TypeError(f"{name}: expected an array, got {kind}; pass its .spans and .cu_seqlens")
-    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise TypeError(
+            f"{name}: expected integers without a mask, got {values.mask.sum()} masked ones; "
+            "leave them out (.compressed()) or give them values (.filled(value))"
+        )
+    array = _as_array(values, name)
     if array.size == 0 and array.dtype.kind == "f":  # np.asarray([]) is float64
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -109,3 +124,51 @@ def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype in (np.int32, np.int64) and array.dtype.isnative:
         return array
     return array.astype(np.int64)
+
+
+def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """`values` as NumPy's plain array; says what to do where NumPy cannot read a tensor."""
+    if type(values).__module__.partition(".")[0] == "pyarrow":
+        return _from_arrow(values, name)
+    try:
+        return np.asarray(values)
+    except (TypeError, RuntimeError) as error:
+        if hasattr(values, "detach") and (steps := _steps_to_numpy(values)):
+            got, calls = " ".join(steps), "".join(steps.values())
+            raise TypeError(
+                f"{name}: expected numbers that NumPy can read, got a tensor {got}; "
+                f"pass it as tensor{calls}"
+            ) from error
+        raise
+
+
+def _steps_to_numpy(tensor: Any) -> dict[str, str]:
+    """What keeps NumPy from reading a tensor of torch, each with the call that mends it. NumPy's
+    own error names the first alone."""
+    known = tensor.dtype.itemsize >= 4 or str(tensor.dtype) == "torch.float16"
+    steps = {
+        "that requires grad": (tensor.requires_grad, ".detach()"),
+        f"of {tensor.dtype}": (tensor.is_floating_point() and not known, ".float()"),
+        f"on {tensor.device}": (tensor.device.type != "cpu", ".cpu()"),
+    }
+    return {what: call for what, (applies, call) in steps.items() if applies}
+
+
+def _from_arrow(values: Any, name: str) -> NDArray[Any]:
+    """An array or column of pyarrow; lists of one size each as rows."""
+    if hasattr(values, "combine_chunks"):
+        values = values.combine_chunks()
+    if values.null_count:
+        raise TypeError(f"{name}: expected no nulls, got {values.null_count}")
+    size = getattr(values.type, "list_size", None)
+    if size is None:
+        return np.asarray(values)
+    items = _from_arrow(values.flatten(), name)  # of the slice alone, unlike `.values`
+    return items.reshape(len(values), size)
+
+
+def _borrowable(array: NDArray[Any]) -> NDArray[Any]:
+    """`array` itself if the compiled functions can borrow it, else a copy."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return array.copy(order="C")

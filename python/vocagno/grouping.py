@@ -1,12 +1,17 @@
 """What two tokenizers agree on: the smallest runs of both sides that cover the same text."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
+from vocagno._vocagno import SpanError
 from vocagno.arrays import as_cu_seqlens, as_span_pair
+
+_strict_groups: Any = _vocagno.groups  # refuses what does not fit, whatever it is
 
 
 class Groups(NamedTuple):
@@ -49,6 +54,14 @@ def groups(
     Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
     copied; the GIL is released.
     """
+    try:  # arrays that fit as they are, without looking at them twice
+        return Groups(
+            *_strict_groups(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
+        )
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass  # not what the kernel takes: convert it, or say what is wrong
     student, teacher = as_span_pair(student_spans, teacher_spans)
     return Groups(
         *_vocagno.groups(

@@ -1,5 +1,7 @@
 """Two corpora of the same documents, kept as token ids alone: spans of both in one text."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

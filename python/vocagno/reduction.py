@@ -1,5 +1,7 @@
 """Teacher losses and a mapping to one teacher loss for each student token (Eq. 2)."""
 
+from __future__ import annotations
+
 from typing import Any, Literal
 
 import numpy as np
@@ -19,13 +21,15 @@ def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDA
 
     Args:
         losses: (M,) teacher losses in nats, one for each row of the teacher spans that `mapping`
-            was made from; float32 and float64 are borrowed. NaN and infinities stand for "no loss".
+            was made from; float32 and float64 are borrowed. NaN, infinities and masked losses
+            (`numpy.ma`) stand for "no loss".
         mapping: (N, 2) ranges from `align`.
         how: "max" (the paper's choice), "mean", "sum" or "min".
     Returns: (N,) float32; NaN where the token is unmapped or no loss in its range is finite.
     Raises: ValueError for a range outside the losses (names the token) or an unknown `how`.
 
-    Cost: O(N + total length of the ranges). Source: arXiv 2503.19123, Eq. 2 and section 6.3.
+    Cost: O(N + total length of the ranges). The GIL is released; Ctrl-C takes effect when the call
+    returns. Source: arXiv 2503.19123, Eq. 2 and section 6.3.
     """
     try:  # arrays that fit as they are, without looking at them twice
         reduced: NDArray[np.float32] = _strict_reduce(losses, mapping, how)

@@ -1,6 +1,7 @@
 use std::ops;
 
 use crate::batch::{Rows, expect_len};
+use crate::memory::{filled_with, with_room};
 use crate::{Offset, Range, Span, SpanError, UNMAPPED, tiling};
 
 /// Rows are numbered by `i32`, and `stop` is one past the last of them.
@@ -19,7 +20,7 @@ const MAX_ROWS: usize = i32::MAX as usize;
 ///
 /// # Errors
 /// [`SpanError::Unsorted`]: a non-empty teacher span starts or ends before the one in front of it, so a
-/// search would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more.
+/// search would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more. [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -28,7 +29,7 @@ const MAX_ROWS: usize = i32::MAX as usize;
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
 pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<Range>, SpanError> {
-    let mut out = vec![[0; 2]; student.len()];
+    let mut out = filled_with([0; 2], student.len())?;
     align_into(student, teacher, &mut out)?;
     Ok(out)
 }
@@ -129,8 +130,7 @@ pub(crate) fn non_empty<T: Offset>(
     row: usize,
     base: usize,
 ) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
-    let mut spans: Vec<Span<T>> = Vec::with_capacity(all.len());
-    let mut rows = Vec::with_capacity(all.len());
+    let (mut spans, mut rows): (Vec<Span<T>>, Vec<i32>) = (with_room(all.len())?, with_room(all.len())?);
     for (token, &span) in all.iter().enumerate() {
         if is_empty(&span) {
             continue;

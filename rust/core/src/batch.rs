@@ -1,5 +1,7 @@
 //! Rows of a ragged batch: `cu_seqlens` checked once, then each row with its part of the output.
 
+#[cfg(feature = "rayon")]
+use std::cell::Cell;
 use std::ops::Range;
 
 use crate::SpanError;
@@ -7,6 +9,47 @@ use crate::SpanError;
 /// Least number of tokens for which a part of a batch is worth another thread.
 #[cfg(feature = "rayon")]
 const GRAIN: usize = 8_192;
+
+#[cfg(feature = "rayon")]
+thread_local! {
+    /// Parts into which a batch that starts on this thread may be split.
+    static PARTS: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Runs `work`, whose batches are split into at most `parts` parts each: so many threads of the pool are at work
+/// on one, however many the pool has. For batches that `work` itself starts, on the thread that it runs on.
+///
+/// # Example
+/// ```
+/// let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build()?;
+/// let (spans, cu_seqlens) = (vec![[0, 5]; 1_000], (0..=1_000).collect::<Vec<i64>>());
+/// let mut mapping = vec![[0; 2]; 1_000];
+/// let align = || vocagno::align_batch(&spans, &cu_seqlens, &spans, &cu_seqlens, &mut mapping);
+/// pool.install(|| vocagno::in_parts(2, align))?; // on two of the eight threads at most
+/// assert_eq!(mapping[999], [999, 1_000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "rayon")]
+pub fn in_parts<R>(parts: usize, work: impl FnOnce() -> R) -> R {
+    struct Before(usize);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PARTS.set(self.0);
+        }
+    }
+    let _before = Before(PARTS.replace(parts));
+    work()
+}
+
+#[cfg(feature = "rayon")]
+fn parts() -> usize {
+    if rayon::current_thread_index().is_some() { PARTS.get() } else { 1 }
+}
+
+#[cfg(not(feature = "rayon"))]
+fn parts() -> usize {
+    1
+}
 
 /// Cumulative sequence lengths that start at 0, do not decrease and end with the last token.
 #[derive(Clone, Copy)]
@@ -66,7 +109,7 @@ impl<'a> Rows<'a> {
         per_row: &mut [P],
         work: &(impl Fn(usize, &mut [T], &mut P) -> Result<(), SpanError> + Sync),
     ) -> Result<(), SpanError> {
-        self.part(0..self.count(), out, per_row, work)
+        self.part(0..self.count(), out, per_row, parts(), work)
     }
 
     fn part<T: Send, P: Send>(
@@ -74,25 +117,37 @@ impl<'a> Rows<'a> {
         rows: Range<usize>,
         mut out: &mut [T],
         per_row: &mut [P],
+        parts: usize,
         work: &(impl Fn(usize, &mut [T], &mut P) -> Result<(), SpanError> + Sync),
     ) -> Result<(), SpanError> {
         #[cfg(feature = "rayon")]
-        if rows.len() > 1 && out.len() > GRAIN && rayon::current_thread_index().is_some() {
-            let middle = rows.start.midpoint(rows.end);
+        if parts > 1 && rows.len() > 1 && out.len() > GRAIN {
+            let middle = self.middle(&rows);
             let (left, right) = out.split_at_mut(self.boundary(middle) - self.boundary(rows.start));
             let (left_items, right_items) = per_row.split_at_mut(middle - rows.start);
             let (left, right) = rayon::join(
-                || self.part(rows.start..middle, left, left_items, work),
-                || self.part(middle..rows.end, right, right_items, work),
+                || self.part(rows.start..middle, left, left_items, parts.div_ceil(2), work),
+                || self.part(middle..rows.end, right, right_items, parts / 2, work),
             );
             return left.and(right);
         }
+        #[cfg(not(feature = "rayon"))]
+        let _ = parts;
         for (row, item) in rows.zip(per_row) {
             let (head, tail) = out.split_at_mut(self.range(row).len());
             work(row, head, item)?;
             out = tail;
         }
         Ok(())
+    }
+
+    /// The first row behind half of the tokens of so many rows, of which there are two at least.
+    #[cfg(feature = "rayon")]
+    fn middle(self, rows: &Range<usize>) -> usize {
+        let half = self.boundary(rows.start).midpoint(self.boundary(rows.end));
+        let inner = &self.0[rows.start + 1..rows.end];
+        let before = inner.partition_point(|&boundary| usize::try_from(boundary).is_ok_and(|at| at < half));
+        (rows.start + 1 + before).min(rows.end - 1)
     }
 }
 
@@ -104,6 +159,33 @@ pub(crate) fn expect_len(argument: &'static str, expected: usize, got: usize) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads that are at work on a batch of many rows in a pool of eight.
+    #[cfg(feature = "rayon")]
+    fn threads_at_work(parts: usize) -> Result<usize, Box<dyn std::error::Error>> {
+        let cu_seqlens: Vec<i64> = (0..=64).map(|row| row * 1_000).collect();
+        let rows = Rows::checked("cu_seqlens", &cu_seqlens, 64_000)?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build()?;
+        let mut threads = vec![None; 64];
+        let work = |_: usize, _: &mut [u8], thread: &mut Option<usize>| {
+            std::thread::sleep(std::time::Duration::from_millis(1)); // so that others have time to take a part
+            *thread = rayon::current_thread_index();
+            Ok(())
+        };
+        pool.install(|| in_parts(parts, || rows.for_each(&mut vec![0; 64_000], &mut threads, &work)))?;
+        threads.sort_unstable();
+        threads.dedup();
+        Ok(threads.len())
+    }
+
+    #[cfg(feature = "rayon")]
+    #[test]
+    fn no_more_threads_than_parts() -> Result<(), Box<dyn std::error::Error>> {
+        assert_eq!(threads_at_work(1)?, 1);
+        assert!(threads_at_work(3)? <= 3);
+        assert!(threads_at_work(usize::MAX)? > 3, "with no limit others take parts");
+        Ok(())
+    }
 
     fn error(cu_seqlens: &[i64], tokens: usize) -> String {
         match Rows::checked("student_cu_seqlens", cu_seqlens, tokens) {

@@ -1,4 +1,5 @@
 use crate::batch::{Rows, expect_len};
+use crate::memory::filled_with;
 use crate::spans::text_len;
 use crate::{Span, SpanError};
 
@@ -35,7 +36,8 @@ pub enum TokenKind {
 /// # Errors
 /// [`SpanError::OutsideText`] for a span that leaves the text or starts behind its end, and
 /// [`SpanError::Unsorted`] for spans out of order; both leave `spans` unchanged. Floating and special tokens
-/// need no order. [`SpanError::Length`] unless `kinds` holds one item per span, [`SpanError::TextTooLong`].
+/// need no order. [`SpanError::Length`] unless `kinds` holds one item per span, [`SpanError::TextTooLong`],
+/// [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -75,7 +77,7 @@ pub fn close_batch<S: AsRef<str> + Sync>(
 fn close_row(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind], row: usize) -> Result<(), SpanError> {
     let len = text_len(text.as_bytes(), row)?;
     check_inside(spans, kinds, len, row)?;
-    let roles = roles(spans, text, kinds);
+    let roles = roles(spans, text, kinds)?;
     check_order(spans, &roles, row)?;
     Closing { spans, roles, text, len, covered: 0, last: None }.run();
     Ok(())
@@ -115,24 +117,60 @@ enum Role {
     Special,
 }
 
-fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Vec<Role> {
-    let mut roles = vec![Role::Special; spans.len()];
+fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<Vec<Role>, SpanError> {
+    let mut roles = filled_with(Role::Special, spans.len())?;
+    let mut white_space = WhiteSpace { text, unread: text.len(), before: None };
     let mut next_start = i32::MAX;
     for ((role, &[start, end]), &kind) in roles.iter_mut().zip(spans).zip(kinds).rev() {
         if kind == TokenKind::Special {
             continue;
         }
         let is_blank = matches!(kind, TokenKind::Blank | TokenKind::Prefix);
-        let foreign = is_blank && (next_start < end || !is_white_space(text, start, end));
+        let foreign = is_blank && (next_start < end || !white_space.fills(start, end)?);
         let may_be_empty = kind == TokenKind::Prefix;
         *role = if start == end || foreign { Role::Floating { may_be_empty } } else { Role::Fixed };
         next_start = start;
     }
-    roles
+    Ok(roles)
 }
 
-fn is_white_space(text: &str, start: i32, end: i32) -> bool {
-    slice(text, start, end).is_some_and(|text| text.chars().all(char::is_whitespace))
+/// Which parts of a text are white space. Parts may overlap: when as much has been read as the text holds, it is
+/// counted once for all.
+struct WhiteSpace<'a> {
+    text: &'a str,
+    /// Bytes that may be read before that.
+    unread: usize,
+    /// Bytes of white space before each place in the text.
+    before: Option<Vec<i32>>,
+}
+
+impl WhiteSpace<'_> {
+    fn fills(&mut self, start: i32, end: i32) -> Result<bool, SpanError> {
+        let Some(part) = slice(self.text, start, end) else {
+            return Ok(false);
+        };
+        if let Some(unread) = self.unread.checked_sub(part.len()) {
+            self.unread = unread;
+            return Ok(part.chars().all(char::is_whitespace));
+        }
+        if self.before.is_none() {
+            self.before = Some(white_space_before(self.text)?);
+        }
+        let bytes = |at: i32| self.before.as_ref()?.get(usize::try_from(at).ok()?).copied();
+        Ok(bytes(end).zip(bytes(start)).is_some_and(|(end_bytes, start_bytes)| end_bytes - start_bytes == end - start))
+    }
+}
+
+/// Bytes of white space before each place in a text; nothing of use inside a character.
+fn white_space_before(text: &str) -> Result<Vec<i32>, SpanError> {
+    let mut before = filled_with(0, text.len() + 1)?;
+    let mut total = 0;
+    for (at, character) in text.char_indices() {
+        before[at] = total;
+        total += if character.is_whitespace() { i32::try_from(character.len_utf8()).unwrap_or_default() } else { 0 };
+    }
+    before[text.len()] = total;
+    Ok(before)
 }
 
 /// `None` where an end lies inside a character.

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 
 use crate::align::{all_in_order, expect_rows, filled, non_empty, to_row};
 use crate::batch::Rows;
+use crate::memory::{push, with_room};
 use crate::{Offset, Range, Span, SpanError};
 
 /// The smallest runs of student and teacher tokens between whose ends no token of either side lies across: what both
@@ -27,7 +28,7 @@ pub struct Groups {
 /// Time `O(N + M)`; extra memory only where empty spans stand between others. Never panics.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more; `cu_seqlens` as in
+/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more, [`SpanError::Memory`]; `cu_seqlens` as in
 /// [`align_batch`](crate::align_batch).
 ///
 /// # Example
@@ -49,13 +50,14 @@ pub fn groups<T: Offset>(
     let (student_rows, teacher_rows) =
         Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
     let mut found = Groups::default();
+    found.cu_seqlens = with_room(student_cu_seqlens.len())?;
     found.cu_seqlens.push(0);
     for row in 0..student_rows.count() {
         let (tokens, others) = (student_rows.range(row), teacher_rows.range(row));
         let base = (tokens.start, others.start);
         let student = Side::checked("student_spans", &student[tokens], row, base.0)?;
         let teacher = Side::checked("teacher_spans", &teacher[others], row, base.1)?;
-        find(&student, &teacher, &mut found);
+        find(&student, &teacher, &mut found)?;
         found.cu_seqlens.push(i64::try_from(found.student.len()).unwrap_or(i64::MAX)); // at most 2^31
     }
     Ok(found)
@@ -89,7 +91,7 @@ impl<'a, T: Offset> Side<'a, T> {
 }
 
 /// Takes tokens as long as they begin in the text that is taken; where none does, a group ends.
-fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) {
+fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) -> Result<(), SpanError> {
     let (own, other) = (&*student.spans, &*teacher.spans);
     let (mut s, mut t) = (0, 0);
     while s < own.len() && t < other.len() {
@@ -104,10 +106,11 @@ fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Gro
             }
         }
         if first_s < s && first_t < t {
-            found.student.push(student.range(first_s, s));
-            found.teacher.push(teacher.range(first_t, t));
+            push(&mut found.student, student.range(first_s, s))?;
+            push(&mut found.teacher, teacher.range(first_t, t))?;
         }
     }
+    Ok(())
 }
 
 /// Passes the spans that begin before `reach`, and moves it to the end of the last of them.

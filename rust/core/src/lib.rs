@@ -39,6 +39,7 @@ mod chunks;
 mod closing;
 mod error;
 mod groups;
+mod memory;
 mod offsets;
 mod overlap;
 mod reasons;
@@ -48,6 +49,8 @@ mod tiling;
 mod trimmed;
 
 pub use align::{align, align_batch, align_into};
+#[cfg(feature = "rayon")]
+pub use batch::in_parts;
 pub use chunks::{chunk_boundaries, chunk_map};
 pub use closing::{TokenKind, close, close_batch};
 pub use error::SpanError;
@@ -89,6 +92,30 @@ mod sealed {
     impl Sealed for i64 {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
+
+    /// Losses as numbers.
+    pub trait Value: Sized {
+        /// Smaller and larger than any finite value.
+        const BOUNDS: [Self; 2];
+        /// The value, without rounding.
+        fn to_f64(self) -> f64;
+    }
+
+    impl Value for f32 {
+        const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
+
+        fn to_f64(self) -> f64 {
+            f64::from(self)
+        }
+    }
+
+    impl Value for f64 {
+        const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
+
+        fn to_f64(self) -> f64 {
+            self
+        }
+    }
 
     /// Offsets as places in a window, in their own width.
     pub trait Place {

@@ -1,4 +1,5 @@
 use crate::batch::{Rows, expect_len};
+use crate::memory::{filled_with, with_room};
 use crate::spans::text_len;
 use crate::{Offset, Span, SpanError};
 
@@ -8,7 +9,7 @@ use crate::{Offset, Span, SpanError};
 ///
 /// # Errors
 /// [`SpanError::OutsideText`] for a negative offset, one past the end or a start behind its end,
-/// [`SpanError::TextTooLong`] for a text of 2^31 bytes or more.
+/// [`SpanError::TextTooLong`] for a text of 2^31 bytes or more, [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -17,7 +18,7 @@ use crate::{Offset, Span, SpanError};
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
 pub fn chars_to_bytes<T: Offset>(offsets: &[Span<T>], text: &str) -> Result<Vec<Span<i32>>, SpanError> {
-    let mut out = vec![[0; 2]; offsets.len()];
+    let mut out = filled_with([0; 2], offsets.len())?;
     convert(offsets, text, 0, &mut out)?;
     Ok(out)
 }
@@ -49,8 +50,9 @@ fn convert<T: Offset>(offsets: &[Span<T>], text: &str, row: usize, out: &mut [Sp
     }
     // A character starts at every byte but the continuation bytes; one more entry stands for the text's end.
     let starts = (0..end).zip(text.bytes()).filter(|&(_, byte)| byte & 0xC0 != 0x80).map(|(at, _)| at);
-    let starts: Vec<i32> = starts.chain([end]).collect();
-    each(offsets, row, out, starts.len() - 1, |offset| starts.get(usize::try_from(offset).ok()?).copied())
+    let mut known: Vec<i32> = with_room(text.chars().count() + 1)?;
+    known.extend(starts.chain([end]));
+    each(offsets, row, out, known.len() - 1, |offset| known.get(usize::try_from(offset).ok()?).copied())
 }
 
 fn each<T: Offset>(

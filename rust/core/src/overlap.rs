@@ -2,7 +2,8 @@ use std::ops;
 
 use crate::align::{expect_rows, non_empty};
 use crate::batch::{Rows, expect_len};
-use crate::reduce::resolve;
+use crate::memory::with_room;
+use crate::reduce::resolve_in_text;
 use crate::{Offset, Range, Span, SpanError};
 
 /// How much text each student token shares with the teacher tokens of its range, from 0 to 1: `s` its own span,
@@ -29,7 +30,7 @@ pub struct Overlap {
 ///
 /// # Errors
 /// [`SpanError::Length`] for a mapping of another length, [`SpanError::Range`] for a range that is neither
-/// [`UNMAPPED`](crate::UNMAPPED) nor one of teacher rows, [`SpanError::OtherText`] for rows of another text;
+/// [`UNMAPPED`](crate::UNMAPPED) nor one of teacher rows, [`SpanError::OtherText`] for rows of another text, [`SpanError::Memory`];
 /// teacher spans and `cu_seqlens` as in [`align_batch`](crate::align_batch).
 ///
 /// # Example
@@ -55,13 +56,12 @@ pub fn overlap<T: Offset>(
     let (student_rows, teacher_rows) =
         Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
 
-    let (iou, ios) = (Vec::with_capacity(student.len()), Vec::with_capacity(student.len()));
-    let mut overlap = Overlap { iou, ios };
+    let mut overlap = Overlap { iou: with_room(student.len())?, ios: with_room(student.len())? };
     for row in 0..student_rows.count() {
         let text = Text::checked(teacher, teacher_rows.range(row), row)?;
         for token in student_rows.range(row) {
-            resolve(token, mapping[token], teacher, "teacher tokens")?;
-            let range = text.range(token, mapping[token])?;
+            let own = resolve_in_text(token, mapping[token], row, &text.all, teacher.len())?;
+            let range = own.map_or(0..0, |own| text.index(own.start)..text.index(own.end));
             let [iou, ios] = text.shares(student[token], range);
             overlap.iou.push(iou);
             overlap.ios.push(ios);
@@ -77,7 +77,6 @@ struct Text<T> {
     rows: Vec<i32>,
     /// How much text the first `0, 1, ..., spans.len()` of them cover, repeats and nested parts once.
     covered: Vec<u64>,
-    row: usize,
     /// All its flat rows, those of empty spans included.
     all: ops::Range<usize>,
 }
@@ -91,20 +90,9 @@ impl<T: Offset> Text<T> {
             reach = end; // ends do not decrease
             total
         });
-        let covered = [0].into_iter().chain(added).collect();
-        Ok(Self { spans, rows, covered, row, all })
-    }
-
-    /// The spans of a range of flat rows that is inside the batch; none for [`UNMAPPED`](crate::UNMAPPED).
-    fn range(&self, token: usize, range: Range) -> Result<ops::Range<usize>, SpanError> {
-        let [Ok(first), Ok(stop)] = range.map(usize::try_from) else {
-            return Ok(0..0);
-        };
-        if first < self.all.start || stop > self.all.end {
-            let rows = [self.all.start, self.all.end];
-            return Err(SpanError::OtherText { token, row: self.row, range, rows });
-        }
-        Ok(self.index(first)..self.index(stop))
+        let mut covered = with_room(spans.len() + 1)?;
+        covered.extend([0].into_iter().chain(added));
+        Ok(Self { spans, rows, covered, all })
     }
 
     /// How many spans stand before a flat row of this text.

@@ -1,5 +1,9 @@
+use std::ops;
+
+use crate::align::expect_rows;
 use crate::batch::{Rows, expect_len};
-use crate::reduce::{any_finite, resolve};
+use crate::memory::with_room;
+use crate::reduce::{any_finite, resolve_in_text};
 use crate::{Loss, Offset, Range, Span, SpanError};
 
 /// Why a student token has no teacher loss; the numbers are those of the Python package.
@@ -27,12 +31,15 @@ impl From<Reason> for u8 {
 /// Says for each student token of a ragged batch whether it is mapped, and if not, why.
 ///
 /// `mapping` is what [`align_batch`](crate::align_batch) returned for these spans, `losses` (nats) one per
-/// teacher row. One pair of texts is a batch of one row: `&[0, n]`. Teacher spans need no order. Time is
-/// linear in the spans plus, with losses, the lengths of the ranges.
+/// teacher row. One pair of texts is a batch of one row: `&[0, n]`. Teacher spans need no order.
+///
+/// Time `O(N + M)`, whatever the lengths of the ranges; with losses, memory `O(M)` where a range begins with
+/// many losses that are not finite.
 ///
 /// # Errors
-/// [`SpanError::Length`] for a mapping or losses of another length, [`SpanError::Range`] as in
-/// [`reduce`](crate::reduce), and `cu_seqlens` as in [`align_batch`](crate::align_batch).
+/// [`SpanError::Length`] for a mapping or losses of another length, [`SpanError::Range`] and
+/// [`SpanError::OtherText`] as in [`overlap`](crate::overlap()), [`SpanError::TooMany`] for 2^31 teacher rows or
+/// more, [`SpanError::Memory`], and `cu_seqlens` as in [`align_batch`](crate::align_batch).
 ///
 /// # Example
 /// ```
@@ -53,20 +60,23 @@ pub fn unmapped_reasons<T: Offset, L: Loss>(
     teacher_cu_seqlens: &[i64],
 ) -> Result<Vec<Reason>, SpanError> {
     expect_len("mapping", student.len(), mapping.len())?;
+    expect_rows("teacher_spans", teacher.len())?;
     if let Some(losses) = losses {
         expect_len("losses", teacher.len(), losses.len())?;
     }
     let (student_rows, teacher_rows) =
         Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
 
-    let mut reasons = Vec::with_capacity(student.len());
+    let mut scored = losses.map(|losses| Scored { losses, counts: None });
+    let mut reasons = with_room(student.len())?;
     for row in 0..student_rows.count() {
-        let filled = teacher[teacher_rows.range(row)].iter().filter(|[start, end]| start < end);
+        let own = teacher_rows.range(row);
+        let filled = teacher[own.clone()].iter().filter(|[start, end]| start < end);
         let last_end = filled.map(|&[_, end]| end).max();
         for token in student_rows.range(row) {
-            let reason = match resolve(token, mapping[token], teacher, "teacher tokens")? {
+            let reason = match resolve_in_text(token, mapping[token], row, &own, teacher.len())? {
                 None => why(student[token], last_end),
-                Some(_) if is_scored(token, mapping, losses)? => Reason::Mapped,
+                Some(range) if scored.as_mut().map_or(Ok(true), |scored| scored.has_any(&range))? => Reason::Mapped,
                 Some(_) => Reason::Unscored,
             };
             reasons.push(reason);
@@ -85,11 +95,37 @@ fn why<T: Offset>([start, end]: Span<T>, last_end: Option<T>) -> Reason {
     }
 }
 
-fn is_scored<L: Loss>(token: usize, mapping: &[Range], losses: Option<&[L]>) -> Result<bool, SpanError> {
-    let Some(losses) = losses else {
-        return Ok(true);
-    };
-    Ok(resolve(token, mapping[token], losses, "losses")?.is_some_and(any_finite))
+/// Losses of a range that are looked at one by one before all are counted.
+const FEW: usize = 16;
+
+/// Which ranges have a finite loss.
+struct Scored<'a, L> {
+    losses: &'a [L],
+    /// How many of the first `0, 1, ..., M` losses are finite; counted when a range asks for it.
+    counts: Option<Vec<u32>>,
+}
+
+impl<L: Loss> Scored<'_, L> {
+    #[inline]
+    fn has_any(&mut self, range: &ops::Range<usize>) -> Result<bool, SpanError> {
+        let few = range.start..range.end.min(range.start + FEW);
+        Ok(any_finite(&self.losses[few]) || (range.len() > FEW && self.counted(range)?))
+    }
+
+    #[cold]
+    fn counted(&mut self, range: &ops::Range<usize>) -> Result<bool, SpanError> {
+        if self.counts.is_none() {
+            let mut counts = with_room(self.losses.len() + 1)?;
+            let mut total = 0_u32; // of fewer than 2^31 rows
+            counts.push(total);
+            counts.extend(self.losses.iter().map(|&loss| {
+                total += u32::from(any_finite(&[loss]));
+                total
+            }));
+            self.counts = Some(counts);
+        }
+        Ok(self.counts.as_ref().is_some_and(|counts| counts[range.start] < counts[range.end]))
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +153,29 @@ mod tests {
         let mapping = [UNMAPPED; 3];
         let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &[0, 1, 2, 3], &[0, 1, 3, 4])?;
         assert_eq!(reasons, [Reason::Truncated, Reason::Hole, Reason::Truncated]);
+        Ok(())
+    }
+
+    #[test]
+    fn rows_of_another_text_are_refused() {
+        let spans = [[0, 1], [0, 1]];
+        let with =
+            |mapping: [Range; 2]| unmapped_reasons(&spans, &spans, &mapping, None::<&[f32]>, &[0, 1, 2], &[0, 1, 2]);
+        assert_eq!(with([[0, 1], [1, 2]]), Ok(vec![Reason::Mapped; 2]));
+        let error = with([[0, 1], [0, 1]]).map_err(|error| error.to_string());
+        let message = "mapping: token 1: expected teacher rows 1 to 2, those of its text, row 1, got (0, 1)";
+        assert_eq!(error, Err(message.to_owned()));
+    }
+
+    #[test]
+    fn long_ranges_of_losses_that_are_not_finite() -> Result<(), SpanError> {
+        let teacher: Vec<Span<i32>> = (0..100).map(|at| [at, at + 1]).collect();
+        let losses: Vec<f32> = (0..100).map(|at| if at == 60 { 1.0 } else { f32::NAN }).collect();
+        let student = [[0, 100], [0, 60], [0, 61], [60, 100], [61, 100], [40, 60], [55, 80]];
+        let mapping = align(&student, &teacher)?;
+        let reasons = unmapped_reasons(&student, &teacher, &mapping, Some(&losses), &[0, 7], &[0, 100])?;
+        let expected = [true, false, true, true, false, false, true];
+        assert_eq!(reasons, expected.map(|scored| if scored { Reason::Mapped } else { Reason::Unscored }));
         Ok(())
     }
 

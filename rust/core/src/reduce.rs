@@ -1,29 +1,16 @@
+use std::ops;
+
 use crate::batch::expect_len;
+use crate::memory::filled_with;
+use crate::sealed::Value;
 use crate::{Range, SpanError, UNMAPPED};
 
 /// A loss in nats: `f32` or `f64`. NaN and infinite values stand for "no loss".
-pub trait Loss: Copy + Send + Sync + PartialOrd + crate::sealed::Sealed {
-    /// Smaller and larger than any finite value.
-    const BOUNDS: [Self; 2];
-    /// The value, without rounding.
-    fn to_f64(self) -> f64;
-}
+pub trait Loss: Copy + Send + Sync + PartialOrd + crate::sealed::Sealed + Value {}
 
-impl Loss for f32 {
-    const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
+impl Loss for f32 {}
 
-    fn to_f64(self) -> f64 {
-        f64::from(self)
-    }
-}
-
-impl Loss for f64 {
-    const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
-
-    fn to_f64(self) -> f64 {
-        self
-    }
-}
+impl Loss for f64 {}
 
 /// How the losses of several teacher tokens become the loss of one student token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,6 +36,7 @@ pub enum Reduction {
 ///
 /// # Errors
 /// [`SpanError::Range`]: a range that is neither [`UNMAPPED`] nor `0 <= first < stop <= losses.len()`.
+/// [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -60,7 +48,7 @@ pub enum Reduction {
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
 pub fn reduce<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction) -> Result<Vec<f32>, SpanError> {
-    let mut out = vec![0.0; mapping.len()];
+    let mut out = filled_with(0.0, mapping.len())?;
     reduce_into(losses, mapping, how, &mut out)?;
     Ok(out)
 }
@@ -103,7 +91,7 @@ fn each<L: Loss>(
     fold: impl Fn(&[L]) -> Option<f64>,
 ) -> Result<(), SpanError> {
     for (token, (value, &range)) in out.iter_mut().zip(mapping).enumerate() {
-        let reduced = resolve(token, range, losses, "losses")?.and_then(&fold);
+        let reduced = resolve(token, range, losses)?.and_then(&fold);
         *value = reduced.map_or(f32::NAN, to_f32);
     }
     Ok(())
@@ -123,27 +111,45 @@ fn mean<L: Loss>(losses: &[L]) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Whether any loss of a range is finite.
+/// Whether any loss is finite.
 pub(crate) fn any_finite<L: Loss>(losses: &[L]) -> bool {
     finite(losses).next().is_some()
 }
 
-/// The items of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or leaves them.
+/// The losses of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or leaves them.
 #[inline]
-pub(crate) fn resolve<'a, T>(
-    token: usize,
-    range: Range,
-    items: &'a [T],
-    name: &'static str,
-) -> Result<Option<&'a [T]>, SpanError> {
+fn resolve<L>(token: usize, range: Range, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
     let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // one below 0 is far behind the end
-    if first < stop && stop <= items.len() {
-        return Ok(Some(&items[first..stop]));
+    if first < stop && stop <= losses.len() {
+        return Ok(Some(&losses[first..stop]));
     }
     if range == UNMAPPED {
         return Ok(None);
     }
-    Err(SpanError::Range { token, range, items: name, len: items.len() })
+    Err(SpanError::Range { token, range, items: "losses", len: losses.len() })
+}
+
+/// The teacher rows of `token`'s range, which must be of its own text: row `row` of the batch, whose flat rows are
+/// `own`, of `len` in all. `None` for [`UNMAPPED`].
+#[inline]
+pub(crate) fn resolve_in_text(
+    token: usize,
+    range: Range,
+    row: usize,
+    own: &ops::Range<usize>,
+    len: usize,
+) -> Result<Option<ops::Range<usize>>, SpanError> {
+    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // as above
+    if own.start <= first && first < stop && stop <= own.end {
+        return Ok(Some(first..stop));
+    }
+    if range == UNMAPPED {
+        return Ok(None);
+    }
+    if first < stop && stop <= len {
+        return Err(SpanError::OtherText { token, row, range, rows: [own.start, own.end] });
+    }
+    Err(SpanError::Range { token, range, items: "teacher tokens", len })
 }
 
 #[cfg(test)]

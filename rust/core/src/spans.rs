@@ -1,4 +1,5 @@
 use crate::batch::{Rows, expect_len};
+use crate::memory::{extend, filled_with, push, with_room};
 use crate::{Span, SpanError};
 
 /// Where a tokenizer puts a space in front of a text that has none; "segment" is the text before, between
@@ -57,25 +58,27 @@ impl PieceTable {
     ///
     /// # Errors
     /// [`SpanError::Length`] unless `roles` holds one role per piece, [`SpanError::TooMany`] for 4 GiB of
-    /// pieces or more.
+    /// pieces or more, [`SpanError::Memory`].
     pub fn new<P: AsRef<[u8]>>(
         pieces: impl IntoIterator<Item = Option<P>>,
         roles: &[PieceRole],
         dummy_prefix: DummyPrefix,
     ) -> Result<Self, SpanError> {
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(roles.len()));
+        let (mut bytes, mut ends) = (Vec::new(), with_room(roles.len())?);
+        let mut own_roles = with_room(roles.len())?;
+        extend(&mut own_roles, roles)?;
         for piece in pieces {
             if let Some(piece) = piece {
-                bytes.extend_from_slice(piece.as_ref());
+                extend(&mut bytes, piece.as_ref())?;
             }
             let Ok(end) = u32::try_from(bytes.len()) else {
                 let (items, limit) = ("bytes in all", u32::MAX as usize);
                 return Err(SpanError::TooMany { argument: "pieces", items, limit, got: bytes.len() });
             };
-            ends.push(end);
+            push(&mut ends, end)?;
         }
         expect_len("roles", ends.len(), roles.len())?;
-        Ok(Self { bytes, ends, roles: roles.to_vec(), dummy_prefix })
+        Ok(Self { bytes, ends, roles: own_roles, dummy_prefix })
     }
 
     /// Number of ids.
@@ -233,7 +236,7 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
 /// # Errors
 /// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
 /// the dummy prefix, as where a document was cut. [`SpanError::Length`] unless `out` holds one span per id,
-/// [`SpanError::TextTooLong`].
+/// [`SpanError::TextTooLong`], [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -263,7 +266,7 @@ pub fn decode_batch(
 ) -> Result<Vec<Vec<u8>>, SpanError> {
     expect_len("out", ids.len(), out.len())?;
     let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
-    let mut texts = vec![Vec::new(); rows.count()];
+    let mut texts = filled_with(Vec::new(), rows.count())?;
     rows.for_each(out, &mut texts, &|row, out, text| {
         *text = decode_row(table, &ids[rows.range(row)], row, out)?;
         Ok(())
@@ -292,7 +295,7 @@ fn decode_row(table: &PieceTable, ids: &[i32], row: usize, out: &mut [Span<i32>]
                 piece = rest;
             }
         }
-        text.extend_from_slice(piece);
+        extend(&mut text, piece)?;
         let start = end;
         end = text_len(&text, row)?;
         (*span, segment_start) = ([start, end], added);

@@ -1,4 +1,5 @@
 use crate::batch::{Rows, expect_len};
+use crate::memory::filled_with;
 use crate::spans::text_len;
 use crate::{PieceTable, Span, SpanError, TokenKind};
 
@@ -51,7 +52,7 @@ pub fn close_ids_batch<S: AsRef<str> + Sync>(
         restore_row(table, &ids[rows.range(row)], texts[row].as_ref(), spans);
         Ok(())
     })?;
-    let mut kinds = vec![TokenKind::Normal; ids.len()];
+    let mut kinds = filled_with(TokenKind::Normal, ids.len())?;
     for row in 0..rows.count() {
         let ids = &ids[rows.range(row)];
         for (token, kind) in kinds[rows.range(row)].iter_mut().enumerate() {
@@ -107,11 +108,12 @@ fn grown(piece: &[u8], text: &[u8], [start, end]: Span<i32>, covered: usize, lim
         (start, end) = (from, from + leading);
         return if is_spaces(text, start, end) { Some([start, end].map(index)) } else { None };
     }
-    let missing = leading.saturating_sub(spaces(held.iter()));
+    let missing = leading - spaces(held.iter().take(leading));
     if let Some(from) = start.checked_sub(missing).filter(|&from| from >= covered && is_spaces(text, from, start)) {
         start = from;
     }
-    let missing = spaces(piece.iter().rev()).saturating_sub(spaces(held.iter().rev()));
+    let trailing = spaces(piece.iter().rev());
+    let missing = trailing - spaces(held.iter().rev().take(trailing));
     if end + missing <= limit && is_spaces(text, end, end + missing) {
         end += missing;
     }

@@ -212,22 +212,30 @@ fn align_100_000_random_cases() {
     }
 }
 
-/// Rows enough to be split over threads, one of them out of order in the second case.
+/// Rows enough to be split over threads, a long one and empty ones among them; one is out of order in the second case.
 #[cfg(feature = "rayon")]
 #[test]
 fn a_pool_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
     let row: Vec<Span<i64>> = (0..700).map(|at| [3 * at, 3 * at + 2]).collect();
-    let rows = 64;
-    let (mut spans, cu) = (row.repeat(rows), boundaries([row.len()].repeat(rows).into_iter()));
+    let rows = [[1; 20].as_slice(), &[0, 0, 30, 0], &[1; 14]].concat();
+    let lengths = rows.iter().map(|&times| times * row.len());
+    let cu = boundaries(lengths);
+    let long: Vec<Span<i64>> = (0..700 * 30).map(|at| [3 * at, 3 * at + 2]).collect();
+    let parts = rows.iter().map(|&times| &long[..times * row.len()]);
+    let mut spans = parts.collect::<Vec<_>>().concat();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build()?;
     for _ in 0..2 {
         let (mut alone, mut shared) = (vec![[7; 2]; spans.len()], vec![[7; 2]; spans.len()]);
         let expected = align_batch(&spans, &cu, &spans, &cu, &mut alone);
-        let result = pool.install(|| align_batch(&spans, &cu, &spans, &cu, &mut shared));
-        assert_eq!(result, expected);
-        assert!(result.is_err() || alone == shared);
-        spans[row.len() * 40 + 5] = [0, 1];
-        spans[row.len() * 50 + 5] = [0, 1];
+        for parts in [1, 2, 5, usize::MAX] {
+            shared.fill([7; 2]);
+            let align = || align_batch(&spans, &cu, &spans, &cu, &mut shared);
+            let result = pool.install(|| vocagno::in_parts(parts, align));
+            assert_eq!(result, expected);
+            assert!(result.is_err() || alone == shared);
+        }
+        spans[row.len() * 10 + 5] = [0, 1];
+        spans[row.len() * 60 + 5] = [0, 1];
     }
     Ok(())
 }

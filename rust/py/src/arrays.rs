@@ -1,37 +1,42 @@
 //! Python arguments as Rust slices: borrowed as they are, or refused with the argument's name, what was
 //! expected and what came.
+//!
+//! What is borrowed may not be written to meanwhile: not by this module, which [`claims`](crate::claims) see to, nor
+//! by anybody else, which the documentation asks for. Row boundaries steer the kernels and are small: they are
+//! copied, so that a caller who writes to them all the same gets an error and no panic.
 
-use numpy::{
-    BorrowError, Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
-    PyReadwriteArray2, PyUntypedArray, PyUntypedArrayMethods,
-};
+use numpy::{Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyList, PyString};
-use vocagno::Span;
+use vocagno::{Offset, Range, Span};
+
+use crate::claims::Memory;
+use crate::memory::with_room;
 
 const INT32_PAIRS: &str = "a C-contiguous int32 array of shape (n, 2)";
 const INTEGER_SPANS: &str = "a C-contiguous int32 or int64 array of shape (n, 2)";
 
 /// Spans or offsets of either integer type.
-pub(crate) enum Spans<'py> {
-    Int32(PyReadonlyArray2<'py, i32>),
-    Int64(PyReadonlyArray2<'py, i64>),
+pub(crate) enum Spans<'a> {
+    Int32(&'a [Span<i32>]),
+    Int64(&'a [Span<i64>]),
 }
 
-impl<'py> Spans<'py> {
-    pub(crate) fn borrow(array: &Bound<'py, PyAny>, name: &str) -> PyResult<Self> {
+impl<'a> Spans<'a> {
+    pub(crate) fn borrow(array: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         if let Ok(array) = array.cast::<PyArray2<i32>>() {
-            return Ok(Self::Int32(array.try_readonly().map_err(|error| in_use(name, &error))?));
+            return Ok(Self::Int32(rows(array, name)?));
         }
         if let Ok(array) = array.cast::<PyArray2<i64>>() {
-            return Ok(Self::Int64(array.try_readonly().map_err(|error| in_use(name, &error))?));
+            return Ok(Self::Int64(rows(array, name)?));
         }
         Err(refused(array, name, INTEGER_SPANS))
     }
 
-    pub(crate) fn dtype(&self) -> &'static str {
+    fn dtype(&self) -> &'static str {
         match self {
             Self::Int32(_) => "int32",
             Self::Int64(_) => "int64",
@@ -39,67 +44,100 @@ impl<'py> Spans<'py> {
     }
 }
 
-/// Losses of either floating-point type.
-pub(crate) enum Losses<'py> {
-    Float32(PyReadonlyArray1<'py, f32>),
-    Float64(PyReadonlyArray1<'py, f64>),
+/// The spans of both sides, of one integer type.
+pub(crate) enum SpanPair<'a> {
+    Int32(Sides<'a, i32>),
+    Int64(Sides<'a, i64>),
 }
 
-impl<'py> Losses<'py> {
-    pub(crate) fn borrow(array: &Bound<'py, PyAny>) -> PyResult<Self> {
+/// The spans of a batch's student and teacher.
+#[derive(Clone, Copy)]
+pub(crate) struct Sides<'a, T> {
+    pub(crate) student: &'a [Span<T>],
+    pub(crate) teacher: &'a [Span<T>],
+}
+
+impl<'a> SpanPair<'a> {
+    pub(crate) fn borrow(student: &'a Bound<'_, PyAny>, teacher: &'a Bound<'_, PyAny>) -> PyResult<Self> {
+        match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
+            (Spans::Int32(student), Spans::Int32(teacher)) => Ok(Self::Int32(Sides { student, teacher })),
+            (Spans::Int64(student), Spans::Int64(teacher)) => Ok(Self::Int64(Sides { student, teacher })),
+            (student, teacher) => {
+                let (student, teacher) = (student.dtype(), teacher.dtype());
+                let message = format!("teacher_spans: expected {student} as in student_spans, got {teacher}");
+                Err(PyTypeError::new_err(message))
+            }
+        }
+    }
+}
+
+impl<T: Offset> Sides<'_, T> {
+    pub(crate) fn memory(&self) -> [Memory; 2] {
+        [Memory::of("student_spans", self.student), Memory::of("teacher_spans", self.teacher)]
+    }
+}
+
+/// Losses of either floating-point type.
+pub(crate) enum Losses<'a> {
+    Float32(&'a [f32]),
+    Float64(&'a [f64]),
+}
+
+impl<'a> Losses<'a> {
+    pub(crate) fn borrow(array: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(array) = array.cast::<PyArray1<f32>>() {
-            return Ok(Self::Float32(array.try_readonly().map_err(|error| in_use("losses", &error))?));
+            return Ok(Self::Float32(items(array, "losses")?));
         }
         if let Ok(array) = array.cast::<PyArray1<f64>>() {
-            return Ok(Self::Float64(array.try_readonly().map_err(|error| in_use("losses", &error))?));
+            return Ok(Self::Float64(items(array, "losses")?));
         }
         Err(refused(array, "losses", "a contiguous float32 or float64 array of shape (n,)"))
     }
+
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::Float32(losses) => Memory::of("losses", losses),
+            Self::Float64(losses) => Memory::of("losses", losses),
+        }
+    }
 }
 
-/// A one-dimensional array of `T`; `expected` describes it for the error.
-pub(crate) fn borrow_1d<'py, T: Element>(
-    array: &Bound<'py, PyAny>,
-    name: &str,
-    expected: &str,
-) -> PyResult<PyReadonlyArray1<'py, T>> {
-    let typed = array.cast::<PyArray1<T>>().map_err(|_| refused(array, name, expected))?;
-    typed.try_readonly().map_err(|error| in_use(name, &error))
+/// Token ids.
+pub(crate) fn borrow_ids<'a>(array: &'a Bound<'_, PyAny>) -> PyResult<&'a [i32]> {
+    let typed = array.cast().map_err(|_| refused(array, "ids", "a contiguous int32 array of shape (n,)"))?;
+    items(typed, "ids")
 }
 
 /// An array of pairs: a mapping, or spans in bytes.
-pub(crate) fn borrow_pairs<'py>(array: &Bound<'py, PyAny>, name: &str) -> PyResult<PyReadonlyArray2<'py, i32>> {
-    let typed = array.cast::<PyArray2<i32>>().map_err(|_| refused(array, name, INT32_PAIRS))?;
-    typed.try_readonly().map_err(|error| in_use(name, &error))
+pub(crate) fn borrow_pairs<'a>(array: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a [Range]> {
+    rows(array.cast().map_err(|_| refused(array, name, INT32_PAIRS))?, name)
 }
 
-/// Row boundaries, int64.
-pub(crate) fn borrow_cu_seqlens<'py>(array: &Bound<'py, PyAny>, name: &str) -> PyResult<PyReadonlyArray1<'py, i64>> {
-    borrow_1d(array, name, "a contiguous int64 array of shape (B + 1,)")
+/// Row boundaries, copied.
+pub(crate) fn read_cu_seqlens(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<CuSeqlens> {
+    let typed = array.cast().map_err(|_| refused(array, name, "a contiguous int64 array of shape (B + 1,)"))?;
+    let borrowed = items(typed, name)?;
+    let mut values = with_room(borrowed.len())?;
+    values.extend_from_slice(borrowed);
+    Ok(CuSeqlens { values, memory: Memory::of(name, borrowed) })
+}
+
+/// Row boundaries, and where they were copied from.
+pub(crate) struct CuSeqlens {
+    pub(crate) values: Vec<i64>,
+    memory: Memory,
 }
 
 /// Row boundaries of both sides, or of neither.
-pub(crate) type CuSeqlens<'a> = Option<(&'a [i64], &'a [i64])>;
+pub(crate) struct Boundaries(Option<[CuSeqlens; 2]>);
 
-/// `student_cu_seqlens` and `teacher_cu_seqlens` as they came.
-pub(crate) struct Boundaries<'py> {
-    student: Option<PyReadonlyArray1<'py, i64>>,
-    teacher: Option<PyReadonlyArray1<'py, i64>>,
-}
-
-impl<'py> Boundaries<'py> {
-    pub(crate) fn borrow(student: Option<&Bound<'py, PyAny>>, teacher: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
-        let student = student.map(|array| borrow_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-        let teacher = teacher.map(|array| borrow_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-        Ok(Self { student, teacher })
-    }
-
-    pub(crate) fn both(&self) -> PyResult<CuSeqlens<'_>> {
-        let student = self.student.as_ref().map(|array| items(array, "student_cu_seqlens")).transpose()?;
-        let teacher = self.teacher.as_ref().map(|array| items(array, "teacher_cu_seqlens")).transpose()?;
+impl Boundaries {
+    pub(crate) fn read(student: Option<&Bound<'_, PyAny>>, teacher: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let student = student.map(|array| read_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
+        let teacher = teacher.map(|array| read_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
         match (student, teacher) {
-            (Some(student), Some(teacher)) => Ok(Some((student, teacher))),
-            (None, None) => Ok(None),
+            (Some(student), Some(teacher)) => Ok(Self(Some([student, teacher]))),
+            (None, None) => Ok(Self(None)),
             (None, Some(_)) => {
                 Err(PyValueError::new_err("student_cu_seqlens: expected row boundaries, as for the teacher, got None"))
             }
@@ -108,32 +146,80 @@ impl<'py> Boundaries<'py> {
             }
         }
     }
+
+    /// The boundaries of the student's rows and of the teacher's; `None` for one pair of texts.
+    pub(crate) fn both(&self) -> Option<(&[i64], &[i64])> {
+        self.0.as_ref().map(|[student, teacher]| (&*student.values, &*teacher.values))
+    }
+
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Memory> {
+        self.0.iter().flatten().map(|side| side.memory.clone())
+    }
 }
 
-/// The array to write the mapping of `tokens` student tokens to.
-pub(crate) fn borrow_out<'py>(array: &Bound<'py, PyAny>, tokens: usize) -> PyResult<PyReadwriteArray2<'py, i32>> {
-    let expected = || format!("a writable C-contiguous int32 array of shape ({tokens}, 2)");
-    let typed = array.cast::<PyArray2<i32>>().map_err(|_| refused(array, "out", &expected()))?;
-    if typed.shape() != [tokens, 2] || !typed.is_c_contiguous() || !typed.is_aligned() {
-        return Err(refused(array, "out", &expected()));
+/// An array to write the mapping of `tokens` student tokens to.
+pub(crate) struct Out<'a, 'py> {
+    array: &'a Bound<'py, PyArray2<i32>>,
+    pub(crate) memory: Memory,
+}
+
+impl<'a, 'py> Out<'a, 'py> {
+    pub(crate) fn checked(array: &'a Bound<'py, PyAny>, tokens: usize) -> PyResult<Self> {
+        let expected = || format!("a writable C-contiguous int32 array of shape ({tokens}, 2)");
+        let typed = array.cast::<PyArray2<i32>>().map_err(|_| refused(array, "out", &expected()))?;
+        if typed.shape() != [tokens, 2] {
+            return Err(refused(array, "out", &expected()));
+        }
+        let flags = array.getattr(intern!(array.py(), "flags"))?;
+        if !flags.getattr(intern!(array.py(), "writeable"))?.is_truthy()? {
+            return Err(PyValueError::new_err("out: expected a writable array, got a read-only one"));
+        }
+        let pairs: &[Range] = rows(typed, "out").map_err(|_| refused(array, "out", &expected()))?;
+        Ok(Self { array: typed, memory: Memory::of("out", pairs) })
     }
-    typed.try_readwrite().map_err(|error| in_use("out", &error))
+
+    /// # Safety
+    /// Nothing else may read or write the array's memory while the result is in use.
+    pub(crate) unsafe fn pairs(&mut self) -> PyResult<&mut [Range]> {
+        // SAFETY: by this function's contract.
+        let flat = unsafe { self.array.as_slice_mut() };
+        Ok(flat.map_err(|error| PyValueError::new_err(format!("out: {error}")))?.as_chunks_mut().0)
+    }
+
+    pub(crate) fn into_array(self) -> Bound<'py, PyArray2<i32>> {
+        self.array.clone()
+    }
 }
 
 /// The rows of an (n, 2) array. Only C order will do: a Fortran-ordered array is one slice as well, but
 /// of all starts and then all ends.
-pub(crate) fn rows<'a, T: Element>(array: &'a PyReadonlyArray2<'_, T>, name: &str) -> PyResult<&'a [Span<T>]> {
-    let expected = || format!("a C-contiguous {} array of shape (n, 2)", array.dtype());
-    match array.as_slice() {
-        Ok(flat) if array.is_c_contiguous() && array.shape().last() == Some(&2) => Ok(flat.as_chunks().0),
-        _ => Err(refused(array.as_any(), name, &expected())),
+fn rows<'a, T: Element>(array: &'a Bound<'_, PyArray2<T>>, name: &str) -> PyResult<&'a [[T; 2]]> {
+    // SAFETY: nobody writes to the array meanwhile, as the module says.
+    match unsafe { array.as_slice() } {
+        Ok(flat) if array.is_c_contiguous() && array.shape().last() == Some(&2) => {
+            refuse_masked(array.as_any(), name)?;
+            Ok(flat.as_chunks().0)
+        }
+        _ => Err(refused(array.as_any(), name, &format!("a C-contiguous {} array of shape (n, 2)", array.dtype()))),
     }
 }
 
 /// The items of a one-dimensional array.
-pub(crate) fn items<'a, T: Element>(array: &'a PyReadonlyArray1<'_, T>, name: &str) -> PyResult<&'a [T]> {
-    let expected = || format!("a contiguous {} array of shape (n,)", array.dtype());
-    array.as_slice().map_err(|_| refused(array.as_any(), name, &expected()))
+fn items<'a, T: Element>(array: &'a Bound<'_, PyArray1<T>>, name: &str) -> PyResult<&'a [T]> {
+    // SAFETY: nobody writes to the array meanwhile, as the module says.
+    let Ok(items) = (unsafe { array.as_slice() }) else {
+        return Err(refused(array.as_any(), name, &format!("a contiguous {} array of shape (n,)", array.dtype())));
+    };
+    refuse_masked(array.as_any(), name)?;
+    Ok(items)
+}
+
+/// `TypeError` for a masked array, whose mask would be passed over.
+fn refuse_masked(array: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
+    if array.is_exact_instance_of::<PyUntypedArray>() || !array.hasattr(intern!(array.py(), "mask"))? {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!("{name}: expected an array without a mask, got {}", type_name(array))))
 }
 
 /// The texts' UTF-8 bytes, which Python keeps beside its own form of each string.
@@ -154,15 +240,11 @@ pub(crate) fn borrow_texts(texts: &Bound<'_, PyList>) -> PyResult<Vec<PyBackedSt
             ))
         })
     };
-    texts.iter().enumerate().map(text).collect()
-}
-
-fn in_use(name: &str, error: &BorrowError) -> PyErr {
-    let message = match error {
-        BorrowError::NotWriteable => format!("{name}: expected a writable array, got a read-only one"),
-        _ => format!("{name}: shares memory with another argument, or with a call in another thread, that writes"),
-    };
-    PyValueError::new_err(message)
+    let mut borrowed = with_room(texts.len())?;
+    for item in texts.iter().enumerate() {
+        borrowed.push(text(item)?);
+    }
+    Ok(borrowed)
 }
 
 /// `TypeError` for anything but an array and for an array of another dtype than the expected ones,

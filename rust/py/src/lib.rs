@@ -4,18 +4,22 @@
 //! computes without the GIL, so no other thread may write to its arrays meanwhile.
 
 mod arrays;
+mod claims;
 mod groups;
+mod memory;
 mod overlap;
 mod pieces;
 mod pool;
 
-use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
-use vocagno::{Offset, Range, Reduction, Span};
+use vocagno::{Offset, Range, Reason, Reduction};
 
-use crate::arrays::{Boundaries, CuSeqlens, Losses, Spans, borrow_out, borrow_pairs, items, rows};
+use crate::arrays::{Boundaries, Losses, Out, Sides, SpanPair, borrow_pairs};
+use crate::claims::{Memory, claim};
+use crate::memory::filled_with;
 
 create_exception!(
     vocagno,
@@ -38,13 +42,17 @@ fn pairs_to_array(py: Python<'_>, pairs: Vec<[i32; 2]>) -> PyResult<Bound<'_, Py
     PyArray1::from_vec(py, pairs.into_flattened()).reshape([count, 2])
 }
 
-fn length(count: usize) -> PyResult<i64> {
-    i64::try_from(count).map_err(|_| PyValueError::new_err(format!("{count} tokens are too many")))
-}
-
-fn two_dtypes(student: &Spans<'_>, teacher: &Spans<'_>) -> PyErr {
-    let (student, teacher) = (student.dtype(), teacher.dtype());
-    PyTypeError::new_err(format!("teacher_spans: expected {student} as in student_spans, got {teacher}"))
+/// The boundaries of both sides of a batch; one pair of texts is a batch of one row.
+fn with_rows<T, R>(
+    sides: Sides<'_, T>,
+    boundaries: &Boundaries,
+    work: impl FnOnce(&[i64], &[i64]) -> R,
+) -> PyResult<R> {
+    let length =
+        |count| i64::try_from(count).map_err(|_| PyValueError::new_err(format!("{count} tokens are too many")));
+    let (student, teacher) = ([0, length(sides.student.len())?], [0, length(sides.teacher.len())?]);
+    let (student, teacher) = boundaries.both().unwrap_or((&student, &teacher));
+    Ok(work(student, teacher))
 }
 
 /// Strict kernel of `vocagno.align`.
@@ -57,53 +65,51 @@ fn align<'py>(
     student_cu: Option<&Bound<'py, PyAny>>,
     teacher_cu: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    num_threads: Option<i64>,
+    num_threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
-    let batch = Batch { cu_seqlens: boundaries.both()?, num_threads };
-    match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
-        (Spans::Int32(student), Spans::Int32(teacher)) => {
-            align_arrays(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &batch, out)
-        }
-        (Spans::Int64(student), Spans::Int64(teacher)) => {
-            align_arrays(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &batch, out)
-        }
-        (student, teacher) => Err(two_dtypes(&student, &teacher)),
+    let batch = Batch { boundaries: Boundaries::read(student_cu, teacher_cu)?, num_threads };
+    match SpanPair::borrow(student, teacher)? {
+        SpanPair::Int32(sides) => align_arrays(py, sides, &batch, out),
+        SpanPair::Int64(sides) => align_arrays(py, sides, &batch, out),
     }
 }
 
-struct Batch<'a> {
-    cu_seqlens: CuSeqlens<'a>,
-    num_threads: Option<i64>,
+struct Batch<'a, 'py> {
+    boundaries: Boundaries,
+    num_threads: Option<&'a Bound<'py, PyAny>>,
 }
 
-fn align_arrays<'py, T: Offset + Element>(
+fn align_arrays<'py, T: Offset>(
     py: Python<'py>,
-    student: &[Span<T>],
-    teacher: &[Span<T>],
-    batch: &Batch<'_>,
+    sides: Sides<'_, T>,
+    batch: &Batch<'_, '_>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let num_rows = batch.cu_seqlens.map_or(1, |(student, _)| student.len().saturating_sub(1));
+    let Sides { student, teacher } = sides;
+    let cu_seqlens = batch.boundaries.both();
+    let num_rows = cu_seqlens.map_or(1, |(student, _)| student.len().saturating_sub(1));
     let threads = pool::threads(batch.num_threads, num_rows, student.len().saturating_add(teacher.len()))?;
-    let run = |out: &mut [Range]| match batch.cu_seqlens {
+    let run = |out: &mut [Range]| match cu_seqlens {
         Some((student_cu, teacher_cu)) => {
             pool::run(threads, || vocagno::align_batch(student, student_cu, teacher, teacher_cu, out))
         }
         None => vocagno::align_into(student, teacher, out),
     };
     let Some(out) = out else {
+        let _claim = claim(&sides.memory(), None)?;
         let mapping = py.detach(|| {
-            let mut mapping = vec![[0; 2]; student.len()];
+            let mut mapping = filled_with([0; 2], student.len())?;
             run(&mut mapping).map(|()| mapping)
         });
         return pairs_to_array(py, mapping.map_err(|error| raised(&error))?);
     };
-    let mut borrowed = borrow_out(out, student.len())?;
-    let flat = borrowed.as_slice_mut().map_err(|error| PyValueError::new_err(format!("out: {error}")))?;
-    let (pairs, _) = flat.as_chunks_mut();
+    let mut out = Out::checked(out, student.len())?;
+    let reads: Vec<Memory> = sides.memory().into_iter().chain(batch.boundaries.memory()).collect();
+    let _claim = claim(&reads, Some(&out.memory))?;
+    // SAFETY: the memory is claimed for this call, which reads none of it.
+    let pairs = unsafe { out.pairs() }?;
     py.detach(|| run(pairs)).map_err(|error| raised(&error))?;
-    Ok(out.cast::<PyArray2<i32>>()?.clone())
+    Ok(out.into_array())
 }
 
 /// Strict kernel of `vocagno.reduce`.
@@ -123,16 +129,11 @@ fn reduce<'py>(
         other => return Err(PyValueError::new_err(format!("how: expected max, mean, sum or min, got {other:?}"))),
     };
     let mapping = borrow_pairs(mapping, "mapping")?;
-    let mapping = rows(&mapping, "mapping")?;
-    let reduced = match Losses::borrow(losses)? {
-        Losses::Float32(losses) => {
-            let losses = items(&losses, "losses")?;
-            py.detach(|| vocagno::reduce(losses, mapping, how))
-        }
-        Losses::Float64(losses) => {
-            let losses = items(&losses, "losses")?;
-            py.detach(|| vocagno::reduce(losses, mapping, how))
-        }
+    let losses = Losses::borrow(losses)?;
+    let _claim = claim(&[losses.memory(), Memory::of("mapping", mapping)], None)?;
+    let reduced = match losses {
+        Losses::Float32(losses) => py.detach(|| vocagno::reduce(losses, mapping, how)),
+        Losses::Float64(losses) => py.detach(|| vocagno::reduce(losses, mapping, how)),
     };
     Ok(PyArray1::from_vec(py, reduced.map_err(|error| raised(&error))?))
 }
@@ -150,52 +151,39 @@ fn unmapped_reasons<'py>(
     teacher_cu: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let mapping = borrow_pairs(mapping, "mapping")?;
-    let mapping = rows(&mapping, "mapping")?;
     let losses = losses.map(Losses::borrow).transpose()?;
-    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
-    let given = Given { mapping, losses, cu_seqlens: boundaries.both()? };
-    match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
-        (Spans::Int32(student), Spans::Int32(teacher)) => {
-            reasons_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &given)
-        }
-        (Spans::Int64(student), Spans::Int64(teacher)) => {
-            reasons_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, &given)
-        }
-        (student, teacher) => Err(two_dtypes(&student, &teacher)),
-    }
-}
-
-struct Given<'a, 'py> {
-    mapping: &'a [Range],
-    losses: Option<Losses<'py>>,
-    cu_seqlens: CuSeqlens<'a>,
-}
-
-fn reasons_of<'py, T: Offset + Element>(
-    py: Python<'py>,
-    student: &[Span<T>],
-    teacher: &[Span<T>],
-    given: &Given<'_, '_>,
-) -> PyResult<Bound<'py, PyArray1<u8>>> {
-    let (student_cu, teacher_cu) = ([0, length(student.len())?], [0, length(teacher.len())?]);
-    let (student_cu, teacher_cu) = given.cu_seqlens.unwrap_or((&student_cu, &teacher_cu));
-    let mapping = given.mapping;
-    let reasons = match &given.losses {
-        None => {
-            let losses = None::<&[f32]>;
-            py.detach(|| vocagno::unmapped_reasons(student, teacher, mapping, losses, student_cu, teacher_cu))
-        }
-        Some(Losses::Float32(losses)) => {
-            let losses = Some(items(losses, "losses")?);
-            py.detach(|| vocagno::unmapped_reasons(student, teacher, mapping, losses, student_cu, teacher_cu))
-        }
-        Some(Losses::Float64(losses)) => {
-            let losses = Some(items(losses, "losses")?);
-            py.detach(|| vocagno::unmapped_reasons(student, teacher, mapping, losses, student_cu, teacher_cu))
-        }
+    let given = Given { mapping, losses, boundaries: Boundaries::read(student_cu, teacher_cu)? };
+    let reasons = match SpanPair::borrow(student, teacher)? {
+        SpanPair::Int32(sides) => reasons_of(py, sides, &given)?,
+        SpanPair::Int64(sides) => reasons_of(py, sides, &given)?,
     };
-    let reasons = reasons.map_err(|error| raised(&error))?;
     Ok(PyArray1::from_vec(py, reasons.into_iter().map(u8::from).collect()))
+}
+
+struct Given<'a> {
+    mapping: &'a [Range],
+    losses: Option<Losses<'a>>,
+    boundaries: Boundaries,
+}
+
+fn reasons_of<T: Offset>(py: Python<'_>, sides: Sides<'_, T>, given: &Given<'_>) -> PyResult<Vec<Reason>> {
+    let Given { mapping, losses, boundaries } = given;
+    let [student_memory, teacher_memory] = sides.memory();
+    let losses_memory = losses.as_ref().map_or(Memory::of::<f32>("losses", &[]), Losses::memory);
+    let _claim = claim(&[student_memory, teacher_memory, Memory::of("mapping", mapping), losses_memory], None)?;
+    let Sides { student, teacher } = sides;
+    let reasons = with_rows(sides, boundaries, |student_cu, teacher_cu| {
+        py.detach(|| match losses {
+            None => vocagno::unmapped_reasons(student, teacher, mapping, None::<&[f32]>, student_cu, teacher_cu),
+            Some(Losses::Float32(losses)) => {
+                vocagno::unmapped_reasons(student, teacher, mapping, Some(losses), student_cu, teacher_cu)
+            }
+            Some(Losses::Float64(losses)) => {
+                vocagno::unmapped_reasons(student, teacher, mapping, Some(losses), student_cu, teacher_cu)
+            }
+        })
+    })?;
+    reasons.map_err(|error| raised(&error))
 }
 
 /// The crate `vocagno` for NumPy arrays: borrows them, computes without the GIL.
@@ -211,4 +199,9 @@ mod _vocagno {
     use super::pieces::{PieceTable, chars_to_bytes};
     #[pymodule_export]
     use super::{align, reduce, unmapped_reasons};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::claims::forget_in_children(module)
+    }
 }

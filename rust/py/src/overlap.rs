@@ -1,12 +1,13 @@
 //! How well mappings fit, and the mapping by chunks.
 
-use numpy::{Element, PyArray1, PyArray2};
+use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use vocagno::{Offset, Overlap, Range, Span};
+use vocagno::{Offset, Overlap, Range};
 
-use crate::arrays::{Boundaries, CuSeqlens, Spans, borrow_pairs, rows};
-use crate::{length, pairs_to_array, raised, two_dtypes};
+use crate::arrays::{Boundaries, Sides, SpanPair, borrow_pairs};
+use crate::claims::{Memory, claim};
+use crate::{pairs_to_array, raised, with_rows};
 
 /// Strict kernel of `vocagno.overlap`.
 #[pyfunction]
@@ -21,31 +22,26 @@ pub(crate) fn overlap<'py>(
     teacher_cu: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>)> {
     let mapping = borrow_pairs(mapping, "mapping")?;
-    let mapping = rows(&mapping, "mapping")?;
-    let boundaries = Boundaries::borrow(student_cu, teacher_cu)?;
-    let cu_seqlens = boundaries.both()?;
-    let overlap = match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
-        (Spans::Int32(student), Spans::Int32(teacher)) => {
-            overlap_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, mapping, cu_seqlens)?
-        }
-        (Spans::Int64(student), Spans::Int64(teacher)) => {
-            overlap_of(py, rows(&student, "student_spans")?, rows(&teacher, "teacher_spans")?, mapping, cu_seqlens)?
-        }
-        (student, teacher) => return Err(two_dtypes(&student, &teacher)),
+    let boundaries = Boundaries::read(student_cu, teacher_cu)?;
+    let overlap = match SpanPair::borrow(student, teacher)? {
+        SpanPair::Int32(sides) => overlap_of(py, sides, mapping, &boundaries)?,
+        SpanPair::Int64(sides) => overlap_of(py, sides, mapping, &boundaries)?,
     };
     Ok((PyArray1::from_vec(py, overlap.iou), PyArray1::from_vec(py, overlap.ios)))
 }
 
-fn overlap_of<T: Offset + Element>(
+fn overlap_of<T: Offset>(
     py: Python<'_>,
-    student: &[Span<T>],
-    teacher: &[Span<T>],
+    sides: Sides<'_, T>,
     mapping: &[Range],
-    cu_seqlens: CuSeqlens<'_>,
+    boundaries: &Boundaries,
 ) -> PyResult<Overlap> {
-    let (student_cu, teacher_cu) = ([0, length(student.len())?], [0, length(teacher.len())?]);
-    let (student_cu, teacher_cu) = cu_seqlens.unwrap_or((&student_cu, &teacher_cu));
-    let overlap = py.detach(|| vocagno::overlap(student, teacher, mapping, student_cu, teacher_cu));
+    let [student_memory, teacher_memory] = sides.memory();
+    let _claim = claim(&[student_memory, teacher_memory, Memory::of("mapping", mapping)], None)?;
+    let Sides { student, teacher } = sides;
+    let overlap = with_rows(sides, boundaries, |student_cu, teacher_cu| {
+        py.detach(|| vocagno::overlap(student, teacher, mapping, student_cu, teacher_cu))
+    })?;
     overlap.map_err(|error| raised(&error))
 }
 

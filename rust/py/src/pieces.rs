@@ -7,7 +7,9 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use vocagno::{DummyPrefix, PieceRole};
 
-use crate::arrays::{Spans, borrow_1d, borrow_cu_seqlens, borrow_pairs, borrow_texts, items, rows};
+use crate::arrays::{Spans, borrow_ids, borrow_pairs, borrow_texts, read_cu_seqlens};
+use crate::claims::{Memory, claim};
+use crate::memory::{filled_with, push, with_room};
 use crate::{pairs_to_array, pool, raised};
 
 /// The bytes that each id of a lossless tokenizer stands for.
@@ -17,7 +19,8 @@ pub(crate) struct PieceTable(vocagno::PieceTable);
 #[pymethods]
 impl PieceTable {
     #[new]
-    fn new(pieces: Vec<Option<PyBackedBytes>>, roles: Vec<u8>, dummy_prefix: &str) -> PyResult<Self> {
+    fn new(pieces: &Bound<'_, PyAny>, roles: &Bound<'_, PyAny>, dummy_prefix: &str) -> PyResult<Self> {
+        let pieces: Vec<Option<PyBackedBytes>> = each(pieces, "pieces")?;
         let dummy_prefix = match dummy_prefix {
             "none" => DummyPrefix::None,
             "prepend" => DummyPrefix::Prepend,
@@ -28,12 +31,14 @@ impl PieceTable {
                 return Err(PyValueError::new_err(format!("dummy_prefix: expected {expected}, got {other:?}")));
             }
         };
-        let roles = roles.into_iter().enumerate().map(|(id, role)| {
+        let numbers: Vec<u8> = each(roles, "roles")?;
+        let mut roles = with_room(numbers.len())?;
+        for (id, role) in numbers.into_iter().enumerate() {
             let expected = "0 (plain), 1 (added) or 2 (special)";
-            PieceRole::try_from(role)
-                .map_err(|got| PyValueError::new_err(format!("roles[{id}]: expected {expected}, got {got}")))
-        });
-        let table = vocagno::PieceTable::new(pieces, &roles.collect::<PyResult<Vec<_>>>()?, dummy_prefix);
+            let refused = |got| PyValueError::new_err(format!("roles[{id}]: expected {expected}, got {got}"));
+            roles.push(PieceRole::try_from(role).map_err(refused)?);
+        }
+        let table = vocagno::PieceTable::new(pieces, &roles, dummy_prefix);
         Ok(Self(table.map_err(|error| raised(&error))?))
     }
 
@@ -46,15 +51,15 @@ impl PieceTable {
         ids: &Bound<'py, PyAny>,
         cu: &Bound<'py, PyAny>,
         texts: &Bound<'py, PyList>,
-        num_threads: Option<i64>,
+        num_threads: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray1<bool>>)> {
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-        let (ids, cu, texts) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
+        let texts = borrow_texts(texts)?;
         let threads = pool::threads(num_threads, texts.len(), ids.len())?;
+        let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
-            let (mut spans, mut proved) = (vec![[0; 2]; ids.len()], vec![false; texts.len()]);
-            let run = || vocagno::spans_from_ids_batch(&self.0, ids, cu, &texts, &mut spans, &mut proved);
+            let (mut spans, mut proved) = (filled_with([0; 2], ids.len())?, filled_with(false, texts.len())?);
+            let run = || vocagno::spans_from_ids_batch(&self.0, ids, &cu, &texts, &mut spans, &mut proved);
             pool::run(threads, run).map(|()| (spans, proved))
         });
         let (spans, proved) = result.map_err(|error| raised(&error))?;
@@ -70,15 +75,21 @@ impl PieceTable {
         ids: &Bound<'py, PyAny>,
         cu: &Bound<'py, PyAny>,
     ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray2<i32>>)> {
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-        let (ids, cu) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?);
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
+        let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
-            let mut spans = vec![[0; 2]; ids.len()];
-            vocagno::decode_batch(&self.0, ids, cu, &mut spans).map(|texts| (texts, spans))
+            let mut spans = filled_with([0; 2], ids.len())?;
+            vocagno::decode_batch(&self.0, ids, &cu, &mut spans).map(|texts| (texts, spans))
         });
         let (texts, spans) = result.map_err(|error| raised(&error))?;
-        Ok((texts.iter().map(|text| PyBytes::new(py, text)).collect(), pairs_to_array(py, spans)?))
+        let mut copied = with_room(texts.len())?;
+        for text in texts {
+            copied.push(PyBytes::new_with(py, text.len(), |bytes| {
+                bytes.copy_from_slice(&text);
+                Ok(())
+            })?);
+        }
+        Ok((copied, pairs_to_array(py, spans)?))
     }
 
     /// Byte spans of a tokenizer's own offsets without holes, as a new array.
@@ -92,13 +103,13 @@ impl PieceTable {
         texts: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let spans = borrow_pairs(spans, "spans")?;
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-        let (ids, cu, texts) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
-        let spans = rows(&spans, "spans")?;
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
+        let texts = borrow_texts(texts)?;
+        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
-            let mut closed = spans.to_vec();
-            vocagno::close_ids_batch(&self.0, ids, &mut closed, cu, &texts).map(|()| closed)
+            let mut closed = with_room(spans.len())?;
+            closed.extend_from_slice(spans);
+            vocagno::close_ids_batch(&self.0, ids, &mut closed, &cu, &texts).map(|()| closed)
         });
         pairs_to_array(py, result.map_err(|error| raised(&error))?)
     }
@@ -106,6 +117,22 @@ impl PieceTable {
     fn __len__(&self) -> usize {
         self.0.len()
     }
+}
+
+/// The items of a sequence. PyO3's own conversion asks at once for the memory that the sequence says it needs.
+fn each<'py, T>(sequence: &Bound<'py, PyAny>, name: &str) -> PyResult<Vec<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    let mut items = Vec::new();
+    for (index, item) in sequence.try_iter()?.enumerate() {
+        let item = item?.extract().map_err(Into::into).map_err(|error: PyErr| {
+            let py = sequence.py();
+            PyErr::from_type(error.get_type(py), format!("{name}[{index}]: {}", error.value(py)))
+        });
+        push(&mut items, item?)?;
+    }
+    Ok(items)
 }
 
 /// Character offsets as the UTF-8 byte offsets of the same places.
@@ -117,26 +144,23 @@ pub(crate) fn chars_to_bytes<'py>(
     cu: &Bound<'py, PyAny>,
     texts: &Bound<'py, PyList>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-    let (cu, texts) = (items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
+    let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
     let result = match Spans::borrow(offsets, "offsets")? {
-        Spans::Int32(offsets) => {
-            let offsets = rows(&offsets, "offsets")?;
-            py.detach(|| in_bytes(offsets, cu, &texts))
-        }
-        Spans::Int64(offsets) => {
-            let offsets = rows(&offsets, "offsets")?;
-            py.detach(|| in_bytes(offsets, cu, &texts))
-        }
+        Spans::Int32(offsets) => in_bytes(py, offsets, &cu, &texts)?,
+        Spans::Int64(offsets) => in_bytes(py, offsets, &cu, &texts)?,
     };
     pairs_to_array(py, result.map_err(|error| raised(&error))?)
 }
 
 fn in_bytes<T: vocagno::Offset, S: AsRef<str> + Sync>(
+    py: Python<'_>,
     offsets: &[vocagno::Span<T>],
     cu: &[i64],
     texts: &[S],
-) -> Result<Vec<vocagno::Span<i32>>, vocagno::SpanError> {
-    let mut out = vec![[0; 2]; offsets.len()];
-    vocagno::chars_to_bytes_batch(offsets, cu, texts, &mut out).map(|()| out)
+) -> PyResult<Result<Vec<vocagno::Span<i32>>, vocagno::SpanError>> {
+    let _claim = claim(&[Memory::of("offsets", offsets)], None)?;
+    Ok(py.detach(|| {
+        let mut out = filled_with([0; 2], offsets.len())?;
+        vocagno::chars_to_bytes_batch(offsets, cu, texts, &mut out).map(|()| out)
+    }))
 }
