@@ -1,10 +1,15 @@
 """The collator by hand: which teacher loss stands at which label, and what is counted."""
 
+import sys
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import DataLoader
+
+import vocagno
 from conftest import tiny_llama
 from vocagno.config import DataConfig, TrainConfig
 from vocagno.errors import ConfigError
@@ -13,6 +18,7 @@ from vocagno.rows import cut_rows, join_documents
 from vocagno.scores import DocumentScores
 from vocagno.token_spans import TokenizedTexts
 from vocagno.training import data as data_module
+from vocagno.training import teacher_view
 from vocagno.training.data import COUNTS, Collator
 from vocagno.training.isolation import check_isolation
 from vocagno.training.row_order import EMPTY_ROW, MicroBatches, RowOrder, ValidationBatches
@@ -84,6 +90,28 @@ def test_a_planted_shift_by_one_is_seen(monkeypatch, planted):
     monkeypatch.setattr(data_module, "causal_shift", planted)
     with pytest.raises(AssertionError):
         check_one_row()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the worker is forked")
+def test_a_worker_aligns_on_one_core(monkeypatch):
+    """Several workers, each with threads for all cores, would stand in each other's way."""
+
+    def threads(_):
+        asked = []
+
+        def align(*arguments, num_threads, **cu_seqlens):
+            asked.append(num_threads)
+            return vocagno.align(*arguments, num_threads=num_threads, **cu_seqlens)
+
+        monkeypatch.setattr(teacher_view, "align", align)
+        collate(10)
+        return asked
+
+    for workers, expected in ((0, [None]), (1, [1])):
+        context = "fork" if workers else None
+        loader = DataLoader([0], None, num_workers=workers, multiprocessing_context=context,
+                            collate_fn=threads)  # fmt: skip
+        assert list(loader) == [expected]
 
 
 def test_rows_cut_inside_a_document_by_hand():

@@ -123,7 +123,7 @@ import numpy as np
 import vocagno
 from test_compiled_calls import tiling, write_for_a_while
 
-few, out, done = tiling(9), np.zeros((1_000_000, 2), np.int32), threading.Event()
+few, out, done = tiling(9), np.zeros((300_000, 2), np.int32), threading.Event()
 thread = threading.Thread(target=write_for_a_while, args=(out, done))
 thread.start()
 try:
@@ -260,3 +260,44 @@ def test_no_memory_for_a_result_is_an_error():
     outcomes = dict(zip(printed[::2], printed[1::2], strict=True))
     assert len(outcomes) == 15
     assert set(outcomes.values()) == {"MemoryError+result"}, outcomes
+
+
+THREADS = """
+import os
+from pathlib import Path
+import numpy as np
+import vocagno
+from test_compiled_calls import tiling
+
+def threads():
+    tasks = Path("/proc/self/task").iterdir()
+    return {task for task in tasks if (task / "comm").read_text().startswith("vocagno")}
+
+def align(rows, width, num_threads):
+    spans, cu_seqlens = np.tile(tiling(width), (rows, 1)), np.arange(0, rows * width + 1, width)
+    vocagno.align(
+        spans, spans, student_cu_seqlens=cu_seqlens, teacher_cu_seqlens=cu_seqlens,
+        num_threads=num_threads,
+    )
+    return threads()
+
+print(len(align(4_000, 16, 1)), len(align(4_000, 4, 16)))  # told so; too little to do
+many = align(16, 10_000, 16)
+print(len(many))
+calls = [(15, 10_000, 16), (16, 10_000, 2), (8, 10_000, 10**9), (4_000, 16, 10**9)]
+print(all(align(*call) == many for call in calls * 3))
+"""
+
+
+@LINUX
+def test_no_more_threads_than_have_work_and_none_built_again():
+    """128,000 tokens in 4,000 rows are work for 15 threads, however many they might have."""
+    assert run_alone(THREADS) == ["0", "0", "16", "True"]
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63, 2**70, -(2**70)])
+def test_a_number_of_threads_that_is_none_is_refused(number):
+    with pytest.raises(ValueError, match=f"num_threads: expected None or 1 to .*, got {number}"):
+        vocagno.align(tiling(3), tiling(3), num_threads=number)
+    with pytest.raises(TypeError):
+        vocagno.align(tiling(3), tiling(3), num_threads="2")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
 from vocagno.alignment import Reason, align, unmapped_reasons
 from vocagno.guidance_config import GuidanceConfig
@@ -140,6 +141,8 @@ class _Pieces:
         return align(
             self.student, self.teacher,
             student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
+            # Workers of a DataLoader share the cores among them, as their torch does.
+            num_threads=None if get_worker_info() is None else 1,
         )  # fmt: skip
 
     def _mapping(self, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
