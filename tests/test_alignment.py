@@ -121,6 +121,15 @@ def test_reasons_by_hand():
     assert no_teacher.tolist() == [1, 2, 2, 2, 2, 1]
 
 
+def test_reasons_of_rows_of_another_text_are_refused():
+    spans = [[0, 1], [0, 1]]
+    cu_seqlens = {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 2]}
+    mapping = vocagno.align(spans, spans, **cu_seqlens)
+    assert vocagno.unmapped_reasons(spans, spans, mapping, **cu_seqlens).tolist() == [0, 0]
+    with pytest.raises(SpanError, match=r"token 1: expected teacher rows 1 to 2.*got \(0, 1\)"):
+        vocagno.unmapped_reasons(spans, spans, [[0, 1], [0, 1]], **cu_seqlens)
+
+
 def test_arrays_of_either_width_are_borrowed_and_any_other_is_converted():
     student, teacher = [[0, 2], [2, 5]], [[0, 3], [3, 5]]
     expected = vocagno.align(student, teacher)

@@ -105,3 +105,8 @@ def test_options_and_files_that_the_training_page_names_exist():
     assert len(files) > 8
     for name in files:
         assert (ROOT / name).is_file(), name
+
+
+def test_the_crate_is_published_with_the_license_of_the_repository():
+    """A package of Cargo holds what lies in its own folder alone."""
+    assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

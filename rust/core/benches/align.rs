@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use vocagno::{Range, Reduction, Span, align_into, reduce_into};
+use vocagno::{Reduction, Span, TokenRange, align_into, reduce_into};
 
 const SIZES: [usize; 3] = [32, 2_048, 1_000_000];
 
@@ -31,7 +31,7 @@ fn tiling(tokens: usize, seed: u64) -> Vec<Span<i32>> {
 }
 
 /// The range that contains both ends, found without any state: what the timed answer must be.
-fn searched(student: &[Span<i32>], teacher: &[Span<i32>]) -> Vec<Range> {
+fn searched(student: &[Span<i32>], teacher: &[Span<i32>]) -> Vec<TokenRange> {
     let row = |index: usize| i32::try_from(index).unwrap_or(i32::MAX);
     let range = |&[start, end]: &Span<i32>| {
         let first = teacher.partition_point(|other| other[1] <= start);

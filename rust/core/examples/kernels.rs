@@ -3,7 +3,7 @@
 use std::env;
 use std::hint::black_box;
 
-use vocagno::{Range, Reduction, Span, SpanError, align_into, reduce_into};
+use vocagno::{Reduction, Span, SpanError, TokenRange, align_into, reduce_into};
 
 const TOKENS: usize = 65_536;
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), SpanError> {
     let times: usize = arguments.next().and_then(|times| times.parse().ok()).unwrap_or(1);
     let (student, teacher) = (tiling(7), tiling(11));
     let losses: Vec<f32> = teacher.iter().map(|span| f32::from(span[0].to_le_bytes()[0])).collect();
-    let (mut mapping, mut reduced): (Vec<Range>, _) = (vec![[0; 2]; TOKENS], vec![0.0; TOKENS]);
+    let (mut mapping, mut reduced): (Vec<TokenRange>, _) = (vec![[0; 2]; TOKENS], vec![0.0; TOKENS]);
     align_into(&student, &teacher, &mut mapping)?;
     for _ in 0..times {
         match kernel.as_str() {

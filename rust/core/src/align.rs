@@ -2,7 +2,7 @@ use std::ops;
 
 use crate::batch::{Rows, expect_len};
 use crate::memory::{filled_with, with_room};
-use crate::{Offset, Range, Span, SpanError, UNMAPPED, tiling};
+use crate::{Offset, Span, SpanError, TokenRange, UNMAPPED, tiling};
 
 /// Rows are numbered by `i32`, and `stop` is one past the last of them.
 const MAX_ROWS: usize = i32::MAX as usize;
@@ -28,7 +28,7 @@ const MAX_ROWS: usize = i32::MAX as usize;
 /// assert_eq!(vocagno::align(&student, &teacher)?, [[0, 2], [1, 3]]);
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
-pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<Range>, SpanError> {
+pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<TokenRange>, SpanError> {
     let mut out = filled_with([0; 2], student.len())?;
     align_into(student, teacher, &mut out)?;
     Ok(out)
@@ -39,7 +39,11 @@ pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<
 /// # Errors
 /// As [`align`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
 /// is unspecified.
-pub fn align_into<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range]) -> Result<(), SpanError> {
+pub fn align_into<T: Offset>(
+    student: &[Span<T>],
+    teacher: &[Span<T>],
+    out: &mut [TokenRange],
+) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
     expect_rows("teacher_spans", teacher.len())?;
     align_row(student, teacher, 0, 0, out)
@@ -58,7 +62,7 @@ pub fn align_batch<T: Offset>(
     student_cu_seqlens: &[i64],
     teacher: &[Span<T>],
     teacher_cu_seqlens: &[i64],
-    out: &mut [Range],
+    out: &mut [TokenRange],
 ) -> Result<(), SpanError> {
     expect_len("out", student.len(), out.len())?;
     expect_rows("teacher_spans", teacher.len())?;
@@ -85,7 +89,7 @@ fn align_row<T: Offset>(
     teacher: &[Span<T>],
     row: usize,
     base: usize,
-    out: &mut [Range],
+    out: &mut [TokenRange],
 ) -> Result<(), SpanError> {
     // BOS, EOS and padding stand at the ends as a rule; without them most rows need no table.
     let (inner, kept) = (filled(student), filled(teacher));
@@ -158,7 +162,7 @@ pub(crate) fn to_row(index: usize) -> i32 {
 }
 
 /// Finds each student span's range in `teacher`, whose spans are in order and not empty; `to_row` numbers them.
-fn search<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [Range], to_row: impl Fn(usize) -> i32) {
+fn search<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [TokenRange], to_row: impl Fn(usize) -> i32) {
     let (mut first, mut stop) = (0, 0);
     let mut previous = [T::MIN; 2];
     for (range, &span) in out.iter_mut().zip(student) {

@@ -1,6 +1,6 @@
 use crate::align::expect_rows;
 use crate::memory::with_room;
-use crate::{Range, SpanError, UNMAPPED};
+use crate::{SpanError, TokenRange, UNMAPPED};
 
 /// Student tokens and boundaries are results, whose memory a large number alone would ask for.
 const MAX_ITEMS: usize = i32::MAX as usize;
@@ -47,7 +47,7 @@ pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> 
 /// assert_eq!(vocagno::chunk_map(4, 3, 2)?, [[0, 1], [0, 1], [1, 3], [1, 3]]);
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
-pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<Range>, SpanError> {
+pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<TokenRange>, SpanError> {
     expect_chunks(chunks)?;
     expect_rows("n_teacher", n_teacher)?;
     expect_at_most("n_student", "tokens", MAX_ITEMS, n_student)?;

@@ -5,6 +5,7 @@ use crate::{Span, SpanError};
 
 /// What a token's surface is, as far as closing asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TokenKind {
     /// Any token that stands for text.
     #[default]
@@ -292,6 +293,37 @@ mod tests {
         let mut spans = tokens.map(|(span, _)| span);
         assert_eq!(close(&mut spans, text, &tokens.map(|(_, kind)| kind)), Ok(()));
         spans
+    }
+
+    #[test]
+    fn many_blanks_over_the_same_spaces_take_linear_time() -> Result<(), SpanError> {
+        let n = 100_000; // looked at one by one, half of them are 5 * 10^9 spaces
+        let end = 100_000;
+        let text = " ".repeat(n);
+        let mut spans: Vec<_> = (0..n).map(|token| if token % 2 == 0 { [0, end] } else { [end; 2] }).collect();
+        close(&mut spans, &text, &vec![Blank; n])?;
+        assert_eq!(spans, vec![[0, end]; n]);
+        // White space until the end, where a letter is; and a letter that no span holds.
+        for (text, expected) in [(format!("{}x", &text[1..]), false), (format!("{text}x"), true)] {
+            let mut white_space = WhiteSpace { text: &text, unread: text.len(), before: None };
+            for _ in 0..n {
+                assert_eq!(white_space.fills(0, end), Ok(expected));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn white_space_counted_is_white_space_read() {
+        let text = "a \u{2003}\t b\u{85}\u{e9} ";
+        let mut read = WhiteSpace { text, unread: usize::MAX, before: None };
+        let mut counted = WhiteSpace { text, unread: 0, before: None };
+        for start in 0..=i32::try_from(text.len()).unwrap_or_default() {
+            for end in start..=i32::try_from(text.len()).unwrap_or_default() {
+                assert_eq!(read.fills(start, end), counted.fills(start, end), "{start} {end}");
+            }
+        }
+        assert!(read.before.is_none() && counted.before.is_some());
     }
 
     #[test]

@@ -40,6 +40,19 @@ pub enum SpanError {
         got: usize,
     },
 
+    /// An offset that the type of the spans cannot hold.
+    #[error("{argument}: token {token}: expected offsets of at most {limit}, got {got}")]
+    TooLarge {
+        /// The argument that holds the offsets.
+        argument: &'static str,
+        /// Token, counted over all pairs.
+        token: usize,
+        /// The largest offset that is possible.
+        limit: i64,
+        /// The offset; one beyond 64 bits as the largest of these.
+        got: u64,
+    },
+
     /// Fewer items than there must be.
     #[error("{argument}: expected at least {expected}, got {got}")]
     TooFew {

@@ -3,16 +3,17 @@ use std::borrow::Cow;
 use crate::align::{all_in_order, expect_rows, filled, non_empty, to_row};
 use crate::batch::Rows;
 use crate::memory::{push, with_room};
-use crate::{Offset, Range, Span, SpanError};
+use crate::{Offset, Span, SpanError, TokenRange};
 
 /// The smallest runs of student and teacher tokens between whose ends no token of either side lies across: what both
 /// tokenizers agree on. The runs of a group cover the same text, but for what one side leaves out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Groups {
     /// Student rows of each group, flat over the batch.
-    pub student: Vec<Range>,
+    pub student: Vec<TokenRange>,
     /// Teacher rows of each group, flat over the batch.
-    pub teacher: Vec<Range>,
+    pub teacher: Vec<TokenRange>,
     /// Boundaries of the batch's rows in the two above, from 0 to the number of groups.
     pub cu_seqlens: Vec<i64>,
 }
@@ -49,8 +50,7 @@ pub fn groups<T: Offset>(
     expect_rows("teacher_spans", teacher.len())?;
     let (student_rows, teacher_rows) =
         Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
-    let mut found = Groups::default();
-    found.cu_seqlens = with_room(student_cu_seqlens.len())?;
+    let mut found = Groups { cu_seqlens: with_room(student_cu_seqlens.len())?, ..Groups::default() };
     found.cu_seqlens.push(0);
     for row in 0..student_rows.count() {
         let (tokens, others) = (student_rows.range(row), teacher_rows.range(row));
@@ -84,7 +84,7 @@ impl<'a, T: Offset> Side<'a, T> {
     }
 
     /// The flat rows of so many of its spans, of which there is one at least.
-    fn range(&self, start: usize, stop: usize) -> Range {
+    fn range(&self, start: usize, stop: usize) -> TokenRange {
         let row = |at: usize| self.rows.as_ref().map_or(to_row(self.first + at), |rows| rows[at]);
         [row(start), row(stop - 1) + 1]
     }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::align;
 
-    fn of(student: &[Span<i32>], teacher: &[Span<i32>]) -> Result<[Vec<Range>; 2], String> {
+    fn of(student: &[Span<i32>], teacher: &[Span<i32>]) -> Result<[Vec<TokenRange>; 2], String> {
         let cu = [[0, i64::try_from(student.len()).unwrap_or(-1)], [0, i64::try_from(teacher.len()).unwrap_or(-1)]];
         let found = groups(student, teacher, &cu[0], &cu[1]).map_err(|error| error.to_string())?;
         Ok([found.student, found.teacher])

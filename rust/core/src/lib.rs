@@ -22,8 +22,22 @@
 //! # Ok::<(), vocagno::SpanError>(())
 //! ```
 //!
-//! With the feature `rayon`, batches called inside a rayon thread pool run their rows in parallel; elsewhere
-//! everything runs on the calling thread. Nothing here panics, on any input.
+//! The feature `rayon` alone changes nothing: it needs a pool. Batches that are called inside one, by
+//! [`ThreadPool::install`](https://docs.rs/rayon/latest/rayon/struct.ThreadPool.html#method.install) or from a task of
+//! rayon's, run their rows in parallel; everything else runs on the calling thread.
+//!
+#![cfg_attr(feature = "rayon", doc = "```")]
+#![cfg_attr(not(feature = "rayon"), doc = "```ignore")]
+//! let (spans, cu_seqlens) = ([[0, 5], [5, 9], [0, 7]], [0, 2, 3]); // two texts
+//! let mut mapping = [[0; 2]; 3];
+//! let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build()?;
+//! pool.install(|| vocagno::align_batch(&spans, &cu_seqlens, &spans, &cu_seqlens, &mut mapping))?;
+//! assert_eq!(mapping, [[0, 1], [1, 2], [2, 3]]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing here panics, on any input, and a result without memory is [`SpanError::Memory`]. Enumerations and
+//! structures may grow: match them with a last arm `_`.
 //!
 //! Source of the method: Shin et al., "VocAgnoLM", ICML 2025, arXiv 2503.19123.
 
@@ -42,6 +56,7 @@ mod groups;
 mod memory;
 mod offsets;
 mod overlap;
+mod pairs;
 mod reasons;
 mod reduce;
 mod spans;
@@ -57,6 +72,7 @@ pub use error::SpanError;
 pub use groups::{Groups, groups};
 pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
 pub use overlap::{Overlap, overlap};
+pub use pairs::to_spans;
 pub use reasons::{Reason, unmapped_reasons};
 pub use reduce::{Loss, Reduction, reduce, reduce_into};
 pub use spans::{DummyPrefix, PieceRole, PieceTable, decode, decode_batch, spans_from_ids, spans_from_ids_batch};
@@ -66,23 +82,27 @@ pub use trimmed::{close_ids_batch, restore_spaces};
 pub type Span<T> = [T; 2];
 
 /// Half-open range of teacher rows, or [`UNMAPPED`].
-pub type Range = [i32; 2];
+pub type TokenRange = [i32; 2];
 
 /// The range of a student token that no teacher token shares text with.
-pub const UNMAPPED: Range = [-1, -1];
+pub const UNMAPPED: TokenRange = [-1, -1];
 
 /// An offset in a text: `i32` or `i64`.
 pub trait Offset: Copy + Ord + Into<i64> + Send + Sync + sealed::Sealed + sealed::Place {
     /// The smallest value.
     const MIN: Self;
+    /// The largest value.
+    const MAX: Self;
 }
 
 impl Offset for i32 {
     const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
 }
 
 impl Offset for i64 {
     const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
 }
 
 mod sealed {

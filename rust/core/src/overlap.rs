@@ -4,11 +4,12 @@ use crate::align::{expect_rows, non_empty};
 use crate::batch::{Rows, expect_len};
 use crate::memory::with_room;
 use crate::reduce::resolve_in_text;
-use crate::{Offset, Range, Span, SpanError};
+use crate::{Offset, Span, SpanError, TokenRange};
 
 /// How much text each student token shares with the teacher tokens of its range, from 0 to 1: `s` its own span,
 /// `t` the union of the non-empty teacher spans in the range. NaN for a token without text.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Overlap {
     /// |s ∩ t| / |s ∪ t|.
     pub iou: Vec<f64>,
@@ -47,7 +48,7 @@ pub struct Overlap {
 pub fn overlap<T: Offset>(
     student: &[Span<T>],
     teacher: &[Span<T>],
-    mapping: &[Range],
+    mapping: &[TokenRange],
     student_cu_seqlens: &[i64],
     teacher_cu_seqlens: &[i64],
 ) -> Result<Overlap, SpanError> {
@@ -154,7 +155,7 @@ mod tests {
     use crate::UNMAPPED;
 
     /// IoU and IoS of one student token with a range of teacher rows.
-    fn shares(student: Span<i64>, teacher: &[Span<i64>], range: Range) -> Result<[f64; 2], SpanError> {
+    fn shares(student: Span<i64>, teacher: &[Span<i64>], range: TokenRange) -> Result<[f64; 2], SpanError> {
         let rows = i64::try_from(teacher.len()).unwrap_or_default();
         let found = overlap(&[student], teacher, &[range], &[0, 1], &[0, rows])?;
         Ok([found.iou[0], found.ios[0]])
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn rows_of_another_text_are_refused() {
         let spans = [[0, 1], [5, 6], [0, 1]];
-        let with = |mapping: [Range; 3]| overlap(&spans, &spans, &mapping, &[0, 2, 3], &[0, 2, 3]);
+        let with = |mapping: [TokenRange; 3]| overlap(&spans, &spans, &mapping, &[0, 2, 3], &[0, 2, 3]);
         assert_eq!(with([[0, 1], [0, 2], [2, 3]]).map(|found| found.ios), Ok(vec![1.0; 3]));
         let error = with([[0, 1], [1, 3], [2, 3]]).map_err(|error| error.to_string());
         let message = "mapping: token 1: expected teacher rows 0 to 2, those of its text, row 0, got (1, 3)";

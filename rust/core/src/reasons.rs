@@ -4,10 +4,11 @@ use crate::align::expect_rows;
 use crate::batch::{Rows, expect_len};
 use crate::memory::with_room;
 use crate::reduce::{any_finite, resolve_in_text};
-use crate::{Loss, Offset, Range, Span, SpanError};
+use crate::{Loss, Offset, Span, SpanError, TokenRange};
 
 /// Why a student token has no teacher loss; the numbers are those of the Python package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Reason {
     /// The token is mapped (and, if losses were given, has a finite one).
@@ -54,7 +55,7 @@ impl From<Reason> for u8 {
 pub fn unmapped_reasons<T: Offset, L: Loss>(
     student: &[Span<T>],
     teacher: &[Span<T>],
-    mapping: &[Range],
+    mapping: &[TokenRange],
     losses: Option<&[L]>,
     student_cu_seqlens: &[i64],
     teacher_cu_seqlens: &[i64],
@@ -159,8 +160,9 @@ mod tests {
     #[test]
     fn rows_of_another_text_are_refused() {
         let spans = [[0, 1], [0, 1]];
-        let with =
-            |mapping: [Range; 2]| unmapped_reasons(&spans, &spans, &mapping, None::<&[f32]>, &[0, 1, 2], &[0, 1, 2]);
+        let with = |mapping: [TokenRange; 2]| {
+            unmapped_reasons(&spans, &spans, &mapping, None::<&[f32]>, &[0, 1, 2], &[0, 1, 2])
+        };
         assert_eq!(with([[0, 1], [1, 2]]), Ok(vec![Reason::Mapped; 2]));
         let error = with([[0, 1], [0, 1]]).map_err(|error| error.to_string());
         let message = "mapping: token 1: expected teacher rows 1 to 2, those of its text, row 1, got (0, 1)";
@@ -180,9 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn many_long_ranges_take_linear_time() -> Result<(), SpanError> {
+        let n = 100_000; // read one by one, 10^10 losses
+        let (spans, mapping) = (vec![[0, 1]; n], vec![[0, 100_000]; n]);
+        let losses = vec![f32::NAN; n];
+        let reasons = unmapped_reasons(&spans, &spans, &mapping, Some(&losses), &[0, 100_000], &[0, 100_000])?;
+        assert_eq!(reasons, vec![Reason::Unscored; n]);
+        Ok(())
+    }
+
+    #[test]
     fn a_mapping_of_other_spans_is_refused() {
         let spans = [[0, 1]];
-        let with = |mapping: &[Range], losses: Option<&[f64]>| {
+        let with = |mapping: &[TokenRange], losses: Option<&[f64]>| {
             unmapped_reasons(&spans, &spans, mapping, losses, &[0, 1], &[0, 1])
         };
         assert_eq!(with(&[], None), Err(SpanError::Length { argument: "mapping", expected: 1, got: 0 }));

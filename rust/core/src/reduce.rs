@@ -3,7 +3,7 @@ use std::ops;
 use crate::batch::expect_len;
 use crate::memory::filled_with;
 use crate::sealed::Value;
-use crate::{Range, SpanError, UNMAPPED};
+use crate::{SpanError, TokenRange, UNMAPPED};
 
 /// A loss in nats: `f32` or `f64`. NaN and infinite values stand for "no loss".
 pub trait Loss: Copy + Send + Sync + PartialOrd + crate::sealed::Sealed + Value {}
@@ -14,6 +14,7 @@ impl Loss for f64 {}
 
 /// How the losses of several teacher tokens become the loss of one student token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reduction {
     /// The largest loss.
     #[default]
@@ -47,7 +48,7 @@ pub enum Reduction {
 /// assert_eq!(reduced, [1.25, 2.0]);
 /// # Ok::<(), vocagno::SpanError>(())
 /// ```
-pub fn reduce<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction) -> Result<Vec<f32>, SpanError> {
+pub fn reduce<L: Loss>(losses: &[L], mapping: &[TokenRange], how: Reduction) -> Result<Vec<f32>, SpanError> {
     let mut out = filled_with(0.0, mapping.len())?;
     reduce_into(losses, mapping, how, &mut out)?;
     Ok(out)
@@ -58,7 +59,12 @@ pub fn reduce<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction) -> Resul
 /// # Errors
 /// As [`reduce`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
 /// is unspecified.
-pub fn reduce_into<L: Loss>(losses: &[L], mapping: &[Range], how: Reduction, out: &mut [f32]) -> Result<(), SpanError> {
+pub fn reduce_into<L: Loss>(
+    losses: &[L],
+    mapping: &[TokenRange],
+    how: Reduction,
+    out: &mut [f32],
+) -> Result<(), SpanError> {
     expect_len("out", mapping.len(), out.len())?;
     let [low, high] = L::BOUNDS;
     match how {
@@ -86,7 +92,7 @@ fn extreme<L: Loss>(range: &[L], none: L, better: impl Fn(L, L) -> L) -> Option<
 
 fn each<L: Loss>(
     losses: &[L],
-    mapping: &[Range],
+    mapping: &[TokenRange],
     out: &mut [f32],
     fold: impl Fn(&[L]) -> Option<f64>,
 ) -> Result<(), SpanError> {
@@ -118,7 +124,7 @@ pub(crate) fn any_finite<L: Loss>(losses: &[L]) -> bool {
 
 /// The losses of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or leaves them.
 #[inline]
-fn resolve<L>(token: usize, range: Range, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
+fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
     let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // one below 0 is far behind the end
     if first < stop && stop <= losses.len() {
         return Ok(Some(&losses[first..stop]));
@@ -134,7 +140,7 @@ fn resolve<L>(token: usize, range: Range, losses: &[L]) -> Result<Option<&[L]>, 
 #[inline]
 pub(crate) fn resolve_in_text(
     token: usize,
-    range: Range,
+    range: TokenRange,
     row: usize,
     own: &ops::Range<usize>,
     len: usize,
@@ -159,7 +165,7 @@ mod tests {
 
     const ALL: [Reduction; 4] = [Reduction::Max, Reduction::Mean, Reduction::Sum, Reduction::Min];
 
-    fn reduced(losses: &[f64], range: Range) -> [f32; 4] {
+    fn reduced(losses: &[f64], range: TokenRange) -> [f32; 4] {
         ALL.map(|how| reduce(losses, &[range], how).map_or(f32::NEG_INFINITY, |values| values[0]))
     }
 

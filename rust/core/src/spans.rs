@@ -5,6 +5,7 @@ use crate::{Span, SpanError};
 /// Where a tokenizer puts a space in front of a text that has none; "segment" is the text before, between
 /// or after added tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DummyPrefix {
     /// Nowhere.
     #[default]
@@ -19,6 +20,7 @@ pub enum DummyPrefix {
 
 /// How an id comes into a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum PieceRole {
     /// A piece of the model.

@@ -12,7 +12,7 @@
 //! second kernel. Checking order and tiling in vectorised passes beforehand: 70 instead of 54 instructions a token.
 
 use crate::align::seek;
-use crate::{Offset, Range, Span, UNMAPPED};
+use crate::{Offset, Span, TokenRange, UNMAPPED};
 
 /// Bytes of text that the table covers.
 const WINDOW: usize = 4_096;
@@ -31,7 +31,7 @@ const FEW: usize = 128;
 /// that do not tile, student spans out of order, empty ones.
 ///
 /// The spans are checked as they are read: two passes over them beforehand would cost as much as the rest.
-pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i32, out: &mut [Range]) -> bool {
+pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i32, out: &mut [TokenRange]) -> bool {
     let Some([text_start, text_end]) = text_of(student.len(), teacher) else {
         return false;
     };
@@ -167,7 +167,7 @@ fn write_ranges<T: Offset>(
     number: i32,
     last_end: usize,
     table: &[u16; WINDOW + LANES],
-    out: &mut [Range],
+    out: &mut [TokenRange],
 ) -> bool {
     // Places inside a window are below 2^12, and so are the steps between them; a span outside, a step back or an
     // empty span sets a higher bit.
@@ -201,7 +201,7 @@ mod tests {
         tiled.collect()
     }
 
-    fn aligned(student: &[Span<i32>], teacher: &[Span<i32>]) -> Option<Vec<Range>> {
+    fn aligned(student: &[Span<i32>], teacher: &[Span<i32>]) -> Option<Vec<TokenRange>> {
         let mut out = vec![[7; 2]; student.len()];
         align(student, teacher, 10, &mut out).then_some(out)
     }
@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn tokens_across_windows() {
         let (student, teacher) = (spans([30; 333]), spans([10; 999])); // 4,096 lies inside tokens of both
-        let expected: Vec<Range> = (0..333).map(|row| [10 + 3 * row, 13 + 3 * row]).collect();
+        let expected: Vec<TokenRange> = (0..333).map(|row| [10 + 3 * row, 13 + 3 * row]).collect();
         assert_eq!(aligned(&student, &teacher), Some(expected));
-        let back: Vec<Range> = (0..999).map(|row| [10 + row / 3, 11 + row / 3]).collect();
+        let back: Vec<TokenRange> = (0..999).map(|row| [10 + row / 3, 11 + row / 3]).collect();
         assert_eq!(aligned(&teacher, &student), Some(back));
     }
 

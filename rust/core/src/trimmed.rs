@@ -172,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn many_tokens_over_the_same_spaces_take_linear_time() -> Result<(), SpanError> {
+        let n = 100_000; // counting the spaces of each span to its end would be 10^10 steps
+        let table = PieceTable::new([Some(" a ")], &[PieceRole::Plain], DummyPrefix::None)?;
+        let mut spans = vec![[0, 100_000]; n];
+        restore_spaces(&table, &vec![0; n], &" ".repeat(n), &mut spans)?;
+        assert_eq!(spans, vec![[0, 100_000]; n]);
+        Ok(())
+    }
+
+    #[test]
     fn spans_outside_the_text_are_left_alone() {
         let spans = [[-3, 2], [5, 9], [i32::MAX, i32::MIN]];
         assert_eq!(restored("a b", spans.map(|span| (" a ", span))), Ok(spans));

@@ -48,7 +48,7 @@ proptest! {
         let found = of(&student, &teacher)?;
         let both = |spans: &[Span<i64>]| spans.iter().map(|span| span[1]).collect::<std::collections::BTreeSet<_>>();
         let shared: Vec<i64> = both(&student).intersection(&both(&teacher)).copied().collect();
-        let ends = |spans: &[Span<i64>], rows: &[vocagno::Range]| -> Vec<i64> {
+        let ends = |spans: &[Span<i64>], rows: &[vocagno::TokenRange]| -> Vec<i64> {
             rows.iter().map(|row| spans[usize::try_from(row[1]).expect("a row") - 1][1]).collect()
         };
         prop_assert_eq!(ends(&student, &found.student), shared.clone());
@@ -78,7 +78,7 @@ proptest! {
         expected.cu_seqlens.push(0);
         for (row, (student, teacher)) in rows.iter().enumerate() {
             let found = of(student, teacher)?;
-            let moved = |ranges: Vec<vocagno::Range>, by: i64| {
+            let moved = |ranges: Vec<vocagno::TokenRange>, by: i64| {
                 let by = i32::try_from(by).expect("small");
                 ranges.into_iter().map(move |range| range.map(|at| at + by))
             };

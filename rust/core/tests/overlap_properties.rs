@@ -7,10 +7,10 @@ use generators::{any_spans, sorted_spans, student_spans};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use vocagno::{Range, SpanError, UNMAPPED, align, chunk_boundaries, chunk_map, overlap};
+use vocagno::{SpanError, TokenRange, UNMAPPED, align, chunk_boundaries, chunk_map, overlap};
 
 /// Any range of so many rows; of none, or where both ends agree, [`UNMAPPED`].
-fn range_of(rows: usize, picks: [Index; 2]) -> Range {
+fn range_of(rows: usize, picks: [Index; 2]) -> TokenRange {
     let [a, b] = picks.map(|pick| pick.index(rows + 1));
     if a == b { UNMAPPED } else { [index(a.min(b)), index(a.max(b))] }
 }
@@ -31,7 +31,7 @@ proptest! {
         teacher in sorted_spans(),
         picks in prop::collection::vec(any::<[Index; 2]>(), 24),
     ) {
-        let mapping: Vec<Range> = student.iter().zip(picks).map(|(_, pick)| range_of(teacher.len(), pick)).collect();
+        let mapping: Vec<TokenRange> = student.iter().zip(picks).map(|(_, pick)| range_of(teacher.len(), pick)).collect();
         let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
         let found = overlap(&student, &teacher, &mapping, &cu[0], &cu[1])?;
         let expected: Vec<_> = student.iter().zip(&mapping).map(|(&span, &range)| oracle::overlap(span, &teacher, range)).collect();
@@ -67,7 +67,7 @@ proptest! {
     fn overlap_of_a_batch_is_that_of_its_rows(rows in prop::collection::vec((student_spans(), sorted_spans()), 0..6)) {
         let student_cu = boundaries(rows.iter().map(|(student, _)| student.len()));
         let teacher_cu = boundaries(rows.iter().map(|(_, teacher)| teacher.len()));
-        let (mut mapping, mut expected): (Vec<Range>, Vec<f64>) = (Vec::new(), Vec::new());
+        let (mut mapping, mut expected): (Vec<TokenRange>, Vec<f64>) = (Vec::new(), Vec::new());
         for ((student, teacher), &base) in rows.iter().zip(&teacher_cu) {
             let base = i32::try_from(base).expect("small");
             let own = align(student, teacher)?;

@@ -8,7 +8,7 @@ use generators::{any_spans, sorted_spans, student_spans};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use proptest::sample::select;
-use vocagno::{Range, Reason, Reduction, Span, SpanError, UNMAPPED, align, align_batch, reduce, unmapped_reasons};
+use vocagno::{Reason, Reduction, Span, SpanError, TokenRange, UNMAPPED, align, align_batch, reduce, unmapped_reasons};
 
 // ---- generated spans
 
@@ -125,7 +125,7 @@ proptest! {
         let mut expected = Vec::new();
         for ((student, teacher), &base) in rows.iter().zip(&teacher_cu) {
             let base = i32::try_from(base).expect("small");
-            let flat = |range: Range| if range == UNMAPPED { range } else { range.map(|row| row + base) };
+            let flat = |range: TokenRange| if range == UNMAPPED { range } else { range.map(|row| row + base) };
             expected.extend(align(student, teacher)?.into_iter().map(flat));
         }
         prop_assert_eq!(batch, expected);
@@ -133,7 +133,7 @@ proptest! {
 
     #[test]
     fn reduce_folds_the_finite_losses(losses in losses(), picks in prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..9)) {
-        let mapping: Vec<Range> = picks.iter().map(|pick| {
+        let mapping: Vec<TokenRange> = picks.iter().map(|pick| {
             let [a, b] = pick.map(|pick| pick.index(losses.len() + 1));
             if a == b { UNMAPPED } else { [index(a.min(b)), index(a.max(b))] }
         }).collect();

@@ -42,6 +42,7 @@ fn document(dummy: DummyPrefix) -> impl Strategy<Value = Document> {
                 DummyPrefix::Prepend => ends_added,
                 DummyPrefix::Metaspace => ends_added && !text.starts_with(' '),
                 DummyPrefix::MetaspaceFirst => made.pieces.is_empty() && !text.starts_with(' '),
+                other => unreachable!("{other:?} is not made here"),
             } && !text.is_empty();
             let surface = [if has_dummy { " " } else { "" }, &text].concat();
             let mut from = 0;
@@ -140,6 +141,7 @@ proptest! {
                 DummyPrefix::None | DummyPrefix::Prepend => 0,
                 DummyPrefix::Metaspace => segments.count(),
                 DummyPrefix::MetaspaceFirst => 1,
+                other => unreachable!("{other:?} is not made here"),
             };
             prop_assert!(lost <= most, "{dummy:?} {text:?}");
         }
@@ -257,6 +259,7 @@ proptest! {
                     prop_assert!(after[0] < after[1] || text.is_empty(), "{closed:?}");
                     prop_assert!(before[0] == before[1] || (after[0] <= before[0] && before[1] <= after[1]));
                 }
+                other => unreachable!("{other:?} is not made here"),
             }
         }
         let mut batch = [&spans[..], &spans[..]].concat();

@@ -6,7 +6,7 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{Range, Reduction, UNMAPPED, reduce};
+use vocagno::{Reduction, TokenRange, UNMAPPED, reduce};
 
 fn loss(input: &mut Input<'_>) -> f64 {
     match input.byte().cast_signed() {
@@ -20,10 +20,11 @@ fn loss(input: &mut Input<'_>) -> f64 {
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let losses = input.list(loss);
-    let mapping: Vec<Range> =
+    let mapping: Vec<TokenRange> =
         input.list(|input| [input.byte().cast_signed(), input.byte().cast_signed()].map(i32::from));
     let rows = oracle::index(losses.len());
-    let is_range = |&[first, stop]: &Range| [first, stop] == UNMAPPED || (0 <= first && first < stop && stop <= rows);
+    let is_range =
+        |&[first, stop]: &TokenRange| [first, stop] == UNMAPPED || (0 <= first && first < stop && stop <= rows);
     for how in [Reduction::Max, Reduction::Mean, Reduction::Sum, Reduction::Min] {
         let Ok(reduced) = reduce(&losses, &mapping, how) else {
             assert!(!mapping.iter().all(is_range), "refused {mapping:?} into {rows} rows");

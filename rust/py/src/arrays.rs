@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyList, PyString};
-use vocagno::{Offset, Range, Span};
+use vocagno::{Offset, Span, TokenRange};
 
 use crate::claims::Memory;
 use crate::memory::with_room;
@@ -109,7 +109,7 @@ pub(crate) fn borrow_ids<'a>(array: &'a Bound<'_, PyAny>) -> PyResult<&'a [i32]>
 }
 
 /// An array of pairs: a mapping, or spans in bytes.
-pub(crate) fn borrow_pairs<'a>(array: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a [Range]> {
+pub(crate) fn borrow_pairs<'a>(array: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a [TokenRange]> {
     rows(array.cast().map_err(|_| refused(array, name, INT32_PAIRS))?, name)
 }
 
@@ -174,13 +174,13 @@ impl<'a, 'py> Out<'a, 'py> {
         if !flags.getattr(intern!(array.py(), "writeable"))?.is_truthy()? {
             return Err(PyValueError::new_err("out: expected a writable array, got a read-only one"));
         }
-        let pairs: &[Range] = rows(typed, "out").map_err(|_| refused(array, "out", &expected()))?;
+        let pairs: &[TokenRange] = rows(typed, "out").map_err(|_| refused(array, "out", &expected()))?;
         Ok(Self { array: typed, memory: Memory::of("out", pairs) })
     }
 
     /// # Safety
     /// Nothing else may read or write the array's memory while the result is in use.
-    pub(crate) unsafe fn pairs(&mut self) -> PyResult<&mut [Range]> {
+    pub(crate) unsafe fn pairs(&mut self) -> PyResult<&mut [TokenRange]> {
         // SAFETY: by this function's contract.
         let flat = unsafe { self.array.as_slice_mut() };
         Ok(flat.map_err(|error| PyValueError::new_err(format!("out: {error}")))?.as_chunks_mut().0)

@@ -15,7 +15,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
-use vocagno::{Offset, Range, Reason, Reduction};
+use vocagno::{Offset, Reason, Reduction, TokenRange};
 
 use crate::arrays::{Boundaries, Losses, Out, Sides, SpanPair, borrow_pairs};
 use crate::claims::{Memory, claim};
@@ -43,7 +43,7 @@ fn pairs_to_array(py: Python<'_>, pairs: Vec<[i32; 2]>) -> PyResult<Bound<'_, Py
 }
 
 /// The boundaries of both sides of a batch; one pair of texts is a batch of one row.
-fn with_rows<T, R>(
+fn with_rows<T: Offset, R>(
     sides: Sides<'_, T>,
     boundaries: &Boundaries,
     work: impl FnOnce(&[i64], &[i64]) -> R,
@@ -89,7 +89,7 @@ fn align_arrays<'py, T: Offset>(
     let cu_seqlens = batch.boundaries.both();
     let num_rows = cu_seqlens.map_or(1, |(student, _)| student.len().saturating_sub(1));
     let threads = pool::threads(batch.num_threads, num_rows, student.len().saturating_add(teacher.len()))?;
-    let run = |out: &mut [Range]| match cu_seqlens {
+    let run = |out: &mut [TokenRange]| match cu_seqlens {
         Some((student_cu, teacher_cu)) => {
             pool::run(threads, || vocagno::align_batch(student, student_cu, teacher, teacher_cu, out))
         }
@@ -161,7 +161,7 @@ fn unmapped_reasons<'py>(
 }
 
 struct Given<'a> {
-    mapping: &'a [Range],
+    mapping: &'a [TokenRange],
     losses: Option<Losses<'a>>,
     boundaries: Boundaries,
 }

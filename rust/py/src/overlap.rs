@@ -3,7 +3,7 @@
 use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use vocagno::{Offset, Overlap, Range};
+use vocagno::{Offset, Overlap, TokenRange};
 
 use crate::arrays::{Boundaries, Sides, SpanPair, borrow_pairs};
 use crate::claims::{Memory, claim};
@@ -33,7 +33,7 @@ pub(crate) fn overlap<'py>(
 fn overlap_of<T: Offset>(
     py: Python<'_>,
     sides: Sides<'_, T>,
-    mapping: &[Range],
+    mapping: &[TokenRange],
     boundaries: &Boundaries,
 ) -> PyResult<Overlap> {
     let [student_memory, teacher_memory] = sides.memory();

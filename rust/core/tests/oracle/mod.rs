@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use vocagno::{Range, Reduction, Span, UNMAPPED};
+use vocagno::{Reduction, Span, TokenRange, UNMAPPED};
 
 /// Algorithm 1 word by word, O(N * M).
-pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<Range> {
+pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<TokenRange> {
     let overlaps = |a: &Span<i64>, b: &Span<i64>| a[0] < a[1] && b[0] < b[1] && a[0] < b[1] && b[0] < a[1];
     let range = |span: &Span<i64>| {
         let first = teacher.iter().position(|other| overlaps(span, other));
@@ -17,7 +17,7 @@ pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<Range> 
 }
 
 /// IoU and IoS of a student span with the teacher rows of a range, counted byte by byte; few and small ones.
-pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, stop]: Range) -> [f64; 2] {
+pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, stop]: TokenRange) -> [f64; 2] {
     let own: BTreeSet<i64> = (start..end).collect();
     let rows = usize::try_from(first).unwrap_or(0)..usize::try_from(stop).unwrap_or(0);
     let other: BTreeSet<i64> = teacher[rows].iter().flat_map(|&[start, end]| start..end).collect();
@@ -28,7 +28,7 @@ pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, st
 }
 
 /// Rows of both sides between neighbouring cuts, ends that no token lies across; where there are some of both sides.
-pub(crate) fn groups(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<[Range; 2]> {
+pub(crate) fn groups(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<[TokenRange; 2]> {
     let tokens: Vec<_> = student.iter().chain(teacher).filter(|span| span[0] < span[1]).collect();
     let ends: BTreeSet<i64> = tokens.iter().map(|span| span[1]).collect();
     let is_cut = |&&end: &&i64| !tokens.iter().any(|span| span[0] < end && end < span[1]);
@@ -58,7 +58,7 @@ pub(crate) fn index(value: usize) -> i32 {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "few and small numbers")]
-pub(crate) fn reduce(losses: &[f64], [first, stop]: Range, how: Reduction) -> f32 {
+pub(crate) fn reduce(losses: &[f64], [first, stop]: TokenRange, how: Reduction) -> f32 {
     let rows = usize::try_from(first).unwrap_or(0)..usize::try_from(stop).unwrap_or(0);
     let kept: Vec<f64> = losses[rows].iter().copied().filter(|loss| loss.is_finite()).collect();
     if kept.is_empty() {
@@ -70,6 +70,7 @@ pub(crate) fn reduce(losses: &[f64], [first, stop]: Range, how: Reduction) -> f3
         Reduction::Min => kept.iter().copied().fold(f64::INFINITY, f64::min),
         Reduction::Sum => sum(),
         Reduction::Mean => kept.iter().fold(0.0, |sum, loss| sum + loss) / kept.len() as f64,
+        other => unreachable!("{other:?} has no definition here"),
     }) as f32
 }
 
