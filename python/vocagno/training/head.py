@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vocagno.errors import InputError
+from vocagno.training.causal import base_output
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits that exist at a time: 64 MiB in float32, if a vocabulary is not so large that
@@ -119,7 +120,7 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
     Args:
         extra: positions and mask of packed rows (`isolation`).
     """
-    output = model.base_model(input_ids=ids_BT, use_cache=False, **extra)
+    output = base_output(model.base_model, ids_BT, **extra)
     return _whole(output.last_hidden_state)
 
 

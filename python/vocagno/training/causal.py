@@ -1,0 +1,86 @@
+"""Forward passes that do not make the host wait for the device.
+
+transformers reads the positions of every batch back to the host, to find sequences packed into
+rows. If there are none it makes no mask: torch's attention is causal by itself. Passes of whole
+rows skip this search here, for models that would get no mask anyway.
+
+B: rows, T: tokens of a row.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+_UNMASKED = "vocagno_unmasked"
+"""Attention of a name for which transformers makes no mask."""
+_OBSERVED = "vocagno_observed"
+"""Attention of a name under which the masks that a model asks for are noted."""
+_ANY_LENGTH = 1 << 62
+_LIMITS: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()
+"""For each base model: rows of fewer tokens take no mask; 0 if some layers always take one."""
+_asked: list[int] = []
+"""The limits of the masks that the pass which is observed asked for."""
+
+
+def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
+    """What a base model of transformers gives for whole rows, or for rows with masks of their own.
+
+    Args:
+        extra: masks, positions and sequence boundaries; None is as good as absent.
+
+    The same result as a plain call, bit for bit. Without masks, positions and boundaries the host
+    does not wait if the attention is torch's (`sdpa`), plainly causal, and any sliding window or
+    chunk longer than T; in all other cases (`torch.compile` of the whole model among them) this is
+    a plain call. The first such pass of a model is one, too: it notes which masks it asks for.
+    """
+    given = {name: value for name, value in extra.items() if value is not None}
+    if given or torch.compiler.is_compiling():
+        return base_model(input_ids=ids_BT, use_cache=False, **given)
+    with _without_search(base_model, ids_BT.shape[1]):
+        return base_model(input_ids=ids_BT, use_cache=False)
+
+
+@contextmanager
+def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
+    """Exchanges the configuration that masks are made by. Layers hold their own reference to the
+    model's, so neither attention nor graphs that were compiled for it change."""
+    config = getattr(base_model, "config", None)
+    is_torchs = getattr(config, "_attn_implementation", None) == "sdpa"
+    limit = _LIMITS.get(base_model)
+    if not is_torchs or config.sub_configs or (limit is not None and num_tokens >= limit):
+        yield
+        return
+    if limit is None:
+        _register()
+        _asked.clear()
+    base_model.config = copy.copy(config)  # no sub-configurations, so nothing is shared
+    base_model.config._attn_implementation = _OBSERVED if limit is None else _UNMASKED
+    try:
+        yield
+    finally:
+        base_model.config = config
+    if limit is None:
+        _LIMITS[base_model] = min(_asked, default=0)
+
+
+@cache
+def _register() -> None:
+    from transformers import AttentionMaskInterface
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+    def observed(*arguments: Any, **options: Any) -> Any:
+        """The mask of `sdpa`; notes below which length there is none."""
+        limit = 0
+        if options.get("allow_is_causal_skip", False):
+            is_plain = options.get("mask_function") is causal_mask_function
+            limit = options.get("local_size") or (_ANY_LENGTH if is_plain else 0)
+        _asked.append(limit)
+        return sdpa_mask(*arguments, **options)
+
+    AttentionMaskInterface.register(_OBSERVED, observed)
