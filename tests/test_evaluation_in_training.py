@@ -24,7 +24,8 @@ from vocagno.evaluation.reading import read_items
 from vocagno.training.evaluating import Evaluation
 from vocagno.training.main import parse
 
-MATRIX = Path(__file__).parent / "distributed" / "matrix.py"
+SCRIPTS = Path(__file__).parent / "distributed"
+MATRIX = SCRIPTS / "matrix.py"
 TASKS = ["gsm8k", "sat_math"]
 ITEMS = {"gsm8k": 2, "sat_math": 2}
 
@@ -99,11 +100,23 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
     assert (folder / "final").is_dir()
 
 
+@pytest.mark.slow
+def test_waiting_for_long_benchmarks_outlasts_the_collectives(tmp_path, config):
+    """4 s of answering on one process, then 4 s of grading on the other, under a timeout of 3 s."""
+    path = config("slow", every=2)
+    limits = ["--train.collective_timeout=3", "--train.steps=2"]
+    run(2, SCRIPTS / "slow_evaluation.py", "--config", path, *limits, SECONDS="4")
+    assert [line["step"] for line in evaluations(tmp_path / "slow")] == [2]
+    assert (tmp_path / "slow" / "final").is_dir()
+
+
 def test_weights_in_pieces_are_refused(config):
     plugin = SimpleNamespace(zero_stage=3)
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
     with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
-        Evaluation(parse(["--config", str(config("with", every=3))])[0], accelerator, None, None)
+        Evaluation(
+            parse(["--config", str(config("with", every=3))])[0], accelerator, None, None, None
+        )
 
 
 @pytest.fixture(scope="module")

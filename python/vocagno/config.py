@@ -221,7 +221,8 @@ class TrainConfig:
     spike_ratio: float = 1.5
     """A step's loss this many times that of the window before is logged with its documents."""
     collective_timeout: float = 1800.0
-    """Seconds after which a process that waits for the others in a step gives up."""
+    """Seconds after which a process that waits for the others in a step gives up; benchmarks in
+    training may take longer."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):

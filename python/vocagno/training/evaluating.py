@@ -5,12 +5,12 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import accelerate
 import torch
-from accelerate.utils import gather_object
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
@@ -21,6 +21,7 @@ from vocagno.evaluation.regrading import Graded, write_verdicts
 from vocagno.evaluation.running import Task, prepared
 from vocagno.evaluation.summary import METRICS, share
 from vocagno.evaluation_config import EvaluationConfig
+from vocagno.training.processes import HostSum
 
 Answer = tuple[str, int, str]
 """Benchmark, place among what is asked, completion."""
@@ -49,7 +50,12 @@ class Evaluation:
     """The benchmarks of `eval`, asked whenever the run wants to know."""
 
     def __init__(
-        self, config: Config, accelerator: accelerate.Accelerator, model: Any, tokenizer: Any
+        self,
+        config: Config,
+        accelerator: accelerate.Accelerator,
+        model: Any,
+        tokenizer: Any,
+        host_sum: HostSum,
     ) -> None:
         """Reads all questions and fits them to the student's context.
 
@@ -63,6 +69,7 @@ class Evaluation:
         assert options.data is not None
         self.options: EvaluationConfig = options
         self.accelerator = accelerator
+        self.host_sum = host_sum
         self.folder: Path = config.output / "evaluations"
         self.model = model
         self.tokenizer = tokenizer
@@ -76,7 +83,8 @@ class Evaluation:
 
     def run(self, student: Any, step: int) -> dict[str, Any]:
         """A line for `metrics.jsonl`: the share of right answers to each benchmark, by both
-        metrics. All processes call it; each asks its part, the first one grades.
+        metrics. All processes call it; each asks its part, the first one grades while the others
+        wait, however long it takes: no collective may be under way meanwhile, which would give up.
 
         The completions go to `evaluations/step_N/NAME.jsonl`.
         """
@@ -86,6 +94,7 @@ class Evaluation:
         entry: dict[str, Any] = {"step": step}
         if self.accelerator.is_main_process:
             entry |= self._graded(answers, step)
+        self.host_sum.meet()
         return entry | {"eval_seconds": round(time.monotonic() - started, 3)}
 
     def _answers(self, student: Any) -> list[Answer]:
@@ -96,7 +105,8 @@ class Evaluation:
             if rank:
                 return []
             return list(self._own(self._copy(whole), 0, 1))
-        return list(gather_object(list(self._own(self.model, rank, world))))
+        own = list(self._own(self.model, rank, world))
+        return list(chain.from_iterable(self.host_sum.gathered(own, patient=True)))
 
     def _copy(self, weights: dict[str, Any]) -> Any:
         model = type(self.model)(self.model.config)

@@ -94,7 +94,7 @@ class Training:
             from vocagno.training.evaluating import Evaluation
 
             self.evaluation: Evaluation | None = Evaluation(
-                config, accelerator, model, self.final_tokenizer
+                config, accelerator, model, self.final_tokenizer, self.host_sum
             )
         else:
             self.evaluation = None

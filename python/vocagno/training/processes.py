@@ -17,6 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
+from vocagno.training.together import PATIENCE
 from vocagno.training.trackers import check_trackers
 
 
@@ -128,10 +129,11 @@ class HostSum:
 
     def __init__(self, accelerator: accelerate.Accelerator, timeout_seconds: float) -> None:
         self._group: Any = None
+        self._patient: Any = None
         if accelerator.num_processes > 1:
-            self._group = torch.distributed.new_group(
-                backend="gloo", timeout=timedelta(seconds=timeout_seconds)
-            )
+            limit = timedelta(seconds=timeout_seconds)
+            self._group = torch.distributed.new_group(backend="gloo", timeout=limit)
+            self._patient = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def __call__(self, values: Tensor) -> Tensor:
         """The sums of `values`, the same on every process."""
@@ -141,13 +143,23 @@ class HostSum:
         """The largest of each, the same on every process."""
         return self._reduced(values, torch.distributed.ReduceOp.MAX)
 
-    def gathered(self, value: Any) -> list[Any]:
-        """The values of all processes, in their order, on every process."""
-        if self._group is None:
+    def gathered(self, value: Any, *, patient: bool = False) -> list[Any]:
+        """The values of all processes, in their order, on every process.
+
+        Args:
+            patient: wait for the last process however long it takes (a process that ends still ends
+                the wait), not `train.collective_timeout`.
+        """
+        group = self._patient if patient else self._group
+        if group is None:
             return [value]
-        values: list[Any] = [None] * torch.distributed.get_world_size(self._group)
-        torch.distributed.all_gather_object(values, value, group=self._group)
+        values: list[Any] = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(values, value, group=group)
         return values
+
+    def meet(self) -> None:
+        """Waits until every process is here, however long that takes."""
+        self.gathered(None, patient=True)
 
     def _reduced(self, values: Tensor, how: Any) -> Tensor:
         total = values.clone()

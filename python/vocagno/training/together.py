@@ -8,8 +8,9 @@ import torch
 
 from vocagno.errors import ConfigError
 
-_PATIENCE = timedelta(days=30)
-"""How long the others wait for the first one's word; it may wait for shards of other launches."""
+PATIENCE = timedelta(days=30)
+"""How long processes wait for work that may take hours: for the first one's word, which may wait
+for shards of other launches, and for benchmarks."""
 
 
 class Together:
@@ -29,7 +30,7 @@ class Together:
         if self._began:
             torch.distributed.init_process_group()
         self.leads: bool = torch.distributed.get_rank() == 0
-        self._words: Any = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        self._words: Any = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def say(self, word: str | None) -> str | None:
         """The first process's word, on every process; None means that there is nothing to do."""
