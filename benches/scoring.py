@@ -51,11 +51,11 @@ SHAPES = {
 
 
 class Recording(TransformersScorer):
-    """Keeps the batches that it reads."""
+    """Keeps the passes that it does."""
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
-        self.layouts = []
+        self.done = []
         self.readings = []
 
     def read(self, readings):
@@ -63,7 +63,7 @@ class Recording(TransformersScorer):
         return super().read(readings)
 
     def losses(self, one_pass):
-        self.layouts.append((one_pass.layout, one_pass.places_N))
+        self.done.append(one_pass)
         return super().losses(one_pass)
 
 
@@ -80,17 +80,17 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
     teacher = Teacher(scorer, TextReader(spans, prefix, context=2048, min_context=512))
     texts = _texts(options, spans)
     _scored(teacher, texts)
-    layouts = list(scorer.layouts)
-    tokens = sum(layout.ids_BT.size - layout.padding for layout, _ in layouts)
+    passes = list(scorer.done)
+    places = sum(one_pass.ids_BT.numel() for one_pass in passes)
+    tokens = places - sum(one_pass.padding for one_pass in passes)
 
     def ours() -> None:
         _scored(teacher, texts)
 
     @torch.inference_mode()
     def alone() -> None:
-        for layout, places_N in layouts:
-            states_NH = scorer.states(layout).flatten(0, 1)
-            states_NH = states_NH[torch.from_numpy(places_N).to(states_NH.device)]
+        for one_pass in passes:
+            states_NH = scorer.asked_states(one_pass)
             for place in chunks(len(states_NH), scorer.head.weight_VH.shape[0]):
                 scorer.head.logits(states_NH[place])
 
@@ -104,7 +104,6 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
         {"ours": ours, "alone": alone, "plain": lambda: list(plain())}, options.repeats
     )
     ratios = [a / b for a, b in zip(seconds["alone"], seconds["ours"], strict=True)]
-    places = sum(layout.ids_BT.size for layout, _ in layouts)
     return {
         "what": "throughput",
         "model": name,

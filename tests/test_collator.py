@@ -20,7 +20,7 @@ from vocagno.token_spans import TokenizedTexts
 from vocagno.training import data as data_module
 from vocagno.training import teacher_view
 from vocagno.training.data import COUNTS, Collator
-from vocagno.training.isolation import check_isolation
+from vocagno.training.isolation import check_isolation, isolation
 from vocagno.training.row_order import EMPTY_ROW, MicroBatches, RowOrder, ValidationBatches
 
 NAN = float("nan")
@@ -161,9 +161,10 @@ def test_without_scores_nothing_is_aligned():
 def test_isolated_documents_read_nothing_of_each_other():
     batch = collate(10, isolate=True)
     assert batch.tensors["labels"].tolist() == [[10, 11, 12, 2, -100, 13, 14, 2, -100, -100]]
-    assert batch.tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
+    assert "attention_mask" not in batch.tensors  # it is made on the device
     model = tiny_llama(20, attn_implementation="sdpa")
-    tensors = batch.tensors
+    tensors = batch.to(torch.device("cpu"))
+    assert tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
     with torch.no_grad():
         packed = model(
             input_ids=tensors["input_ids"], attention_mask=tensors["attention_mask"],
@@ -174,10 +175,46 @@ def test_isolated_documents_read_nothing_of_each_other():
             torch.testing.assert_close(packed[place], alone)
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_travels_to_a_device_is_contiguous_and_small(isolate):
+    """Whatever is not contiguous would be copied by way of pageable memory, for which a host waits;
+    the mask of a row of 2,048 tokens would be 4 MB."""
+    batch = collate(2048, isolate=isolate)
+    assert all(tensor.is_contiguous() for tensor in batch.tensors.values())
+    assert ("piece" in batch.tensors) == isolate
+    size = sum(tensor.nbytes for tensor in batch.tensors.values())
+    assert size <= 32 * batch.tensors["labels"].numel()
+
+
+def test_a_mask_made_on_a_device_stays_there():
+    """Fake tensors of a GPU that need not be there; an operation between devices is an error."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
+    assert {name: value.device.type for name, value in made.items()} == {
+        "position_ids": "cuda", "attention_mask": "cuda"
+    }  # fmt: skip
+    assert made["attention_mask"].shape == (2, 1, 16, 16)
+
+
+def test_a_mask_that_would_undo_a_sliding_window_is_refused():
+    from transformers import MistralConfig, MistralForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
+    model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
+    check_isolation(model, 24)
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
+    ):
+        check_isolation(model, 25)
+
+
 def test_a_model_that_ignores_the_mask_is_refused():
-    check_isolation(tiny_llama(20, attn_implementation="sdpa"))
+    check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
     with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
-        check_isolation(tiny_llama(20, attn_implementation="eager"))
+        check_isolation(tiny_llama(20, attn_implementation="eager"), 32)
 
 
 def train_config(**options):

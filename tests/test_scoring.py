@@ -1,6 +1,7 @@
 """The teacher's losses: the same as from full logits, whatever the batch and the window."""
 
-import functools
+import types
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from vocagno.training.head import (
     hidden_states,
     language_head,
 )
+from vocagno.training.isolation import boundaries, keeps_apart
+from vocagno.training.loading import load_teacher, local_device
 from vocagno.training.reading import TextReader
 from vocagno.training.scoring import (
     load_teacher_of,
@@ -152,7 +155,7 @@ def test_soft_capped_and_scaled_heads_are_understood():
 
 def scored_store(folder, corpus, config, spans):
     made_from = scores_made_from(config, spans, "weights", CPU)
-    load = functools.partial(load_teacher_of, config, spans, CPU)
+    load = partial(load_teacher_of, config, spans, CPU)
     score_corpus(corpus, folder, made_from, load, show_progress=False)
     return ScoreStore(folder)
 
@@ -254,28 +257,150 @@ def test_packing_that_leaks_is_refused(teacher_model):
         teacher_of(teacher_model, batching="packed", attention="eager")
 
 
-def test_attention_that_finds_boundaries_by_positions_is_given_them(teacher_model, monkeypatch):
-    """Flash attention itself needs a GPU: here it is sdpa under its name, which reads boundaries
-    from positions that start anew."""
-    monkeypatch.setattr(
-        scorer, "hidden_states", functools.partial(_record_masks, masks := [], hidden_states)
-    )
+@pytest.fixture
+def flash():
+    """Attention under a name like flash attention's, which takes boundaries as that does; what its
+    layers are given. It needs no GPU: it makes a mask of the boundaries."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    given = []
+
+    def attention(module, query, key, value, attention_mask, **options):
+        given.append({"attention_mask": attention_mask, **options})
+        if (ends := options.get("cu_seq_lens_q")) is not None and not flash.is_deaf:
+            number = torch.bucketize(torch.arange(query.shape[2]), ends, right=True)
+            same = number[:, None] == number[None, :]
+            attention_mask = same.tril()[None, None]
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+    flash = types.SimpleNamespace(name="test_flash_attention", given=given, is_deaf=False)
+    AttentionInterface.register(flash.name, attention)
+    yield flash
+    del AttentionInterface._global_mapping[flash.name]
+
+
+def test_attention_that_takes_boundaries_is_given_them(teacher_model, flash):
     teacher = teacher_of(teacher_model, bos="<|endoftext|>")
     expected = teacher.score(TEXTS[:6])
-    teacher.scorer.model.config._attn_implementation_internal = "sdpa"
-    monkeypatch.setattr(scorer, "attention_of", lambda model: "flash_attention_2")
+    teacher.scorer.model.config._attn_implementation = flash.name
     packing = scorer.TransformersScorer(teacher.scorer.model, batch_tokens=4096, width=2048)
     assert packing.is_packed
     teacher.scorer = packing
-    masks.clear()
+    flash.given.clear()
     for ours, alone in zip(teacher.score(TEXTS[:6]), expected, strict=True):
         np.testing.assert_allclose(ours.nll, alone.nll, atol=4e-3)
-    assert masks == [{"position_ids"}]
+    assert len(flash.given) == 2  # one pass through two layers
+    for layer in flash.given:
+        assert layer["attention_mask"] is None
+        ends, longest = layer["cu_seq_lens_q"], layer["max_length_q"]
+        assert (ends.dtype, ends[0], len(ends)) == (torch.int32, 0, 7)
+        assert (type(longest), longest) == (int, int(ends.diff().max()))
+        assert (torch.equal(layer["cu_seq_lens_k"], ends), layer["max_length_k"]) == (True, longest)
+        assert (layer["position_ids"] == 0).sum() == 6
 
 
-def _record_masks(masks, original, model, ids_BT, **extra):
-    masks.append(set(extra))
-    return original(model, ids_BT, **extra)
+def test_a_model_that_takes_no_boundaries_gets_positions_alone():
+    class Deaf(torch.nn.Module):
+        def forward(self, input_ids, attention_mask=None, position_ids=None):
+            raise AssertionError
+
+    model = types.SimpleNamespace(base_model=Deaf())
+    assert boundaries(model, torch.zeros(1, 8, dtype=torch.int64)) == {}
+
+
+def test_falling_back_to_buckets_is_said(teacher_model, flash, capsys):
+    flash.is_deaf = True
+    model = teacher_of(teacher_model).scorer.model
+    model.config._attn_implementation = flash.name
+    capsys.readouterr()
+    assert not scorer.TransformersScorer(model, batch_tokens=4096, width=2048).is_packed
+    assert "teacher.batching: auto: LlamaForCausalLM with test_flash_attention attention does " in (
+        capsys.readouterr().err
+    )
+
+
+class Noisy:
+    """A model whose logits are off as those of bfloat16 on a GPU are: by what the shape of a batch
+    and the way of its attention decide."""
+
+    def __init__(self, model, noise):
+        self.model, self.noise = model, noise
+        for parameter in model.parameters():
+            parameter.data.mul_(8)  # contexts matter, as they do to a trained model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, input_ids, **options):
+        output = self.model(input_ids=input_ids, **options)
+        seed = input_ids.shape[1] + 100 * ("attention_mask" in options)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(output.logits.shape, generator=generator)
+        return types.SimpleNamespace(logits=output.logits + self.noise * drawn)
+
+
+@torch.no_grad()
+def test_noise_of_a_low_precision_is_no_leak():
+    """Noise of a tenth of what the boundary is about, which is far over 5 %."""
+    ids = torch.arange(16)[None] * 3
+    model = Noisy(tiny_llama(50, attn_implementation="sdpa"), 0.0)
+    effect = (model(ids).logits[0, 8:] - model(ids[:, 8:]).logits[0]).square().mean().sqrt()
+    assert effect > 0.5
+    for attention, expected in (("sdpa", True), ("eager", False)):
+        for noise in (0.0, 0.1 * effect):
+            model = Noisy(tiny_llama(50, attn_implementation=attention), noise)
+            assert keeps_apart(model) is expected
+
+
+def test_losses_leave_before_the_next_pass_begins(teacher_model, monkeypatch):
+    teacher = teacher_of(teacher_model, batch_tokens=16)
+    events, losses = [], teacher.scorer.losses
+
+    def noted(one_pass):
+        events.append("pass")
+        return losses(one_pass)
+
+    def leaving(values_N):
+        events.append("leaving")
+        return lambda: (events.append("awaited"), values_N.numpy())[1]
+
+    monkeypatch.setattr(teacher.scorer, "losses", noted)
+    monkeypatch.setattr(scorer, "leaving", leaving)
+    teacher.score(TEXTS[:3])
+    assert events[:5] == ["pass", "leaving", "pass", "leaving", "awaited"]
+    assert events.count("pass") == events.count("awaited") > 2
+
+
+def test_weights_are_read_straight_onto_a_gpu(teacher_model, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    asked = []
+
+    def loaded(*_, **options):
+        asked.append(options.get("device_map"))
+        return tiny_llama(50)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loaded)
+    gpu = torch.device("cuda", 3)
+    load_teacher(TeacherConfig(model=str(teacher_model)), gpu)
+    load_teacher(TeacherConfig(model=str(teacher_model), device_map="auto"), gpu)
+    load_teacher(TeacherConfig(model=str(teacher_model)), torch.device("cpu"))
+    assert asked == [{"": gpu}, "auto", None]
+
+
+def test_a_launched_process_works_on_its_own_device(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert local_device() == torch.device("cuda", 0)
+    assert current == []  # whoever started it by hand may have chosen one
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert local_device() == torch.device("cuda", 2)
+    assert current == [2]
 
 
 class Failing:

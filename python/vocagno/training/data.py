@@ -46,9 +46,10 @@ class Batch:
 
     tensors: dict[str, Tensor]
     """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
-    (B, T) uint8; if documents are isolated, position_ids and attention_mask; and for chunks the
-    number of each token's, -1 at padding (`chunks`), and what ranks them if not their losses
-    (`chunk_scores`)."""
+    (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
+    (`piece`, int32); and for chunks the number of each token's, -1 at padding (`chunks`), and what
+    ranks them if not their losses (`chunk_scores`). All contiguous, so that a device fetches them
+    without waiting for a copy in pageable memory."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
     live: LiveText | None = None
@@ -57,15 +58,22 @@ class Batch:
     def pin_memory(self) -> "Batch":
         """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
         pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
-        return replace(self, tensors=pinned)
+        live = None if self.live is None else self.live.pin_memory()
+        return replace(self, tensors=pinned, live=live)
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
-        """What the model takes, on its device; the reasons are counted already and stay behind."""
-        return {
+        """What the model takes, on its device; the reasons are counted already and stay behind.
+
+        Positions and mask of isolated documents are made there: the number of each token's document
+        is 8 KB a row of 2,048 tokens, the mask 4 MB.
+        """
+        tensors = {
             name: value.to(device, non_blocking=True)
             for name, value in self.tensors.items()
             if name != "reasons"
         }
+        piece_BT = tensors.pop("piece", None)
+        return tensors if piece_BT is None else tensors | isolation(piece_BT)
 
 
 class Collator:
@@ -96,9 +104,10 @@ class Collator:
         _, wanted = causal_shift(wanted)
         if self.isolate:  # the first token of a piece would be predicted from another document
             wanted = wanted & (reading == asked)
-        tensors = {"input_ids": inputs, "labels": labels.where(torch.from_numpy(wanted), IGNORED)}
+        labels = labels.where(torch.from_numpy(wanted), IGNORED)
+        tensors = {"input_ids": inputs.contiguous(), "labels": labels}
         if self.isolate:
-            tensors |= isolation(torch.from_numpy(reading))
+            tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
         places = _places(rows, width)
         if self.guidance.method == "chunk":
             chunks = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
@@ -108,7 +117,7 @@ class Collator:
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
         if tokens.read is not None:
-            live = LiveText(tokens.read, tokens.mapping, causal_shift(places)[1])
+            live = LiveText.of(tokens.read, tokens.mapping, causal_shift(places)[1])
         return Batch(tensors, counts, live)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:

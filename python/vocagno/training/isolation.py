@@ -1,8 +1,9 @@
 """Sequences packed into one row that do not see each other.
 
-B: rows, T: places of a row.
+B: rows, T: places of a row, V: vocabulary.
 """
 
+import inspect
 from typing import Any
 
 import torch
@@ -10,17 +11,23 @@ from torch import Tensor
 
 from vocagno.errors import ConfigError
 
+_PROBE = 8
+"""Tokens of each of the two pieces that prove a model."""
+_LEAK, _NOISE = 0.01, 3.0
+"""What of an ignored boundary's difference, and how many times the difference that the shape of a
+batch makes, a model that keeps pieces apart may show."""
+
 
 def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
-    """Positions that start anew in every piece, and a mask that keeps attention inside it.
+    """Positions that start again in every piece, and a mask that keeps attention inside it; on the
+    device of the pieces, without waiting for it.
 
     Args:
-        with_mask: False for attention that finds the pieces by the positions.
+        piece_BT: which piece each place belongs to; a piece is a run of equal numbers.
+        with_mask: False for attention that finds the pieces by positions or boundaries.
     """
-    length = piece_BT.shape[1]
-    place_T = torch.arange(length)
-    starts_BT = torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
-    start_BT = torch.where(starts_BT, place_T, 0).cummax(1).values
+    place_T = torch.arange(piece_BT.shape[1], device=piece_BT.device)
+    start_BT = torch.where(_begins(piece_BT), place_T, 0).cummax(1).values
     positions = {"position_ids": place_T - start_BT}
     if not with_mask:
         return positions
@@ -29,26 +36,71 @@ def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
     return positions | {"attention_mask": mask_BTT[:, None]}
 
 
+def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
+    """Where pieces begin and how long the longest is, under the names that flash attention takes.
+
+    Without them it looks for boundaries in the positions, and the host waits in every layer. Empty
+    for a model whose forward pass takes no such arguments.
+
+    Args:
+        piece_BT: on the host.
+    """
+    accepted = inspect.signature(model.base_model.forward).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted):
+        return {}
+    first_places = _begins(piece_BT).flatten().nonzero().flatten()
+    ends = torch.cat([first_places, torch.tensor([piece_BT.numel()])])
+    longest = int(ends.diff().max())
+    ends = ends.int()
+    return {
+        "cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest,
+        "max_length_k": longest,
+    }  # fmt: skip
+
+
+def _begins(piece_BT: Tensor) -> Tensor:
+    """(B, T) where a piece begins: at the start of a row, and where the number changes."""
+    return torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
+
+
+@torch.no_grad()
 def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
-    """Proves on two pieces of four tokens that the second is read as if it stood alone."""
+    """Proves on two pieces of a row that the second is read as if it stood alone.
+
+    What it differs by is compared with what ignoring the boundary changes, and with what the same
+    piece differs by in batches of other shapes: in bfloat16 on a GPU that is not nothing.
+    """
     device = model.get_input_embeddings().weight.device
-    ids = torch.arange(8, device=device)[None]
-    piece = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]])
-    extra = {
-        name: value.to(device) for name, value in isolation(piece, with_mask=with_mask).items()
-    }
+    size = model.get_input_embeddings().weight.shape[0]
+    ids = (torch.arange(2 * _PROBE, device=device) * max(1, size // (2 * _PROBE)) % size)[None]
+    second = ids[:, _PROBE:]
+    piece = torch.arange(2 * _PROBE)[None] // _PROBE
+    extra: dict[str, Any] = isolation(piece, with_mask=with_mask)
+    if not with_mask:
+        extra |= boundaries(model, piece)
+    extra = {name: _on(device, value) for name, value in extra.items()}
     training = model.training
     model.eval()
+
+    def read(of: Tensor, **options: Any) -> Tensor:
+        logits: Tensor = model(input_ids=of, use_cache=False, **options).logits
+        return logits[0].float()
+
     try:
-        with torch.no_grad():
-            packed = model(input_ids=ids, use_cache=False, **extra).logits[:, 4:].float()
-            alone = model(input_ids=ids[:, 4:], use_cache=False).logits.float()
-        tolerance = 1e-3 if model.dtype == torch.float32 else 5e-2
-        return torch.allclose(packed, alone, rtol=tolerance, atol=tolerance)
+        alone = read(second)
+        ignored = read(ids)[_PROBE:]
+        first_in_row = read(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
+        packed = read(ids, **extra)[_PROBE:]
     except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not understood
         return False
     finally:
         model.train(training)
+    leak, noise, effect = (float((of - alone).norm()) for of in (packed, first_in_row, ignored))
+    return leak <= min(_LEAK * effect + _NOISE * noise, effect / 2)
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def attention_of(model: Any) -> str:
@@ -56,8 +108,23 @@ def attention_of(model: Any) -> str:
     return str(getattr(model.config, "_attn_implementation", None))
 
 
-def check_isolation(model: Any) -> None:
-    """Raises: ConfigError for a model (or an attention implementation) that ignores the mask."""
+def narrowest_window(model: Any) -> int | None:
+    """Tokens that the narrowest sliding or chunked attention of a model sees; None without any."""
+    config = model.config.get_text_config()
+    sizes = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return min((int(size) for size in sizes if size), default=None)
+
+
+def check_isolation(model: Any, seq_len: int) -> None:
+    """Raises: ConfigError for a model (or an attention implementation) that ignores the mask, or
+    whose sliding window the mask would take the place of."""
+    window = narrowest_window(model)
+    if window is not None and window < seq_len:
+        raise ConfigError(
+            f"data.isolate: {type(model).__name__} attends to {window} tokens in some layers, and "
+            f"the mask that keeps documents apart would undo that in rows of {seq_len}; use a "
+            "data.seq_len of at most that, or isolate: false"
+        )
     if not keeps_apart(model):
         raise ConfigError(
             f"data.isolate: {type(model).__name__} with {attention_of(model)} attention does not "

@@ -8,7 +8,7 @@ M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: place
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,33 @@ class LivePieces:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """What a live teacher is to read for a batch, and where its losses belong."""
+    """What a live teacher is to read for a batch, and where its losses belong; on the host."""
 
     read: ReadTexts
-    mapping_N2: NDArray[np.int32]
-    """Rows of the teacher's tokens for each student token, in the order of the rows."""
-    tokens_BT: NDArray[np.int64]
-    """Which student token is predicted at each place; -1 at padding."""
+    is_asked_M: Tensor
+    """As `ReadTexts.is_asked`."""
+    mapping_N2: Tensor
+    """Rows of the teacher's tokens for each student token, in the order of the rows (int32)."""
+    tokens_BT: Tensor
+    """Which student token is predicted at each place (int64); -1 at padding."""
+    partner_BT: Tensor
+    """The teacher's token, of those that are asked for, that each place is compared with where
+    distributions are (int64); -1 for none."""
+
+    @classmethod
+    def of(
+        cls, read: ReadTexts, mapping_N2: NDArray[np.int32], tokens_BT: NDArray[np.int64]
+    ) -> "LiveText":
+        """From what the collator knows."""
+        partner_N = first_asked(mapping_N2, read.is_asked)
+        partner_BT = np.append(partner_N, -1)[tokens_BT]
+        arrays = read.is_asked, mapping_N2, tokens_BT, partner_BT
+        return cls(read, *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+
+    def pin_memory(self) -> "LiveText":
+        """The same with tensors that a device can fetch by itself."""
+        names = "is_asked_M", "mapping_N2", "tokens_BT", "partner_BT"
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
 
 
 class ReadingTeacher(ABC):
@@ -76,7 +96,8 @@ class ReadingTeacher(ABC):
 
     @abstractmethod
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """The forward passes that a batch takes: work of the host, to be done ahead."""
+        """The forward passes that a batch takes: work of the host, to be done ahead, in memory that
+        the device can fetch by itself."""
 
     @abstractmethod
     def guide(
@@ -123,7 +144,15 @@ class LiveTeacher(ReadingTeacher):
 
     def plan(self, text: LiveText | None) -> list[Pass]:
         """As `ReadingTeacher.plan`."""
-        return [] if text is None else list(self.scorer.passes(text.read.readings))
+        if text is None:
+            return []
+        rows = text.read.rows
+        planned = []
+        for one_pass in self.scorer.passes(text.read.readings):
+            of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
+            rows_N = self.scorer.on_host(np.concatenate(of_each))
+            planned.append(replace(one_pass, rows_N=rows_N))
+        return planned
 
     def guide(
         self,
@@ -141,7 +170,7 @@ class LiveTeacher(ReadingTeacher):
     def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
         """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
         has none. Args: as `guide`."""
-        return self.spread(self.token_losses(text.read, passes, num_passes), text)
+        return self.spread(self.token_losses(text, passes, num_passes), text)
 
     @torch.inference_mode()
     def distributions(
@@ -149,44 +178,40 @@ class LiveTeacher(ReadingTeacher):
     ) -> TeacherStates:
         """What the teacher expects at each of its tokens, and which of them each predicted token is
         compared with: the first one of its range that the teacher was asked for."""
-        read = text.read
         states_MH = None
-        for rows_N, states_NH in self._read(read, passes, num_passes, self.scorer.asked_states):
+        for rows_N, states_NH in self._read(passes, num_passes, self.scorer.asked_states):
             if states_MH is None:
-                states_MH = states_NH.new_zeros(len(read.is_asked), states_NH.shape[1])
+                states_MH = states_NH.new_zeros(len(text.is_asked_M), states_NH.shape[1])
             rows_N = rows_N.to(states_NH.device)  # of the last layer, if the model is spread
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
             width = self.scorer.head.weight_VH.shape[1]
             states_MH = self.scorer.head.weight_VH.new_zeros(1, width)
         is_finite_M = states_MH.isfinite().all(-1).to(self.device)
-        if len(read.is_asked):
-            self.note_unscored(self._here(read.is_asked) & ~is_finite_M)
-        partner_N = first_asked(text.mapping_N2, read.is_asked)
-        partner_BT = np.append(partner_N, -1)[text.tokens_BT]
-        return TeacherStates(states_MH, self.scorer.head, self._here(partner_BT))
+        if len(text.is_asked_M):
+            self.note_unscored(self._here(text.is_asked_M) & ~is_finite_M)
+        return TeacherStates(states_MH, self.scorer.head, self._here(text.partner_BT))
 
     @torch.inference_mode()
-    def token_losses(self, read: ReadTexts, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+    def token_losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
         """(M,) float32 on the device: the loss of each of the teacher's tokens; args as `guide`."""
-        nll_M = torch.full((len(read.is_asked),), torch.nan, device=self.device)
-        for rows_N, nll_N in self._read(read, passes, num_passes, self.scorer.losses):
+        is_asked_M = self._here(text.is_asked_M)
+        nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
+        for rows_N, nll_N in self._read(passes, num_passes, self.scorer.losses):
             nll_M[rows_N] = nll_N.to(self.device)
-        is_asked_M = self._here(read.is_asked)
         self.note_unscored(is_asked_M & ~nll_M.isfinite())
         return torch.where(is_asked_M, nll_M, torch.nan)
 
     def _read(
         self,
-        read: ReadTexts,
         passes: Sequence[Pass],
         num_passes: int,
         look: Callable[[Pass], Tensor],
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each pass the teacher's tokens that it is about, and what `look` finds of them."""
         for one_pass in passes:
-            rows = [np.arange(read.rows[n].start, read.rows[n].stop) for n in one_pass.numbers]
-            yield self._here(np.concatenate(rows)), look(one_pass)
+            assert one_pass.rows_N is not None
+            yield self._here(one_pass.rows_N), look(one_pass)
         for _ in range(num_passes - len(passes)):
             look(_idle(self.scorer))
 
@@ -197,8 +222,8 @@ class LiveTeacher(ReadingTeacher):
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]
 
-    def _here(self, values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, non_blocking=True)
+    def _here(self, values: Tensor) -> Tensor:
+        return values.to(self.device, non_blocking=True)
 
 
 def _idle(scorer: TransformersScorer) -> Pass:

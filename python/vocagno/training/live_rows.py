@@ -18,7 +18,7 @@ from vocagno.token_spans import TokenSpans
 from vocagno.training.distillation import TeacherStates
 from vocagno.training.guidance import IGNORED
 from vocagno.training.head import chunked_entropy, chunked_nll, hidden_states
-from vocagno.training.isolation import keeps_apart
+from vocagno.training.isolation import keeps_apart, narrowest_window
 from vocagno.training.live import LiveText, ReadingTeacher
 from vocagno.training.scorer import Pass
 from vocagno.training.scoring import load_scorer
@@ -51,11 +51,14 @@ class RowTeacher(ReadingTeacher):
         Raises: ConfigError if documents are to be kept apart, and the teacher cannot.
         """
         super().__init__(load_scorer(config.teacher, spans, device), device)
-        if config.data.isolate and not keeps_apart(self.scorer.model):
+        model = self.scorer.model
+        window = narrowest_window(model)  # which a mask would undo
+        fits = window is None or window >= config.data.seq_len
+        if config.data.isolate and not (fits and keeps_apart(model)):
             raise ConfigError(
-                f"data.isolate: teacher.model: {type(self.scorer.model).__name__} does not keep "
-                "documents of a row apart; use another teacher.attention (sdpa, eager), another "
-                "teacher, or isolate: false"
+                f"data.isolate: teacher.model: {type(model).__name__} does not keep documents of a "
+                "row apart (or has a sliding window); use another teacher.attention (sdpa, eager), "
+                "another teacher, or isolate: false"
             )
         self.guidance: GuidanceConfig = config.guidance
         self._num_ids = num_ids

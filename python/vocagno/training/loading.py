@@ -117,7 +117,10 @@ def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 
 
 def local_device() -> torch.device:
-    """The device of this process: the accelerator of its number on this machine, or the CPU."""
+    """The device of this process: the accelerator of its number on this machine, or the CPU.
+
+    What a launcher started makes it the current device, which kernels of other libraries use.
+    """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not torch.accelerator.is_available():
         return torch.device("cpu")
@@ -127,6 +130,8 @@ def local_device() -> torch.device:
             f"process {number} of this machine has no {accelerator.type} device: there are "
             f"{torch.accelerator.device_count()}; start fewer processes"
         )
+    if "LOCAL_RANK" in os.environ:
+        torch.accelerator.set_device_index(number)
     return torch.device(accelerator.type, number)
 
 
@@ -155,7 +160,11 @@ def weights_options(gguf_file: str | None = None) -> dict[str, Any]:
 
 
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
-    """A frozen causal language model on a device, or spread over several."""
+    """A frozen causal language model on a device, or spread over several.
+
+    For a GPU the weights are read straight onto it: a machine of eight does not hold eight copies
+    in its own memory first.
+    """
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
@@ -164,6 +173,8 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
         options["attn_implementation"] = config.attention
     if config.device_map is not None:
         options["device_map"] = config.device_map
+    elif device.type == "cuda" and not (config.shard or config.tensor_parallel):
+        options["device_map"] = {"": device}
     if config.tensor_parallel:
         from transformers.distributed import DistributedConfig
 
@@ -174,7 +185,7 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     model = model.eval().requires_grad_(False)
     if config.shard:
         shard_over_processes(model, device)
-    elif config.device_map is None and not config.tensor_parallel:
+    elif "device_map" not in options and not config.tensor_parallel:
         model = model.to(device)
     return model
 

@@ -61,7 +61,7 @@ class Training:
             config.student, settings, tokenizer.spans.vocabulary_size, config.train.seed
         )
         if config.data.isolate:
-            check_isolation(model)
+            check_isolation(model, config.data.seq_len)
         student = GuidedStudent(model, config.guidance, config.train.head_loss)
         if config.train.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:

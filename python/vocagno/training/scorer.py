@@ -3,6 +3,7 @@
 B: rows of a batch, T: places of a row, N: tokens asked for.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,13 @@ from vocagno.config import Batching
 from vocagno.errors import ConfigError
 from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.training.head import LanguageHead, chunked_nll, hidden_states, language_head
-from vocagno.training.isolation import attention_of, isolation, keeps_apart
+from vocagno.training.isolation import (
+    attention_of,
+    boundaries,
+    isolation,
+    keeps_apart,
+    narrowest_window,
+)
 from vocagno.training.losses import causal_shift
 from vocagno.training.reading import Reading
 
@@ -26,16 +33,25 @@ Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Sequences that are read in one forward pass, and what is asked of them; on the host."""
+    """Sequences that are read in one forward pass, and what is asked of them; on the host, in
+    memory that the device can fetch by itself."""
 
     numbers: list[int]
     """Which readings."""
-    layout: Layout
-    places_N: NDArray[np.int64]
+    ids_BT: Tensor
+    piece_BT: Tensor | None
+    """As `Layout.piece_BT`, if sequences are packed."""
+    boundaries: dict[str, Any]
+    """Where they begin, for attention that takes it."""
+    padding: int
+    """Places that hold nothing."""
+    places_N: Tensor
     """Of the flattened batch, whose states predict what is asked for."""
-    labels_N: NDArray[np.int64]
+    labels_N: Tensor
     counts: list[int]
     """How many of the N belong to each reading."""
+    rows_N: Tensor | None = None
+    """Which tokens of all texts the labels are, where the losses stay on the device."""
 
 
 class Scorer(Protocol):
@@ -73,14 +89,17 @@ class TransformersScorer:
         self._width = batch_tokens if self._knows_boundaries else width
         wanted = batching == "packed" or (batching == "auto" and self._knows_boundaries)
         with_mask = not self._knows_boundaries
-        sliding = getattr(model.config.get_text_config(), "sliding_window", None)
-        fits = not (with_mask and sliding and sliding < width)  # a mask would undo the sliding
+        window = narrowest_window(model)
+        fits = not with_mask or window is None or window >= width  # a mask would undo the sliding
         self.is_packed: bool = wanted and fits and keeps_apart(model, with_mask=with_mask)
-        if batching == "packed" and not self.is_packed:
-            raise ConfigError(
-                f"teacher.batching: {type(model).__name__} with {attention} attention does not "
-                "keep packed documents apart (or has a sliding window); use buckets"
+        if wanted and not self.is_packed:
+            why = (
+                f"{type(model).__name__} with {attention} attention does not keep packed documents "
+                "apart (or has a sliding window)"
             )
+            if batching == "packed":
+                raise ConfigError(f"teacher.batching: {why}; use buckets")
+            print(f"teacher.batching: auto: {why}; reading by length (buckets)", file=sys.stderr)
         self.places: int
         self.padding: int
         self.places = self.padding = 0
@@ -93,7 +112,8 @@ class TransformersScorer:
         return buckets(lengths, self._batch_tokens)
 
     def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.read`. The device works at one batch while the host takes the one before."""
+        """As `Scorer.read`. The device works at one batch while the host takes the one before: its
+        losses are copied as soon as they are there, ahead of the next pass."""
         fetch: Fetch | None = None
         for one_pass in self.passes(readings):
             begun = self._begin(one_pass)
@@ -117,16 +137,34 @@ class TransformersScorer:
                 places.append(first_place + np.flatnonzero(is_asked))
                 labels.append(causal_shift(ids)[1][is_asked])
             counts = [len(of_one) for of_one in labels]
-            yield Pass(numbers, layout, np.concatenate(places), np.concatenate(labels), counts)
+            yield Pass(
+                numbers, self.on_host(layout.ids_BT), *self._pieces(layout), layout.padding,
+                self.on_host(np.concatenate(places)), self.on_host(np.concatenate(labels)), counts,
+            )  # fmt: skip
+
+    def _pieces(self, layout: Layout) -> tuple[Tensor | None, dict[str, Any]]:
+        if not self.is_packed:
+            return None, {}
+        piece_BT = torch.from_numpy(layout.piece_BT)
+        found = boundaries(self.model, piece_BT) if self._knows_boundaries else {}
+        return self.on_host(layout.piece_BT), {
+            name: self.on_host(value.numpy()) if isinstance(value, Tensor) else value
+            for name, value in found.items()
+        }
+
+    def on_host(self, values: NDArray[Any]) -> Tensor:
+        """Values for the device, in memory that it can fetch by itself."""
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
     def _begin(self, one_pass: Pass) -> "Fetch":
-        self.places += one_pass.layout.ids_BT.size
-        self.padding += one_pass.layout.padding
-        nll_N = self.losses(one_pass)
+        self.places += one_pass.ids_BT.numel()
+        self.padding += one_pass.padding
+        wait = leaving(self.losses(one_pass))
 
         def fetch() -> Iterator[tuple[int, NDArray[np.float32]]]:
             ends = np.cumsum(one_pass.counts)
-            losses = np.split(nll_N.cpu().numpy(), ends[:-1])
+            losses = np.split(wait(), ends[:-1])
             yield from zip(one_pass.numbers, losses, strict=True)
 
         return fetch
@@ -143,20 +181,39 @@ class TransformersScorer:
 
         Padding stands at the end of rows, so that no token asked for attends to it.
         """
-        states_NH = self.states(one_pass.layout).flatten(0, 1)
+        states_NH = self.states(one_pass).flatten(0, 1)
         # The device is that of the last layer, if the model is spread over devices.
         return states_NH[_to(states_NH.device, one_pass.places_N)]
 
     @torch.inference_mode()
-    def states(self, layout: Layout) -> Tensor:
+    def states(self, one_pass: Pass) -> Tensor:
         """(B, T, H): the last hidden states."""
-        extra: dict[str, Any] = {}
-        if self.is_packed:
-            piece_BT = torch.from_numpy(layout.piece_BT)
-            extra = isolation(piece_BT, with_mask=not self._knows_boundaries)
-        extra = {name: value.to(self.device) for name, value in extra.items()}
-        return hidden_states(self.model, _to(self.device, layout.ids_BT), **extra)
+        extra: dict[str, Any] = {
+            name: _to(self.device, value) if isinstance(value, Tensor) else value
+            for name, value in one_pass.boundaries.items()
+        }
+        if one_pass.piece_BT is not None:
+            piece_BT = _to(self.device, one_pass.piece_BT)
+            extra |= isolation(piece_BT, with_mask=not self._knows_boundaries)
+        return hidden_states(self.model, _to(self.device, one_pass.ids_BT), **extra)
 
 
-def _to(device: torch.device, values: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)
+def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
+    """Sends values to the host as soon as the device has them; gives what waits for that, and not
+    for what the device is told to do afterwards."""
+    if not values_N.is_cuda:
+        return lambda: values_N.cpu().numpy()
+    on_host_N = torch.empty(values_N.shape, dtype=values_N.dtype, pin_memory=True)
+    on_host_N.copy_(values_N, non_blocking=True)
+    has_left = torch.cuda.Event()
+    has_left.record(torch.cuda.current_stream(values_N.device))
+
+    def wait() -> NDArray[np.float32]:
+        has_left.synchronize()
+        return on_host_N.numpy()
+
+    return wait
+
+
+def _to(device: torch.device, values: Tensor) -> Tensor:
+    return values.to(device, non_blocking=True)
