@@ -146,6 +146,8 @@ def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teache
     is_fsdp = wrapper == "fsdp2"
     assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
     assert seen["wrapper"] == ("FSDPGuidedStudent" if is_fsdp else "DistributedDataParallel")
+    # Under DDP they lie in its buckets: a few megabytes here, so in the first one or two.
+    assert is_fsdp or seen["gradient_storages"] <= 2
     assert seen.get("teacher_sharded", False) == (is_fsdp and teacher == "live")
 
 

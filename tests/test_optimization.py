@@ -1,5 +1,6 @@
 """Schedule, parameter groups, and what a factor on the loss does under Adam."""
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -7,9 +8,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
+from runs import train_here
 from vocagno.config import OptimizerConfig, TrainConfig
 from vocagno.errors import ConfigError
-from vocagno.training.optimization import build_optimizer, learning_rate, loss_scale
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.training import loop
+from vocagno.training.layers import graphs_stay_whole
+from vocagno.training.optimization import (
+    build_optimizer,
+    learning_rate,
+    loss_scale,
+    settle_optimizer,
+)
+from vocagno.training.stepping import Stepper
+from vocagno.training.student import GuidedStudent
 
 
 def test_the_schedule_by_hand():
@@ -64,3 +76,94 @@ def test_adam_cancels_a_factor_on_the_loss_and_clipping_does_not():
     limit = 1.01 * max(norms)
     assert torch.equal(weights, trained(1.0, limit)[0])  # clips nothing here,
     assert not torch.equal(weights, trained(2.0, limit)[0])  # but some steps of twice the loss
+
+
+@pytest.fixture
+def one_process():
+    """A process group that holds this process alone."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
+    """Buckets of less than a layer, as they are for a large model."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = {}
+    for scope in (nullcontext, graphs_stay_whole):
+        torch._dynamo.reset()
+        model, graphs = tiny_llama(20, hidden_size=256, intermediate_size=512), []
+
+        def backend(module, _, graphs=graphs):
+            graphs.append(module)
+            return module.forward
+
+        for layer in model.model.layers:
+            layer.compile(backend=backend)
+        student = DistributedDataParallel(GuidedStudent(model, GuidanceConfig()), bucket_cap_mb=1.1)
+        ids = torch.arange(24).view(2, 12) % 7
+        with scope():
+            student(ids, ids, torch.rand(2, 12)).loss.backward()
+        found[scope] = len(graphs)
+    assert found == {nullcontext: 4, graphs_stay_whole: 2}
+    assert torch._dynamo.config.optimize_ddp  # for others in this process
+
+
+def test_a_run_compiles_inside_that_scope(config, monkeypatch):
+    seen, step = [], Stepper.step
+
+    def watched(self, *arguments, **options):
+        seen.append(torch._dynamo.config.optimize_ddp)
+        return step(self, *arguments, **options)
+
+    monkeypatch.setattr(Stepper, "step", watched)
+    monkeypatch.setattr(loop, "compile_layers", lambda model: None)
+    assert train_here(config(train={"steps": 1, "compile": True})) == 0
+    assert seen == [False]
+    assert torch._dynamo.config.optimize_ddp
+
+
+def test_on_cuda_one_kernel_updates_all_weights():
+    model = tiny_llama(20)
+    for device, expected in ((None, None), ("cpu", None), ("cuda", True)):
+        place = None if device is None else torch.device(device)
+        optimizer = build_optimizer(model, OptimizerConfig(), place)
+        assert [group["fused"] for group in optimizer.param_groups] == [expected] * 2
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])
+def test_a_loaded_state_is_put_where_the_updates_want_it(device, fused):
+    """Saved with the other implementation; fake tensors of a GPU that need not be there."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model = torch.nn.Linear(2, 2, device=device)
+        optimizer = build_optimizer(model, OptimizerConfig(), torch.device(device))
+        elsewhere = "cpu" if fused else "cuda"
+        for parameter in model.parameters():
+            optimizer.state[parameter] = {"step": torch.ones((), device=elsewhere)}
+        for group in optimizer.param_groups:
+            group["fused"] = None if fused else True
+        settle_optimizer(optimizer, torch.device(device))
+        counts = [optimizer.state[parameter]["step"] for parameter in model.parameters()]
+    assert {count.device.type for count in counts} == {device}
+    assert [group["fused"] for group in optimizer.param_groups] == [fused] * 2
+
+
+def test_the_state_of_a_run_on_a_cpu_stays_what_it_was():
+    model = tiny_llama(20)
+    optimizer = build_optimizer(model, OptimizerConfig())
+    ids = torch.arange(12)[None] % 7
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    again = build_optimizer(model, OptimizerConfig())
+    again.load_state_dict(optimizer.state_dict())
+    settle_optimizer(again, torch.device("cpu"))
+    for saved, loaded in zip(
+        optimizer.state_dict()["state"].values(), again.state_dict()["state"].values(), strict=True
+    ):
+        assert all(torch.equal(saved[name], loaded[name]) for name in saved)
+    assert again.param_groups[0]["fused"] is None

@@ -1,5 +1,7 @@
 """The decoder layers of a transformers model, which are compiled and sharded one by one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +26,17 @@ def compile_layers(model: Any) -> None:
     """Compiles each decoder layer; layers that are alike are compiled once."""
     for layer in decoder_layers(model, "train.compile"):
         layer.compile()
+
+
+@contextmanager
+def graphs_stay_whole() -> Iterator[None]:
+    """Inside, DDP does not cut the graphs of compiled layers at the borders of its buckets.
+
+    torch cuts a model that is compiled as one, so that gradients travel while others are computed.
+    Layers are small enough for that; cut in three they lose the fusion across the cuts.
+    """
+    with torch._dynamo.config.patch(optimize_ddp=False):
+        yield
 
 
 def shard_over_processes(model: Any, device: torch.device) -> None:

@@ -3,11 +3,13 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import accelerate
+from accelerate.utils import DistributedType
 
 from vocagno.config import Config
 from vocagno.errors import ConfigError
@@ -17,7 +19,7 @@ from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder,
 from vocagno.training.chunks import random_scores
 from vocagno.training.data import Batch, Collator, ahead, loader
 from vocagno.training.isolation import check_isolation
-from vocagno.training.layers import compile_layers
+from vocagno.training.layers import compile_layers, graphs_stay_whole
 from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
 from vocagno.training.live_rows import RowTeacher
 from vocagno.training.loading import (
@@ -27,7 +29,7 @@ from vocagno.training.loading import (
 from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window, unusual_selection
 from vocagno.training.model_card import model_card
-from vocagno.training.optimization import build_optimizer, learning_rate
+from vocagno.training.optimization import build_optimizer, learning_rate, settle_optimizer
 from vocagno.training.processes import HostSum, agreed
 from vocagno.training.row_order import MicroBatches, RowOrder
 from vocagno.training.samples import Sampler, write_page
@@ -75,7 +77,7 @@ class Training:
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
         self.student, self.optimizer = accelerator.prepare(
-            student, build_optimizer(student, config.optimizer)
+            student, build_optimizer(student, config.optimizer, accelerator.device)
         )
         self.live: ReadingTeacher | None = self._live_teacher(tokenizer)
         self.student.train()  # a model that was loaded is not
@@ -107,7 +109,11 @@ class Training:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
         self.stop: StopRequest
         self.track: Log
-        with StopRequest() as self.stop, tracking(self.accelerator, self.config) as self.track:
+        with (
+            StopRequest() as self.stop,
+            tracking(self.accelerator, self.config) as self.track,
+            graphs_stay_whole() if self.config.train.compile else nullcontext(),
+        ):
             return self._run()
 
     def _run(self) -> bool:
@@ -117,6 +123,8 @@ class Training:
         first_step = agreed(self.checkpoints.latest())
         if first_step:
             self.checkpoints.load(first_step)
+            if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
+                settle_optimizer(self.optimizer, self.accelerator.device)
             if main:
                 print(f"going on from step {first_step:,}", file=sys.stderr)
         self.log: MetricsLog | None = (

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +11,44 @@ from torch.distributed.tensor import DTensor
 from vocagno.config import OptimizerConfig
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone."""
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, device: torch.device | None = None
+) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices alone.
+
+    Args:
+        device: where the weights will be; on CUDA one kernel updates all of them (`fused`), which
+            reads the state once and takes no copies of it. Default: not CUDA.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+    return torch.optim.AdamW(
+        groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_is_fused(device)
+    )
+
+
+def _is_fused(device: torch.device | None) -> bool | None:
+    return True if device is not None and device.type == "cuda" else None
+
+
+def settle_optimizer(optimizer: Any, device: torch.device) -> None:
+    """After a checkpoint was loaded: updates as `build_optimizer` chose for the device, with the
+    counts of steps where that wants them.
+
+    torch takes both from the checkpoint. Counts on a GPU that are wanted on the host would make it
+    wait once for each parameter, in every step.
+    """
+    fused = _is_fused(device)
+    for group in optimizer.param_groups:
+        group["fused"] = fused
+        for parameter in group["params"]:
+            count = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(count, Tensor):
+                place = parameter.device if fused else torch.device("cpu")
+                optimizer.state[parameter]["step"] = count.to(place)
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:

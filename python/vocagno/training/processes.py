@@ -7,6 +7,7 @@ from typing import Any
 import accelerate
 import torch
 from accelerate.utils import (
+    DistributedDataParallelKwargs,
     DistributedType,
     InitProcessGroupKwargs,
     ProjectConfiguration,
@@ -33,9 +34,11 @@ def start(config: Config) -> accelerate.Accelerator:
     _check_precision(config)
     check_trackers(config)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
+    # Gradients lie in the buckets that DDP sends, instead of beside them.
+    in_buckets = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     accelerator = accelerate.Accelerator(
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
-        kwargs_handlers=[timeout],
+        kwargs_handlers=[timeout, in_buckets],
         log_with=list(config.train.log_with) or None,
         project_config=ProjectConfiguration(str(config.output), str(config.output / "trackers")),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import accelerate
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor
 
 from vocagno.config import Config
@@ -51,6 +52,9 @@ class Stepper:
         self.optimizer = optimizer
         self.live = live
         self.host_sum = host_sum
+        self._is_ddp = accelerator.distributed_type in (
+            DistributedType.MULTI_GPU, DistributedType.MULTI_CPU,
+        )  # fmt: skip
 
     def step(
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
@@ -111,7 +115,9 @@ class Stepper:
         is_skipped = settings.skip_nonfinite and not bool(norm.isfinite())
         if not is_skipped:
             self.optimizer.step()
-        self.optimizer.zero_grad()
+        # Under DDP gradients are views of its buckets, which stay anyway. Given up, they would be
+        # made again beside the buckets by the next step's first micro-batch.
+        self.optimizer.zero_grad(set_to_none=not self._is_ddp)
         return norm, is_skipped
 
 
