@@ -70,7 +70,7 @@ def _ranges(contexts: list[str]) -> Iterator[str]:
 
 def planned(lines: list[dict]) -> list[str]:
     (line,) = [line for line in lines if line["what"] == "plan"]
-    return plan.tables(line["token_ratio"])
+    return plan.tables(line)
 
 
 def measured(line: dict) -> str:

@@ -53,6 +53,18 @@ def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, p
     assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
 
 
+def test_the_plan_s_bounds_follow_from_the_operations(monkeypatch):
+    """Of fake tensors, so they are the same on any machine with this release of torch."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "benches"))
+    import plan
+
+    results = (ROOT / "benches" / "results" / "2026-11-22-training.jsonl").read_text()
+    (line,) = (one for one in map(json.loads, results.splitlines()) if one["what"] == "plan")
+    for kind, found in plan.bounds().items():
+        assert found == pytest.approx(line["bounds"][kind], rel=0.03), kind
+
+
 def test_the_readme_s_benchmarks_are_those_of_the_results_page():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.split("<!-- benchmarks -->")[1].split("<!-- end of benchmarks -->")[0]

@@ -50,10 +50,10 @@ def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
 def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
     """Exchanges the configuration that masks are made by. Layers hold their own reference to the
     model's, so neither attention nor graphs that were compiled for it change."""
-    config = getattr(base_model, "config", None)
-    is_torchs = getattr(config, "_attn_implementation", None) == "sdpa"
+    config: Any = base_model.config
+    is_torchs = config._attn_implementation == "sdpa" and not config.sub_configs
     limit = _LIMITS.get(base_model)
-    if not is_torchs or config.sub_configs or (limit is not None and num_tokens >= limit):
+    if not is_torchs or (limit is not None and num_tokens >= limit):
         yield
         return
     if limit is None:

@@ -205,8 +205,7 @@ def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
         return lambda: values_N.cpu().numpy()
     on_host_N = torch.empty(values_N.shape, dtype=values_N.dtype, pin_memory=True)
     on_host_N.copy_(values_N, non_blocking=True)
-    has_left = torch.cuda.Event()
-    has_left.record(torch.cuda.current_stream(values_N.device))
+    has_left = torch.cuda.current_stream(values_N.device).record_event()
 
     def wait() -> NDArray[np.float32]:
         has_left.synchronize()
