@@ -91,8 +91,8 @@ def groups(student, teacher):
     return np.array(found, np.int32).reshape(-1, 2, 2).swapaxes(0, 1)
 
 
-def weights(student_nll, teacher_loss, valid, top_fraction, unmapped):
-    """Eq. 4 for one scope, a list of tokens."""
+def weights(student_nll, teacher_loss, valid, top_fraction, unmapped, teacher_mean=None):
+    """Eq. 4 for one scope, a list of tokens; `teacher_mean`: of the teacher's own tokens."""
     from fractions import Fraction
     from math import ceil
 
@@ -103,6 +103,7 @@ def weights(student_nll, teacher_loss, valid, top_fraction, unmapped):
     if unmapped == "mean":
         known = [teacher_loss[i] for i in competing]
         mean = np.float32(sum(map(float, known)) / len(known)) if known else 0.0
+        mean = mean if teacher_mean is None else np.float32(teacher_mean)
         teacher = [teacher[i] if scored[i] else mean for i in range(n)]
         competing = [i for i in range(n) if valid[i]]
     kept = ceil(Fraction(str(top_fraction)) * len(competing))

@@ -151,6 +151,16 @@ def test_a_teacher_cut_short_is_counted_as_truncated():
     assert (counts["truncated"], counts["mapped"], counts["with_text"]) == (3, 2, 5)
 
 
+@pytest.mark.parametrize("how", ["max", "sum"])
+def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
+    """Each token once, whatever is aggregated; those that share text with the row."""
+    assert "teacher_sums" not in collate(2).tensors
+    batch = collate(2, unmapped="mean", aggregation=how)
+    # BOS pro of | of read EOS | EOS BOS a | a b EOS: pr has no loss, oofre is in two rows
+    assert batch.tensors["teacher_sums"].tolist() == [[0.25, 1], [1.0, 2], [1.5, 1], [1.5, 1]]
+    assert collate(10, unmapped="mean").tensors["teacher_sums"].tolist() == [[2.5, 3]]
+
+
 def test_without_scores_nothing_is_aligned():
     batch = collate(10, None, method="cpt")
     assert batch.tensors["teacher_loss"].isnan().all()

@@ -1,5 +1,6 @@
 """What the documentation shows is what comes out."""
 
+import json
 import re
 import shutil
 import subprocess

@@ -15,6 +15,7 @@ from vocagno.training.guidance import (
     count_kept,
     excess_loss,
     kept_count,
+    row_sums,
     token_weights,
 )
 from vocagno.training.losses import causal_shift, teacher_guided_loss
@@ -65,6 +66,39 @@ def test_weights_are_equation_4(batch, top_fraction, policy, scope):
     np.testing.assert_array_equal(weights, np.array(expected).reshape(student.shape))
     assert count_kept(torch.from_numpy(teacher), labels, config) == weights.sum()
     assert not weights.requires_grad
+
+
+@settings(max_examples=100)
+@given(
+    batch=batches(), scope=st.sampled_from(["sequence", "micro_batch", "step"]),
+    sums=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=4, max_size=4),
+)  # fmt: skip
+def test_the_mean_is_that_of_the_teacher_s_own_tokens(batch, scope, sums):
+    student, teacher, valid = batch
+    sums = np.array([(total * (count > 0), count) for total, count in sums[: len(student)]])
+    config = GuidanceConfig(unmapped="mean", scope=scope)
+    labels = torch.from_numpy(np.where(valid, 5, -100))
+    weights = token_weights(
+        torch.from_numpy(student), torch.from_numpy(teacher), labels, config,
+        teacher_sums_B2=torch.from_numpy(sums).float(),
+    )  # fmt: skip
+    shape = student.shape if scope == "sequence" else (1, -1)
+    of_scopes = sums if scope == "sequence" else sums.sum(0, keepdims=True)
+    expected = [
+        oracle.weights(*row, 0.4, "mean", np.float32(total) / np.float32(max(count, 1)))
+        for row, (total, count) in zip(
+            zip(student.reshape(shape), teacher.reshape(shape), valid.reshape(shape), strict=True),
+            of_scopes, strict=True,
+        )
+    ]  # fmt: skip
+    np.testing.assert_array_equal(weights, np.array(expected).reshape(student.shape))
+    assert count_kept(torch.from_numpy(teacher), labels, config) == weights.sum()
+
+
+def test_sums_of_rows_by_hand():
+    nll = torch.tensor([1.0, NAN, 3.0, float("inf"), 5.0, 7.0])
+    ranges = torch.tensor([[0, 3], [3, 4], [4, 6], [6, 6]])
+    assert row_sums(nll, ranges).tolist() == [[4, 2], [0, 0], [12, 2], [0, 0]]
 
 
 def test_weights_by_hand():

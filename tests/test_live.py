@@ -41,12 +41,12 @@ def setting(tmp_path, tokenizer_files, teacher_model):
     texts = kept_texts(corpus, tmp_path, show_progress=False)
     assert len(texts) == len(DOCUMENTS)
 
-    def build(aggregation="max", **teacher):
+    def build(aggregation="max", unmapped="include", **teacher):
         data = DataConfig(train=str(tmp_path / "c.jsonl"), seq_len=SEQ_LEN)
         config = Config(
             student=StudentConfig(model="unused"), data=data, train=Train(steps=1),
             output=tmp_path / "run",
-            guidance=GuidanceConfig(aggregation=aggregation),
+            guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped),
             teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
         )  # fmt: skip
         spans = TokenSpans(teacher_model)
@@ -82,7 +82,7 @@ def test_live_is_scoring_the_pieces_as_documents(
     tmp_path, setting, teacher_model, aggregation, options
 ):
     rows, _, build = setting
-    live, collator = build(aggregation, **options)
+    live, collator = build(aggregation, "mean", **options)
     cut = [piece for index in range(len(rows)) for piece in pieces(rows[index])]
     check_that_cuts_are_hard(rows, teacher_model)
     write_corpus(tmp_path / "pieces.jsonl", [text for _, text, _ in cut])
@@ -90,18 +90,26 @@ def test_live_is_scoring_the_pieces_as_documents(
     arguments = ["--teacher.model", str(teacher_model), *named, "--cache", str(tmp_path / "cache")]
     command = ["score", str(tmp_path / "pieces.jsonl"), "--out", str(tmp_path / "s"), *arguments]
     assert command_line(command) == 0
-    store, expected = ScoreStore(tmp_path / "s"), []
+    store, expected, own = ScoreStore(tmp_path / "s"), [], []
     for number, (spans, _, first) in enumerate(cut):
         document = store.document(number)
+        starts, ends = (document.spans + first).T
+        inside = (starts < ends) & (starts < spans[:, 1].max()) & (ends > spans[:, 0].min())
+        own.append(document.nll[inside & np.isfinite(document.nll)].astype(float))
         expected.append(reduce(document.nll, align(spans, document.spans + first), aggregation))
     flat = np.concatenate(expected)
-    before = 0
+    before = piece = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch = collator(chosen)
-        losses = live.losses(batch.live, live.plan(batch.live))
+        given = live.guide(batch.live, {}, live.plan(batch.live))
+        losses, sums = given["teacher_loss"], given["teacher_sums"]
         assert torch.equal(losses.isnan(), batch.tensors["teacher_loss"].isnan())
         for number, row in enumerate(chosen):
+            of_row = np.concatenate(own[piece : piece + len(row.documents)])
+            assert sums[number, 1] == len(of_row)
+            assert float(sums[number, 0]) == pytest.approx(of_row.sum(), rel=2e-3, abs=4e-3)
+            piece += len(row.documents)
             _, wanted = causal_shift(flat[before : before + len(row.ids)])
             found = losses[number, : len(wanted)].numpy()
             np.testing.assert_allclose(found, wanted, atol=4e-3, rtol=2e-3)

@@ -41,7 +41,8 @@ class GuidanceConfig:
     aggregation: Reduction = "max"
     """How the losses of several teacher tokens become one (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
-    """Tokens without a teacher loss: all kept, none, or competing with the mean teacher loss."""
+    """Tokens without a teacher loss (special ones, and those that the teacher was not asked for):
+    all kept, none, or competing with the mean loss of the teacher's own tokens in the scope."""
     scope: Literal["sequence", "micro_batch", "step"] = "sequence"
     """What the excess losses are ranked in: each row; all rows of a micro-batch; or those of all
     processes in one micro-step (a micro-batch of each)."""

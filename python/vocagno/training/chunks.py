@@ -22,6 +22,7 @@ def chunk_weights(
     chunks_BT: Tensor,
     config: GuidanceConfig,
     scores_BC: Tensor | None = None,
+    teacher_sums_B2: Tensor | None = None,
 ) -> Tensor:
     """1.0 for all tokens of the chosen chunks, 0.0 for the others.
 
@@ -32,6 +33,7 @@ def chunk_weights(
         chunks_BT: the number of each token's chunk, -1 at padding.
         config: chunks, top_fraction, unmapped (a chunk without a teacher loss goes by it).
         scores_BC: ranks chunks instead of their excess loss (`random_scores`).
+        teacher_sums_B2: as `token_weights`.
     Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
 
     The excess loss of a chunk is the student's mean loss on it less the teacher's loss of it; the
@@ -53,7 +55,7 @@ def chunk_weights(
         competing_BC, included_BC = has_loss_BC, has_tokens_BC & ~has_loss_BC
         if config.unmapped == "mean":
             competing_BC = has_tokens_BC
-            teacher_BC = fill_with_mean(teacher_BC, competing_BC)
+            teacher_BC = fill_with_mean(teacher_BC, competing_BC, teacher_sums_B2)
         scores_BC = excess_loss(mean_BC, teacher_BC)
     else:
         competing_BC, included_BC = has_tokens_BC, torch.zeros_like(has_tokens_BC)

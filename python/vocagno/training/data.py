@@ -20,7 +20,7 @@ from vocagno.config import DataConfig
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.rows import Row, RowStore
 from vocagno.training.chunks import most_kept
-from vocagno.training.guidance import IGNORED, count_kept_of, roles
+from vocagno.training.guidance import IGNORED, count_kept_of, roles, row_sums
 from vocagno.training.isolation import isolation
 from vocagno.training.live import LiveText
 from vocagno.training.losses import causal_shift
@@ -47,9 +47,10 @@ class Batch:
     tensors: dict[str, Tensor]
     """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
     (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
-    (`piece`, int32); and for chunks the number of each token's, -1 at padding (`chunks`), and what
-    ranks them if not their losses (`chunk_scores`). All contiguous, so that a device fetches them
-    without waiting for a copy in pageable memory."""
+    (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
+    (`teacher_sums`, as `row_sums`), if it is known; and for chunks the number of each token's, -1
+    at padding (`chunks`), and what ranks them if not their losses (`chunk_scores`). All contiguous,
+    so that a device fetches them without waiting for a copy in pageable memory."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
     live: LiveText | None = None
@@ -117,7 +118,11 @@ class Collator:
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
         if tokens.read is not None:
-            live = LiveText.of(tokens.read, tokens.mapping, causal_shift(places)[1])
+            live = LiveText.of(tokens, causal_shift(places)[1])
+        elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
+            own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
+            ranges = torch.from_numpy(tokens.row_ranges)
+            tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
         return Batch(tensors, counts, live)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:

@@ -34,6 +34,7 @@ def token_weights(
     labels_BT: Tensor,
     config: GuidanceConfig,
     entropy_BT: Tensor | None = None,
+    teacher_sums_B2: Tensor | None = None,
 ) -> Tensor:
     """1.0 for the tokens that train the student, 0.0 for the others (Eq. 4).
 
@@ -44,6 +45,8 @@ def token_weights(
         config: method, top_fraction, unmapped, scope, criterion.
         entropy_BT: of the teacher's distribution for each token, nats, for the `criterion` that
             looks at it.
+        teacher_sums_B2: as `row_sums`, for `unmapped: mean`. Default: the mean is that of the
+            aggregated losses, which under `max` is higher and counts long teacher tokens often.
     Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
 
     Of `n` competing tokens in a scope the `ceil(top_fraction * n)` with the largest excess loss are
@@ -51,12 +54,16 @@ def token_weights(
     and with it how many are kept: `kept_count`.
     """
     if config.scope == "step":
-        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT)
+        return _ranked_together(
+            student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT, teacher_sums_B2
+        )
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     shape = _scopes(labels_BT, config)
     teacher = teacher_loss_BT.reshape(shape)
     if config.unmapped == "mean":
-        teacher = fill_with_mean(teacher, competing_BT.reshape(shape))
+        teacher = fill_with_mean(
+            teacher, competing_BT.reshape(shape), _of_scopes(teacher_sums_B2, config)
+        )
     score = excess_loss(student_nll_BT.reshape(shape), teacher)
     competing = competing_BT.reshape(shape)
     if config.criterion == "excess_and_entropy":
@@ -112,12 +119,34 @@ def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
     return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
 
 
+def row_sums(teacher_nll_M: Tensor, ranges_B2: Tensor) -> Tensor:
+    """(B, 2) float32: of each row the sum of the losses of the teacher's own tokens, and of how
+    many they are; NaN and infinite ones are skipped. The host does not wait.
+
+    Args:
+        teacher_nll_M: nats; NaN for tokens that are not to be counted.
+        ranges_B2: half-open ranges of the M that belong to each row.
+    """
+    is_finite_M = teacher_nll_M.isfinite()
+    counted_M2 = torch.stack([torch.where(is_finite_M, teacher_nll_M, 0.0), is_finite_M], 1)
+    running_M2 = torch.nn.functional.pad(counted_M2.double().cumsum(0), (0, 0, 1, 0))
+    first_B, stop_B = ranges_B2.long().unbind(1)
+    return (running_M2[stop_B] - running_M2[first_B]).float()
+
+
+def _of_scopes(teacher_sums_B2: Tensor | None, config: GuidanceConfig) -> Tensor | None:
+    if teacher_sums_B2 is None or config.scope == "sequence":
+        return teacher_sums_B2
+    return teacher_sums_B2.sum(0, keepdim=True)
+
+
 def _ranked_together(
     student_nll_BT: Tensor,
     teacher_loss_BT: Tensor,
     labels_BT: Tensor,
     config: GuidanceConfig,
     entropy_BT: Tensor | None,
+    teacher_sums_B2: Tensor | None,
 ) -> Tensor:
     """The weights of this process's tokens, ranked with those of all others, in their order.
 
@@ -126,15 +155,18 @@ def _ranked_together(
     as_one = replace(config, scope="micro_batch")
     group = torch.distributed
     if not group.is_available() or not group.is_initialized() or group.get_world_size() == 1:
-        return token_weights(student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT)
-    student, teacher, labels, entropy = (
+        return token_weights(
+            student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT, teacher_sums_B2
+        )
+    own = student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2
+    student, teacher, labels, entropy, sums = (
         None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
-        for tensor in (student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT)
+        for tensor in own
     )
     assert student is not None
     assert teacher is not None
     assert labels is not None
-    weights = token_weights(student, teacher, labels, as_one, entropy)
+    weights = token_weights(student, teacher, labels, as_one, entropy, sums)
     return weights.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
 
 
@@ -144,15 +176,23 @@ def _gathered(tensor: Tensor) -> list[Tensor]:
     return parts
 
 
-def fill_with_mean(teacher: Tensor, competing: Tensor) -> Tensor:
-    """Puts the mean of a scope's scored teacher losses where there is none (section 6.2).
+def fill_with_mean(teacher: Tensor, competing: Tensor, sums: Tensor | None) -> Tensor:
+    """Puts the mean of a scope's teacher losses where there is none (section 6.2: that of "all
+    teacher token losses within a batch").
+
+    Args:
+        sums: (scopes, 2) sums and counts of the teacher's own tokens; without them the mean is of
+            what `teacher` holds.
 
     Where a scope has no scored token at all, any one value ranks its tokens alike: 0.
     """
     scored = competing & teacher.isfinite()
-    total = torch.where(scored, teacher, 0.0).sum(1, keepdim=True)
-    mean = total / scored.sum(1, keepdim=True).clamp_min(1)
-    return torch.where(scored, teacher, mean)
+    if sums is None:
+        total = torch.where(scored, teacher, 0.0).sum(1, keepdim=True)
+        count = scored.sum(1, keepdim=True)
+    else:
+        total, count = sums[:, :1], sums[:, 1:]
+    return torch.where(scored, teacher, total / count.clamp_min(1))
 
 
 def _worse_place(score: Tensor, other: Tensor, competing: Tensor) -> Tensor:

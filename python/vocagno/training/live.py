@@ -8,8 +8,8 @@ M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: place
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,11 +23,15 @@ from vocagno.scores import DocumentScores
 from vocagno.texts import TextStore
 from vocagno.token_spans import TokenSpans
 from vocagno.training.distillation import TeacherStates
+from vocagno.training.guidance import row_sums
 from vocagno.training.processes import HostSum
 from vocagno.training.reading import Reading, ReadTexts, TextReader
 from vocagno.training.scorer import Pass, TransformersScorer
 from vocagno.training.scoring import load_scorer
 from vocagno.training.segments import segment_reduce
+
+if TYPE_CHECKING:
+    from vocagno.training.teacher_view import TeacherView  # which imports this module
 
 
 class LivePieces:
@@ -69,20 +73,29 @@ class LiveText:
     partner_BT: Tensor
     """The teacher's token, of those that are asked for, that each place is compared with where
     distributions are (int64); -1 for none."""
+    is_inside_M: Tensor
+    """As `TeacherView.is_inside`."""
+    ranges_B2: Tensor
+    """As `TeacherView.row_ranges`."""
 
     @classmethod
-    def of(
-        cls, read: ReadTexts, mapping_N2: NDArray[np.int32], tokens_BT: NDArray[np.int64]
-    ) -> "LiveText":
-        """From what the collator knows."""
-        partner_N = first_asked(mapping_N2, read.is_asked)
+    def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
+        """From what the collator knows of rows that are to be read."""
+        assert view.read is not None
+        assert view.is_inside is not None
+        assert view.row_ranges is not None
+        partner_N = first_asked(view.mapping, view.read.is_asked)
         partner_BT = np.append(partner_N, -1)[tokens_BT]
-        arrays = read.is_asked, mapping_N2, tokens_BT, partner_BT
-        return cls(read, *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+        arrays: tuple[NDArray[Any], ...] = (
+            view.read.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
+            view.row_ranges,
+        )  # fmt: skip
+        tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+        return cls(view.read, *tensors)
 
     def pin_memory(self) -> "LiveText":
         """The same with tensors that a device can fetch by itself."""
-        names = "is_asked_M", "mapping_N2", "tokens_BT", "partner_BT"
+        names = [field.name for field in fields(self) if field.name != "read"]
         return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
 
 
@@ -165,7 +178,7 @@ class LiveTeacher(ReadingTeacher):
         assert text is not None
         if self.guidance.distils:
             return {"teacher": self.distributions(text, passes, num_passes)}
-        return {"teacher_loss": self.losses(text, passes, num_passes)}
+        return self.found(self.token_losses(text, passes, num_passes), text)
 
     def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
         """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
@@ -214,6 +227,15 @@ class LiveTeacher(ReadingTeacher):
             yield self._here(one_pass.rows_N), look(one_pass)
         for _ in range(num_passes - len(passes)):
             look(_idle(self.scorer))
+
+    @torch.inference_mode()
+    def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
+        """What the student's forward pass needs of the losses of the teacher's tokens."""
+        found = {"teacher_loss": self.spread(nll_M, text)}
+        if self.guidance.unmapped == "mean":
+            own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
+            found["teacher_sums"] = row_sums(own_M, self._here(text.ranges_B2))
+        return found
 
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:

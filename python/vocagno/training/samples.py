@@ -105,7 +105,7 @@ class Sampler:
         teacher_nll = view.teacher_nll
         if isinstance(self.live, LiveTeacher) and batch.live is not None:
             nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
-            tensors["teacher_loss"] = self.live.spread(nll_M, batch.live)
+            tensors |= self.live.found(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
         elif self.live is not None:  # it has read the row: a loss of all tokens but the first
             tensors |= self.live.guide(None, tensors, [])

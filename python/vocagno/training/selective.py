@@ -31,6 +31,8 @@ class Criteria(NamedTuple):
     """The number of each token's chunk, -1 at padding; for `method: chunk`."""
     scores_BC: Tensor | None = None
     """What ranks chunks instead of their excess loss; for `selection: random`."""
+    teacher_sums_B2: Tensor | None = None
+    """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,14 @@ def _weights(
 ) -> Tensor:
     """(B, T) 1.0 for what trains, by the method."""
     if guidance.method != "chunk":
-        entropy_BT = criteria.entropy_BT
-        return token_weights(nll_BT, teacher_loss_BT, labels_BT, guidance, entropy_BT)
+        more = criteria.entropy_BT, criteria.teacher_sums_B2
+        return token_weights(nll_BT, teacher_loss_BT, labels_BT, guidance, *more)
     if criteria.chunks_BT is None or (criteria.scores_BC is None) is guidance.is_random:
         raise ValueError("guidance.method: chunk needs chunks, and scores if the choice is random")
     return chunk_weights(
-        nll_BT, teacher_loss_BT, labels_BT, criteria.chunks_BT, guidance, criteria.scores_BC
-    )
+        nll_BT, teacher_loss_BT, labels_BT, criteria.chunks_BT, guidance, criteria.scores_BC,
+        criteria.teacher_sums_B2,
+    )  # fmt: skip
 
 
 def gives_sum_alone(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:

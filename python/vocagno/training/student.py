@@ -69,13 +69,15 @@ class GuidedStudent(nn.Module):
         chunks: Tensor | None = None,
         chunk_scores: Tensor | None = None,
         teacher: TeacherStates | None = None,
+        teacher_sums: Tensor | None = None,
     ) -> StudentOutput:
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
-            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks` and `chunk_scores`: as its
-            `Criteria`. `teacher`: the distributions that `kld` and `uld` need to train.
+            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_scores` and
+            `teacher_sums`, (B, 2): as its `Criteria`. `teacher`: the distributions that `kld` and
+            `uld` need to train.
         """
         guidance = self.guidance
         if teacher_loss is None:
@@ -93,7 +95,7 @@ class GuidedStudent(nn.Module):
             return _distilled(loss, of_tokens, labels)
         loss, metrics = selective_cross_entropy(
             states_BTH, head, labels, teacher_loss, guidance,
-            criteria=Criteria(entropy, chunks, chunk_scores),
+            criteria=Criteria(entropy, chunks, chunk_scores, teacher_sums),
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
         return _selected(loss, metrics, labels, teacher_loss)

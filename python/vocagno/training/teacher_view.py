@@ -57,6 +57,11 @@ class TeacherView:
     """(M,) their losses."""
     first_row: int = 0
     """Tokens of the first document before these."""
+    is_inside: NDArray[np.bool_] | None = None
+    """(M,) which of the teacher's tokens share text with their row; None without a teacher that
+    has tokens of its own."""
+    row_ranges: NDArray[np.int64] | None = None
+    """(rows, 2) which of the M belong to the pieces of each row."""
     read: ReadTexts | None = None
     """What a live teacher has to read for the losses."""
 
@@ -127,7 +132,9 @@ class _Pieces:
             with_text=self.student[:, 0] < self.student[:, 1], first_only=first_only,
             missing=np.repeat(self.is_missing, self.num_tokens), mapping=mapping,
             teacher_spans=self.teacher, teacher_nll=self.nll,
-            first_row=self.documents[0].first_row, read=self.read,
+            first_row=self.documents[0].first_row, is_inside=self._inside(),
+            row_ranges=self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)],
+            read=self.read,
         )  # fmt: skip
 
     def _meeting(self) -> NDArray[np.int32]:
@@ -153,10 +160,13 @@ class _Pieces:
             return positional_map(self.student, self.teacher, self.student_cu, self.teacher_cu)
         return meeting
 
+    def _inside(self) -> NDArray[np.bool_]:
+        return sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+
     def _teacher_rows(self) -> list[NDArray[np.int64]]:
         """Of each row, the teacher's tokens that share text with it; none if a document is missing:
         the rest would be cut as if it were all."""
-        inside = sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+        inside = self._inside()
         found = []
         for first, stop in itertools.pairwise(self.row_pieces.tolist()):
             start, end = self.teacher_cu[[first, stop]]
