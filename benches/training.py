@@ -117,7 +117,7 @@ class Steps:
         self.rows, self.scores = materials(options, folder)
         self.model = drawn_model(self.fields, torch.float32).train()
         self._students = cache(partial(GuidedStudent, self.model))
-        self.optimizer = build_optimizer(self.model, OPTIMIZER)
+        self.optimizer = build_optimizer(self.model, OPTIMIZER, self.device)
         self.order = cycle(range(len(self.rows) - options.rows))
         data = DataConfig(train="", seq_len=options.seq_len)
         self.collators = {

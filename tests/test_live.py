@@ -209,3 +209,36 @@ def test_another_live_teacher_is_refused(tmp_path, config, teacher_model, capsys
 def test_options_that_contradict_each_other_are_named(config, capsys, options, words):
     assert train_here(config(teacher=options)) == 2
     assert words in capsys.readouterr().err
+
+
+def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
+    """By the thread that collates; pinning itself needs a GPU, so it is only watched here."""
+    rows, _, build = setting
+    live, collator = build("max", "mean", batch_tokens=64)
+    pinned = set()
+
+    def pin(tensor):
+        copy = tensor.clone()
+        pinned.add(id(copy))
+        copies.append(copy)
+        return copy
+
+    copies = []  # held, so that no other gets the number of one
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(live.scorer, "device", torch.device("cuda"))
+    batch = collator([rows[index] for index in range(5)]).pin_memory()
+    passes = live.plan(batch.live)
+    assert len(passes) > 1
+    monkeypatch.setattr(live.scorer, "device", CPU)
+    sent = []
+    to = torch.Tensor.to
+
+    def watched(tensor, *arguments, non_blocking=False, **options):
+        if non_blocking:
+            sent.append(id(tensor))
+        return to(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    live.guide(batch.live, batch.to(CPU), passes)
+    assert len(sent) > 10
+    assert set(sent) <= pinned
