@@ -208,6 +208,25 @@ def test_a_mask_made_on_a_device_stays_there():
     assert made["attention_mask"].shape == (2, 1, 16, 16)
 
 
+@pytest.mark.parametrize("kind", ["lfm2", "jamba"])
+def test_new_models_whose_other_layers_read_across_are_refused(kind):
+    """Their weights are so small that logits differ by less than 1e-3; trained ones would not."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {
+        "lfm2": {"layer_types": ["conv", "full_attention"]},
+        "jamba": {"num_experts": 2, "attn_layer_offset": 1, "attn_layer_period": 2,
+                  "use_mamba_kernels": False, "mamba_d_state": 4},
+    }  # fmt: skip
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}  # fmt: skip
+    config = AutoConfig.for_model(kind, **sizes, **options[kind])
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
+    ):
+        check_isolation(AutoModelForCausalLM.from_config(config), 32)
+
+
 def test_a_mask_that_would_undo_a_sliding_window_is_refused():
     from transformers import MistralConfig, MistralForCausalLM
 
