@@ -24,8 +24,7 @@ from vocagno.evaluation.reading import read_items
 from vocagno.training.evaluating import Evaluation
 from vocagno.training.main import parse
 
-SCRIPTS = Path(__file__).parent / "distributed"
-MATRIX = SCRIPTS / "matrix.py"
+MATRIX = Path(__file__).parent / "distributed" / "matrix.py"
 TASKS = ["gsm8k", "sat_math"]
 ITEMS = {"gsm8k": 2, "sat_math": 2}
 
@@ -100,16 +99,6 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
     assert (folder / "final").is_dir()
 
 
-@pytest.mark.slow
-def test_waiting_for_long_benchmarks_outlasts_the_collectives(tmp_path, config):
-    """4 s of answering on one process, then 4 s of grading on the other, under a timeout of 3 s."""
-    path = config("slow", every=2)
-    limits = ["--train.collective_timeout=3", "--train.steps=2"]
-    run(2, SCRIPTS / "slow_evaluation.py", "--config", path, *limits, SECONDS="4")
-    assert [line["step"] for line in evaluations(tmp_path / "slow")] == [2]
-    assert (tmp_path / "slow" / "final").is_dir()
-
-
 def test_weights_in_pieces_are_refused(config):
     plugin = SimpleNamespace(zero_stage=3)
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
@@ -121,7 +110,8 @@ def test_weights_in_pieces_are_refused(config):
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory, tokenizer_files, teacher_model):
-    """Runs of two processes: DDP and FSDP2, with evaluations and without."""
+    """Runs of two processes: DDP and FSDP2, with evaluations and without. The first process grades
+    for longer than the collectives of the others wait."""
     folder = tmp_path_factory.mktemp("layouts")
     data = write_benchmarks(folder / "benchmarks")
     cells = []
@@ -129,13 +119,13 @@ def layouts(tmp_path_factory, tokenizer_files, teacher_model):
         name = f"{wrapper}-{every}"
         path = write_config(
             folder, write_corpus(folder / "c.jsonl", TEXTS), tokenizer_files, teacher_model,
-            output=str(folder / name), train={"micro_batch": 4},
+            output=str(folder / name), train={"micro_batch": 4, "collective_timeout": 4.0},
             student={"architecture": {**ARCHITECTURE, "max_position_embeddings": 512}},
             eval={"data": str(data), "tasks": TASKS, "new_tokens": 5, "every": every},
         )  # fmt: skip
         cells.append([name, wrapper == "fsdp2", ["--config", str(path)]])
     (folder / "cells.json").write_text(json.dumps(cells))
-    run(2, MATRIX, CELLS=str(folder / "cells.json"), RECORD=str(folder))
+    run(2, MATRIX, CELLS=str(folder / "cells.json"), RECORD=str(folder), SECONDS="5")
     return folder
 
 

@@ -22,10 +22,7 @@ from vocagno.training.isolation import check_isolation
 from vocagno.training.layers import compile_layers, graphs_stay_whole
 from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
 from vocagno.training.live_rows import RowTeacher
-from vocagno.training.loading import (
-    load_student,
-    transformers_tokenizer,
-)
+from vocagno.training.loading import load_student, transformers_tokenizer
 from vocagno.training.materials import Materials
 from vocagno.training.metrics import Window, check_window, unusual_selection
 from vocagno.training.model_card import model_card
@@ -109,11 +106,9 @@ class Training:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
         self.stop: StopRequest
         self.track: Log
-        with (
-            StopRequest() as self.stop,
-            tracking(self.accelerator, self.config) as self.track,
-            graphs_stay_whole() if self.config.train.compile else nullcontext(),
-        ):
+        graphs = graphs_stay_whole() if self.config.train.compile else nullcontext()
+        tracker = tracking(self.accelerator, self.config)
+        with StopRequest() as self.stop, graphs, tracker as self.track:
             return self._run()
 
     def _run(self) -> bool:
