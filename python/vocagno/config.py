@@ -138,7 +138,8 @@ class DataConfig:
     seq_len: int = 2048
     """Predicted tokens of a row."""
     isolate: bool = False
-    """Whether attention stops at document borders (default: it crosses them)."""
+    """Whether attention stops at document borders (default: it crosses them). Refused for models
+    with layers that read across them anyway, and for sliding windows shorter than a row."""
     cache: Path = Path(".cache/vocagno")
     """Where prepared rows, teacher scores and (for a live teacher) texts are kept, by the hashes of
     what they are made from."""
