@@ -91,7 +91,7 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
     def alone() -> None:
         for one_pass in passes:
             states_NH = scorer.asked_states(one_pass)
-            for place in chunks(len(states_NH), scorer.head.weight_VH.shape[0]):
+            for place in chunks(len(states_NH), scorer.head.vocabulary_size, scorer.head.device):
                 scorer.head.logits(states_NH[place])
 
     readings = list(scorer.readings)

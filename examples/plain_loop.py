@@ -28,7 +28,7 @@ collate = GuidedCollator(
     guidance,
     seq_len=rows.manifest.made_from["seq_len"],
 )
-head = language_head(model)  # proved once: scaled and soft-capped heads are known, others refused
+head = language_head(model)  # proved once; wrong losses are refused
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 order = torch.Generator().manual_seed(0)
 for step in range(20):

@@ -13,7 +13,7 @@ from vocagno.guidance_config import GuidanceConfig
 from vocagno.training import chunked_loss as chunked_loss_module
 from vocagno.training import head as head_module
 from vocagno.training.guidance import count_kept, token_weights
-from vocagno.training.head import LanguageHead, UnsupportedModelError
+from vocagno.training.head import LanguageHead
 from vocagno.training.head_loss import head_loss
 from vocagno.training.layers import compile_layers
 from vocagno.training.selective import selective_cross_entropy
@@ -220,9 +220,14 @@ def test_torchs_op_gives_the_same(kind):
 
 def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
     model = tiny_llama(50)
-    model.config.final_logit_softcapping = 0.01
-    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM: its logits are not"):
-        GuidedStudent(model, GuidanceConfig())  # the model itself caps nothing
+    model.config.final_logit_softcapping = 0.01  # the model itself caps nothing
+    with pytest.warns(UserWarning, match="LlamaForCausalLM: its logits are not a product"):
+        GuidedStudent(model, GuidanceConfig())
+    with (
+        pytest.warns(UserWarning, match="its own code computes them"),
+        pytest.raises(ConfigError, match=r"train\.head_loss: torch .*LlamaForCausalLM.*use loop"),
+    ):
+        GuidedStudent(model, GuidanceConfig(), "torch")
     labels, teacher = batch()
     with pytest.raises(ConfigError, match=r"train\.head_loss: torch"):
         selective_cross_entropy(

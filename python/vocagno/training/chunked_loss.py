@@ -3,14 +3,15 @@
 K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from vocagno.training.guidance import IGNORED
-from vocagno.training.head import LanguageHead, chunks, losses_
+from vocagno.training.head import Head, LanguageHead, chunks, losses_
+from vocagno.training.own_head import OwnHead
 
 
 class Objective(Protocol):
@@ -50,20 +51,26 @@ class CrossEntropy:
 
 
 def chunked_loss(
-    hidden_KH: Tensor, head: LanguageHead, objective: Objective, dtype: torch.dtype
+    hidden_KH: Tensor, head: Head, objective: Objective, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum of all parts, with gradients for states, weights and bias.
+    """The weighted sum of all parts, with gradients for states and parameters of the head.
 
     Args:
-        dtype: of the operands of the products, which are accumulated in float32.
+        dtype: of the operands of the products, which are accumulated in float32. An `OwnHead` takes
+            states rounded to it and computes in float32.
     Returns: float32 sum, and (K, P) the parts without gradient.
 
     Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
     through the same loss is refused.
     """
-    total, parts_KP = _ChunkedLoss.apply(
-        hidden_KH, head.weight_VH, head.bias_V, objective, head.scale, head.softcap, dtype
-    )
+    if isinstance(head, OwnHead):
+        total, parts_KP = _OwnChunkedLoss.apply(
+            hidden_KH, head, objective, dtype, *head.weights.values()
+        )
+    else:
+        total, parts_KP = _ChunkedLoss.apply(
+            hidden_KH, head.weight_VH, head.bias_V, objective, head.scale, head.softcap, dtype
+        )
     return total, parts_KP
 
 
@@ -92,7 +99,7 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if bias_V is not None else None
         room = head.room_for(count)
-        for place in chunks(count, max(len(weight_VH), objective.width)):
+        for place in chunks(count, max(len(weight_VH), objective.width), weight_VH.device):
             logits_CV = head.logits(states_KH[place], room)
             # d(capped) / d(uncapped) is needed after the logits are gone.
             slope_CV = None if softcap is None else 1 - (logits_CV / softcap).square_()
@@ -110,31 +117,92 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx.dtypes = hidden_KH.dtype, weight_VH.dtype, None if bias_V is None else bias_V.dtype
         ctx.is_used = False
         ctx.mark_non_differentiable(parts_KP)
-        sums = zip(objective.weights, parts_KP.sum(0), strict=True)
-        return torch.stack([weight * part for weight, part in sums]).sum(), parts_KP
+        return _weighted_sum(parts_KP, objective), parts_KP
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        if ctx.is_used:
-            raise RuntimeError("a second backward pass through one head loss is not supported")
-        ctx.is_used = True  # below, the gradients are scaled where they stand
-        scaled = (
-            None if kept is None else kept.mul_(gradients[0]).to(dtype)
-            for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        )  # fmt: skip
-        return *scaled, None, None, None, None
+        return *_scaled(ctx, gradients[0]), None, None, None, None
+
+
+class _OwnChunkedLoss(torch.autograd.Function):
+    """As `_ChunkedLoss`, with autograd through the model's own code for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_KH: Tensor,
+        head: OwnHead,
+        objective: Objective,
+        dtype: torch.dtype,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        count = len(hidden_KH)
+        leaves = [
+            weight.detach().requires_grad_(weight.requires_grad)
+            for weight in head.for_chunks().weights.values()
+        ]
+        head = head.with_weights(dict(zip(head.weights, leaves, strict=True)))
+        parts_KP = hidden_KH.new_empty(count, len(objective.weights), dtype=torch.float32)
+        grad_KH = torch.empty_like(hidden_KH, dtype=torch.float32)
+        for place in chunks(count, max(head.vocabulary_size, objective.width), head.device):
+            with torch.enable_grad():
+                states_CH = hidden_KH[place].detach().to(dtype).float().requires_grad_()
+                logits_CV = head.logits(states_CH)
+            grad_CV = logits_CV.detach().clone()  # the graph may need the logits
+            parts_KP[place] = objective(grad_CV, place)
+            asked = [states_CH, *(leaf for leaf in leaves if leaf.requires_grad)]
+            torch.autograd.backward(logits_CV, grad_CV, inputs=asked)  # adds up in the leaves
+            assert states_CH.grad is not None
+            grad_KH[place] = states_CH.grad
+        if not count:  # nothing is chosen: gradients of 0, as DDP expects one for each weight
+            for leaf in leaves:
+                leaf.grad = torch.zeros_like(leaf) if leaf.requires_grad else None
+        ctx.save_for_backward(grad_KH, *(leaf.grad for leaf in leaves))
+        ctx.dtypes = hidden_KH.dtype, *(weight.dtype for weight in weights)
+        ctx.is_used = False
+        ctx.mark_non_differentiable(parts_KP)
+        return _weighted_sum(parts_KP, objective), parts_KP
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        grad_KH, *of_weights = _scaled(ctx, gradients[0])
+        return grad_KH, None, None, None, *of_weights
+
+
+def _weighted_sum(parts_KP: Tensor, objective: Objective) -> Tensor:
+    sums = zip(objective.weights, parts_KP.sum(0), strict=True)
+    return torch.stack([weight * part for weight, part in sums]).sum()
+
+
+def _scaled(ctx: Any, factor: Tensor) -> Iterator[Tensor | None]:
+    """The gradients that were kept in the forward pass, times that of the loss."""
+    if ctx.is_used:
+        raise RuntimeError("a second backward pass through one head loss is not supported")
+    ctx.is_used = True  # the gradients are scaled where they stand
+    return (
+        None if kept is None else kept.mul_(factor).to(dtype)
+        for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+    )
 
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
     """Adds a product to a float32 sum; the first one is put in its place."""
+    beta = 0.0 if is_first else 1.0
     if a_VC.dtype == torch.float32:
-        sum_VH.addmm_(a_VC, b_CH, beta=0.0 if is_first else 1.0)
-        return
-    if a_VC.is_cuda:
-        product_VH = torch.mm(a_VC, b_CH, out_dtype=torch.float32)
+        sum_VH.addmm_(a_VC, b_CH, beta=beta)
+    elif a_VC.is_cuda and _ADDS_IN_FLOAT32:
+        torch.addmm(sum_VH, a_VC, b_CH, out_dtype=torch.float32, beta=beta, out=sum_VH)
     else:
-        product_VH = torch.mm(a_VC, b_CH)
-    if is_first:
-        sum_VH.copy_(product_VH)
-    else:
-        sum_VH += product_VH
+        if a_VC.is_cuda:
+            product_VH = torch.mm(a_VC, b_CH, out_dtype=torch.float32)
+        else:
+            product_VH = torch.mm(a_VC, b_CH)
+        if is_first:
+            sum_VH.copy_(product_VH)
+        else:
+            sum_VH += product_VH
+
+
+_ADDS_IN_FLOAT32 = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether this torch adds a product of low precision to a float32 matrix where that stands; else
+the product is written to memory, read again, and added."""

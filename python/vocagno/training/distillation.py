@@ -8,7 +8,7 @@ size, V: the student's vocabulary, W: the teacher's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.chunked_loss import chunked_loss
 from vocagno.training.guidance import IGNORED
-from vocagno.training.head import LanguageHead
+from vocagno.training.head import Head
 from vocagno.training.head_loss import product_dtype
 
 Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -30,7 +30,7 @@ class TeacherStates:
     """The teacher's distributions, as states and the head that turns them into logits."""
 
     states_MH: Tensor
-    head: LanguageHead
+    head: Head
     partner_BT: Tensor
     """Which of the M states predicts the teacher's counterpart of each label; -1 for none."""
     num_ids: int | None = None
@@ -39,12 +39,9 @@ class TeacherStates:
 
     def logits(self, partner_C: Tensor, num_ids: int | None = None) -> Tensor:
         """(C, W) float32, or of the first `num_ids` of the teacher's ids."""
-        head, device = self.head, partner_C.device
-        if num_ids is not None:
-            bias_V = None if head.bias_V is None else head.bias_V[:num_ids]
-            head = replace(head, weight_VH=head.weight_VH[:num_ids], bias_V=bias_V)
+        head = self.head if num_ids is None else self.head.first(num_ids)
         states_CH = self.states_MH[partner_C.clamp_min(0).to(self.states_MH.device)]
-        return head.logits(states_CH.to(head.weight_VH.device)).to(device)
+        return head.logits(states_CH.to(head.device)).to(partner_C.device)
 
 
 class DistillationMetrics(NamedTuple):
@@ -60,7 +57,7 @@ class DistillationMetrics(NamedTuple):
 
 def distillation_loss(
     hidden_BTH: Tensor,
-    head: LanguageHead,
+    head: Head,
     labels_BT: Tensor,
     teacher: TeacherStates,
     guidance: GuidanceConfig,
@@ -80,7 +77,7 @@ def distillation_loss(
     pairs of positions, which no implementation does: each student token has one partner here, and
     `pairing` says which.
     """
-    ids, of_teacher = len(head.weight_VH), len(teacher.head.weight_VH)
+    ids, of_teacher = head.vocabulary_size, teacher.head.vocabulary_size
     shared = ids if teacher.num_ids is None else teacher.num_ids
     if guidance.method == "kld" and shared > min(ids, of_teacher):
         raise ValueError(
@@ -110,7 +107,7 @@ class _WithDistance:
     ) -> None:
         self._labels_N, self._partner_N, self._teacher = labels_N, partner_N, teacher
         self.weights = (1.0, guidance.weight_of_distance)
-        self.width = len(teacher.head.weight_VH)
+        self.width = teacher.head.vocabulary_size
         self._num_ids: int | None = None
         self._distance: Distance = wasserstein
         if guidance.method == "kld":  # ids of one side alone are left out, the rest renormalised

@@ -10,17 +10,17 @@ from vocagno.config import HeadLoss
 from vocagno.errors import ConfigError
 from vocagno.training.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.training.guidance import IGNORED
-from vocagno.training.head import LanguageHead
+from vocagno.training.head import Head, LanguageHead
 
 
 def head_loss(
-    hidden_KH: Tensor, head: LanguageHead, labels_K: Tensor, how: HeadLoss = "auto"
+    hidden_KH: Tensor, head: Head, labels_K: Tensor, how: HeadLoss = "auto"
 ) -> tuple[Tensor, Tensor | None]:
     """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
 
     Args:
         hidden_KH: the states that predict the labels; their type, or autocast's, is that of the
-            products, which are accumulated in float32.
+            products.
         labels_K: -100 takes no part.
         how: loop: ours, on any device; torch: `torch.nn.functional.linear_cross_entropy` in chunks
             (torch >= 2.13); liger: liger-kernel >= 0.8.5 (CUDA); auto: what was fastest where it
@@ -28,8 +28,10 @@ def head_loss(
     Returns: float32 sum, and (K,) the single losses without gradient where `how` gives them.
     Raises: ConfigError if `how` is not installed or cannot compute this head.
 
-    Gradients are made in the forward pass, as all three do, so nothing is computed twice; a second
-    backward pass through the same loss is refused.
+    All three make gradients in the forward pass, so nothing is computed twice; a second backward
+    pass through the same loss is refused. Products and the sum of the weights' gradient over chunks
+    are float32 in the loop and in liger. On CUDA torch's op keeps that sum in the type of the
+    weights (its policy `compact`), so in bfloat16 it is rounded after each chunk.
     """
     dtype = product_dtype(hidden_KH)
     with torch.autocast(hidden_KH.device.type, enabled=False):
@@ -37,6 +39,7 @@ def head_loss(
             total, parts_K1 = chunked_loss(hidden_KH, head, CrossEntropy(labels_K), dtype)
             return total, parts_K1.squeeze(1)
         check_head_loss(how, head)
+        assert isinstance(head, LanguageHead)
         if not len(labels_K):  # for which liger would divide by the number of its rows
             return (hidden_KH.sum() + head.weight_VH.sum()).float() * 0, None
         states_KH = (hidden_KH * head.scale).to(dtype)
@@ -53,9 +56,15 @@ def product_dtype(hidden: Tensor) -> torch.dtype:
     return hidden.dtype
 
 
-def check_head_loss(how: HeadLoss, head: LanguageHead) -> None:
+def check_head_loss(how: HeadLoss, head: Head) -> None:
     """Raises: ConfigError if `how` is not installed here or cannot compute this head."""
+    if how in ("torch", "liger") and not isinstance(head, LanguageHead):
+        raise ConfigError(
+            f"train.head_loss: {how} computes the product of hidden states and output embeddings, "
+            f"and the head of {type(head.model).__name__} is another; use loop"
+        )
     if how == "torch":
+        assert isinstance(head, LanguageHead)
         if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
             raise ConfigError(
                 f"train.head_loss: torch {torch.__version__} has no chunked linear_cross_entropy "

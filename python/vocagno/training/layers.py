@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vocagno.errors import ConfigError
+from vocagno.training.head import base_of
 
 
 def decoder_layers(model: Any, option: str) -> list[nn.Module]:
@@ -52,6 +53,8 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
     for layer in decoder_layers(model, "teacher.shard"):
         fully_shard(layer, mesh=mesh)
     is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    fully_shard(model.base_model, mesh=mesh, reshard_after_forward=True)
-    if not is_tied:
-        model.get_output_embeddings().to(device)
+    base = base_of(model)
+    fully_shard(base, mesh=mesh, reshard_after_forward=True)
+    for child in model.children():
+        if child is not base and not is_tied:
+            child.to(device)

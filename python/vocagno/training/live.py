@@ -198,8 +198,7 @@ class LiveTeacher(ReadingTeacher):
             rows_N = rows_N.to(states_NH.device)  # of the last layer, if the model is spread
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
-            width = self.scorer.head.weight_VH.shape[1]
-            states_MH = self.scorer.head.weight_VH.new_zeros(1, width)
+            states_MH = self.scorer.head.no_states(1)
         is_finite_M = states_MH.isfinite().all(-1).to(self.device)
         if len(text.is_asked_M):
             self.note_unscored(self._here(text.is_asked_M) & ~is_finite_M)

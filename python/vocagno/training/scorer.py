@@ -16,7 +16,7 @@ from torch import Tensor
 from vocagno.config import Batching
 from vocagno.errors import ConfigError
 from vocagno.training.batching import Layout, Rows, buckets, lay_out, packs
-from vocagno.training.head import LanguageHead, chunked_nll, hidden_states, language_head
+from vocagno.training.head import Head, chunked_nll, hidden_states, language_head
 from vocagno.training.isolation import (
     attention_of,
     boundaries,
@@ -81,7 +81,7 @@ class TransformersScorer:
         Raises: ConfigError if packing is asked for and the model reads across the boundaries.
         """
         self.model = model
-        self.head: LanguageHead = language_head(model)
+        self.head: Head = language_head(model)
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._batch_tokens = batch_tokens
         attention = attention_of(model)

@@ -7,7 +7,7 @@ the gradients of states and weights). Here it is one for the losses of all, and 
 at 40 %, 2.2. So guided training costs no more than naive training where products are what costs.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from vocagno.config import HeadLoss
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.chunks import chunk_weights
 from vocagno.training.guidance import IGNORED, token_weights
-from vocagno.training.head import LanguageHead, chunked_nll
+from vocagno.training.head import Head, LanguageHead, chunked_nll
 from vocagno.training.head_loss import head_loss, product_dtype
 from vocagno.training.losses import teacher_guided_loss
 
@@ -48,7 +48,7 @@ class TokenMetrics:
 
 def selective_cross_entropy(
     hidden_BTH: Tensor,
-    head: LanguageHead | Tensor,
+    head: Head | Tensor,
     labels_BT: Tensor,
     teacher_loss_BT: Tensor,
     guidance: GuidanceConfig,
@@ -62,8 +62,8 @@ def selective_cross_entropy(
 
     Args:
         hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
-        head: the weights of the language head (V, H), or `language_head(model)`, which knows of
-            biases, scaling and soft caps.
+        head: the weights of the language head (V, H), or `language_head(model)`, which knows
+            biases, scales, soft caps and heads that are no product.
         labels_BT: target ids, int64; -100 where nothing is predicted.
         teacher_loss_BT: the teacher's loss for each target in nats, NaN where it has none.
         guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
@@ -140,11 +140,11 @@ def gives_sum_alone(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:
 
 
 @torch.no_grad()
-def all_losses(hidden_NH: Tensor, head: LanguageHead, labels_N: Tensor) -> Tensor:
+def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, 0 where it is -100, without gradient."""
     dtype = product_dtype(hidden_NH)
     with torch.autocast(hidden_NH.device.type, enabled=False):
-        head = replace(head, weight_VH=head.weight_VH.to(dtype))
+        head = head.as_type(dtype)
         nll_N = chunked_nll(hidden_NH.to(dtype), head, labels_N.clamp_min(0))
     return torch.where(labels_N == IGNORED, 0.0, nll_N)
 
@@ -157,13 +157,14 @@ def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
 
 
 def _check_shapes(
-    hidden_BTH: Tensor, head: LanguageHead, labels_BT: Tensor, teacher_loss_BT: Tensor
+    hidden_BTH: Tensor, head: Head, labels_BT: Tensor, teacher_loss_BT: Tensor
 ) -> None:
-    states, weights = tuple(hidden_BTH.shape), tuple(head.weight_VH.shape)
+    states = tuple(hidden_BTH.shape)
     if labels_BT.shape != states[:-1] or teacher_loss_BT.shape != labels_BT.shape:
         raise ValueError(
             f"hidden states {states}, labels {tuple(labels_BT.shape)} and teacher losses "
             f"{tuple(teacher_loss_BT.shape)}: expected (B, T, H), (B, T) and (B, T)"
         )
-    if len(weights) != 2 or weights[1] != states[-1]:
-        raise ValueError(f"head weights {weights}: expected (V, H) with H = {states[-1]}")
+    shape = tuple(head.weight_VH.shape) if isinstance(head, LanguageHead) else (head.hidden_size,)
+    if shape[-1] != states[-1] or (isinstance(head, LanguageHead) and len(shape) != 2):
+        raise ValueError(f"head weights {shape}: expected (V, H) with H = {states[-1]}")

@@ -12,8 +12,9 @@ from vocagno.config import HeadLoss
 from vocagno.guidance_config import GuidanceConfig, as_naive
 from vocagno.training.distillation import DistillationMetrics, TeacherStates, distillation_loss
 from vocagno.training.guidance import IGNORED, excess_loss
-from vocagno.training.head import head_of, hidden_states, language_head
+from vocagno.training.head import Head, head_of, hidden_states, language_head, own_head_of
 from vocagno.training.head_loss import check_head_loss
+from vocagno.training.own_head import OwnHead
 from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
 
 SUMS = ("nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs")
@@ -45,13 +46,19 @@ class GuidedStudent(nn.Module):
         """Raises: UnsupportedModelError if the logits of the model are not understood; ConfigError
         if `head_loss_by` cannot compute them."""
         super().__init__()
-        check_head_loss(head_loss_by, language_head(model))
+        head = language_head(model)
+        check_head_loss(head_loss_by, head)
+        # Only sizes: the weights are looked up in each pass, because wrappers replace them.
+        sizes = head.vocabulary_size, head.hidden_size
+        self._own_head: tuple[int, int] | None = sizes if isinstance(head, OwnHead) else None
         self.model = model
         self.guidance = guidance
         self.head_loss_by = head_loss_by
         # For Accelerate's FSDP: layers are sharded one by one; embedding and head, which forward
         # reads itself, with the whole.
-        self._no_split_modules = model._no_split_modules
+        with_embedding = _classes_around(model, model.get_input_embeddings())
+        names = model._no_split_modules
+        self._no_split_modules = names and [name for name in names if name not in with_embedding]
 
     def tie_weights(self) -> None:
         """Ties what the model's configuration ties; FSDP asks for it after loading."""
@@ -86,8 +93,7 @@ class GuidedStudent(nn.Module):
         states_BTH = hidden_states(
             self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        # The head's weights are looked up in each pass: wrappers put others in their place.
-        head = head_of(self.model)
+        head = self._head()
         if guidance.distils:
             if teacher is None:
                 raise ValueError(f"guidance.method: {guidance.method} needs the teacher's states")
@@ -99,6 +105,16 @@ class GuidedStudent(nn.Module):
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
         return _selected(loss, metrics, labels, teacher_loss)
+
+    def _head(self) -> Head:
+        if self._own_head is None:
+            return head_of(self.model)
+        return own_head_of(self.model, *self._own_head)
+
+
+def _classes_around(model: nn.Module, inside: nn.Module) -> set[str]:
+    """The names of the classes of all modules that a module is part of."""
+    return {type(m).__name__ for m in model.modules() if any(p is inside for p in m.modules())}
 
 
 def _selected(

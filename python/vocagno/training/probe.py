@@ -1,0 +1,61 @@
+"""A few tokens on which a model shows whether its losses can be computed, and how.
+
+B: rows, T: tokens of a row, V: vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+PROBE_TOKENS = 32
+"""Of a row, if the model reads so many."""
+_IDS = 1000
+"""Ids of the probe are below this, where every vocabulary has ordinary tokens or bytes."""
+
+
+def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
+    """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
+
+    Args:
+        positions: how many tokens the model reads, if there is a limit.
+    """
+    length = PROBE_TOKENS
+    if positions is not None and positions > 0:  # XLNet says -1 for any number
+        length = min(length, positions)
+    place_T, half = torch.arange(length, device=device), length // 2
+    ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
+    ids_BT[1, half:] = place_T[half:] * 11 + 5
+    ids_BT %= min(vocabulary_size, _IDS)
+    ids_BT[1, length - half // 2 :] = 0
+    return ids_BT
+
+
+def agree(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> bool:
+    """Whether logits are the same within the precision of `dtype`; NaN never agrees.
+
+    They are compared with how much logits differ from each other, because a number that all have
+    in common has no part in a loss.
+    """
+    if ours.shape != theirs.shape:
+        return False
+    spread = float(theirs[theirs.isfinite()].std())
+    share = 1e-3 if _is_exact(dtype) else 5e-2
+    rounding = 2 * torch.finfo(dtype).eps
+    return torch.allclose(ours, theirs, rtol=rounding, atol=share * spread)
+
+
+def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
+    """Whether what differs in the second half of the probe's rows is seen in the first half."""
+    half = logits_BTV.shape[1] // 2
+    first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
+    finite_TV = first_TV.isfinite() & second_TV.isfinite()
+    if not finite_TV.any():
+        return False  # nothing to compare; `agree` refuses such logits
+    difference = (first_TV - second_TV)[finite_TV].square().mean().sqrt()
+    spread = first_TV[finite_TV].std()
+    # Rows that begin alike are computed alike. Low precision is given room for sums in any order;
+    # what a trained model sees of later tokens is many times that.
+    return bool(difference > (1e-5 if _is_exact(dtype) else 2e-2) * spread)
+
+
+def _is_exact(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64)
