@@ -7,8 +7,10 @@ import vocagno
 
 torch = pytest.importorskip("torch")
 
+from architectures import build
 from conftest import tiny_llama
 from vocagno.guidance_config import GuidanceConfig
+from vocagno.training import head as head_module
 from vocagno.training.chunks import chunk_weights
 from vocagno.training.distillation import TeacherStates, distillation_loss
 from vocagno.training.guidance import count_kept, token_weights
@@ -89,7 +91,9 @@ def test_a_step_does_not_make_the_host_wait(precision):
 
 @pytest.mark.parametrize("how", ["loop", "torch", "liger"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision):
+def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monkeypatch):
+    for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
+        monkeypatch.setattr(head_module, name, value)  # several chunks
     if how == "liger":
         pytest.importorskip("liger_kernel")
     if how == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
@@ -114,6 +118,24 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision):
     for gradient, expected in zip(ours, (hidden.grad, weight.grad), strict=True):
         difference = (gradient - expected).norm() / expected.norm()
         assert difference <= (1e-5 if precision == "fp32" else 2e-2)
+
+
+def test_an_own_head_gives_the_gradients_of_all_logits():
+    model = build("bert", is_decoder=True, vocab_size=50).cuda()
+    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    ids = labels.clamp_min(0)[:, :32]
+    with pytest.warns(UserWarning, match="its own code computes them"):
+        student = GuidedStudent(model, GuidanceConfig())
+    output = student(ids, labels[:, :32], teacher[:, :32])
+    output.loss.backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    logits = model(ids, use_cache=False).logits.flatten(0, 1)
+    nll = torch.nn.functional.cross_entropy(logits, labels[:, :32].flatten(), reduction="none")
+    (nll * output.weights_BT.flatten()).sum().backward()
+    for name, parameter in model.named_parameters():
+        difference = (ours[name] - parameter.grad).norm()
+        assert difference <= 1e-4 * (1 + parameter.grad.norm()), name
 
 
 def test_bfloat16_operands_give_float32_losses():

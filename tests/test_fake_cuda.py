@@ -1,0 +1,69 @@
+"""Which operations run on a GPU, of what shapes and types: on fake tensors, without a GPU."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vocagno.training import chunked_loss as chunked_loss_module
+from vocagno.training.chunked_loss import CrossEntropy, chunked_loss
+from vocagno.training.head import LanguageHead, chunk_rows, chunked_nll
+
+TOKENS, HIDDEN, VOCABULARY = 5_000, 64, 32_000
+
+
+class Products(TorchDispatchMode):
+    """Notes the name of each product and the shape and type of what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        if "mm" in function.name():
+            self.seen.append((function.name(), tuple(result.shape), result.dtype))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rows", "rows_on_a_cpu"),
+    [(32_000, 2_048, 524), (128_256, 512, 256), (151_936, 384, 256), (256_000, 256, 256)],
+)
+def test_chunks_on_a_gpu_are_whole_tiles(vocabulary, rows, rows_on_a_cpu):
+    assert chunk_rows(vocabulary, torch.device("cuda")) == rows
+    assert chunk_rows(vocabulary, torch.device("cpu")) == rows_on_a_cpu
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("adds", [True, False])
+def test_the_gradient_of_the_weights_is_added_up_in_float32(dtype, adds, monkeypatch):
+    if adds and not chunked_loss_module._ADDS_IN_FLOAT32:
+        pytest.skip("this torch has no addmm with out_dtype")
+    monkeypatch.setattr(chunked_loss_module, "_ADDS_IN_FLOAT32", adds)
+    with FakeTensorMode(), Products() as products:
+        states = torch.empty(TOKENS, HIDDEN, dtype=dtype, device="cuda", requires_grad=True)
+        weight = torch.empty(VOCABULARY, HIDDEN, dtype=dtype, device="cuda", requires_grad=True)
+        labels = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
+        total, parts = chunked_loss(states, LanguageHead(weight), CrossEntropy(labels), dtype)
+    assert (total.device.type, total.dtype) == ("cuda", torch.float32)
+    assert tuple(parts.shape) == (TOKENS, 1)
+    sums = [seen for seen in products.seen if seen[1] == (VOCABULARY, HIDDEN)]
+    in_place = "aten::addmm_" if dtype == torch.float32 else "aten::addmm.dtype_out"
+    name = in_place if adds or dtype == torch.float32 else "aten::mm.dtype"
+    assert sums == [(name, (VOCABULARY, HIDDEN), torch.float32)] * 3  # chunks
+    logits = [seen for seen in products.seen if seen[1][1] == VOCABULARY]
+    assert [shape for _, shape, _ in logits] == [(rows, VOCABULARY) for rows in (2_048, 2_048, 904)]
+    assert {dtype for _, _, dtype in logits} == {torch.float32}
+
+
+def test_losses_of_low_precision_are_float32():
+    with FakeTensorMode(), Products() as products:
+        states = torch.empty(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+        weight = torch.empty(VOCABULARY, HIDDEN, dtype=torch.bfloat16, device="cuda")
+        labels = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
+        nll = chunked_nll(states, LanguageHead(weight), labels)
+    assert (nll.device.type, nll.dtype) == ("cuda", torch.float32)
+    assert {name for name, _, _ in products.seen} == {"aten::mm.dtype"}
