@@ -9,8 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from architectures import build
 from conftest import TEXTS, write_corpus
-from runs import TRAIN, cut_back, final_weights, metrics, run, train_here, write_config
+from runs import (
+    ARCHITECTURE,
+    TRAIN,
+    cut_back,
+    final_weights,
+    metrics,
+    run,
+    train_here,
+    write_config,
+)
 from vocagno.errors import ConfigError
 from vocagno.rows import RowStore
 from vocagno.training.main import parse
@@ -34,10 +44,28 @@ METHODS = {
     },
 }  # fmt: skip
 """The paper's other methods, in steps of four micro-batches."""
+BERT = {
+    "model_type": "bert", "is_decoder": True, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+"""A student whose head is its own code, with the embeddings tied to it."""
+METHODS["own head"] = {"student.architecture": json.dumps(BERT)}
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_model):
+def bert_teacher(tokenizers, tmp_path_factory):
+    """A folder with a tiny random BERT, as a decoder, and the byte-level tokenizer."""
+    folder = tmp_path_factory.mktemp("bert")
+    size = tokenizers["byte-level"].get_vocab_size()
+    teacher = build("bert", is_decoder=True, vocab_size=size, max_position_embeddings=2048)
+    teacher.save_pretrained(folder)
+    tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_model, bert_teacher):
     """All runs, by name; one process walks through its half, then two together through theirs."""
     folder = tmp_path_factory.mktemp("matrix")
     # Rows are short of text in places, so that micro-batches differ in what they count.
@@ -81,6 +109,8 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
             } | METHODS[method]  # fmt: skip
             if method in ("kld", "rho1"):
                 options["teacher.model"] = str(same_vocabulary_model)
+            if method == "own head":
+                options["teacher.model"] = str(bert_teacher)
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             arguments = ["--config", str(config), *map(str, arguments)]
             cells.append([f"{processes}-{wrapper}-{method}", wrapper == "fsdp2", arguments])
@@ -92,15 +122,18 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
 @pytest.fixture(scope="module")
 def start(tokenizer_files):
     """The weights before training."""
+    return weights_before(ARCHITECTURE, tokenizer_files)
+
+
+def weights_before(architecture, tokenizer_files):
     from tokenizers import Tokenizer
 
-    from runs import ARCHITECTURE
     from vocagno.config import StudentConfig
     from vocagno.training.loading import load_student, student_settings
 
     size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
     tokenizer = str(tokenizer_files / "student.json")
-    student = StudentConfig(architecture=ARCHITECTURE, tokenizer=tokenizer)
+    student = StudentConfig(architecture=architecture, tokenizer=tokenizer)
     model = load_student(student, student_settings(student, size, 32), size, 0)
     return dict(model.named_parameters())
 
@@ -153,8 +186,12 @@ def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teache
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("method", METHODS)
-def test_two_processes_train_as_one_by_every_method(matrix, start, method, wrapper):
+def test_two_processes_train_as_one_by_every_method(
+    matrix, start, tokenizer_files, method, wrapper
+):
     name = f"2-{wrapper}-{method}"
+    if method == "own head":
+        start = weights_before(BERT, tokenizer_files)
     check_same(matrix, name, f"1-ddp-{method}", start)
     seen = json.loads((matrix / f"{name}.json").read_text())
     is_fsdp = wrapper == "fsdp2"
