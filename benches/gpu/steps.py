@@ -59,7 +59,7 @@ class Kinds(training.Steps):
         return {f"guided, {count:,} logits": partial(self._chunked, count) for count in elements}
 
     def _chunked(self, count: int) -> None:
-        with patch.object(head, "CHUNK_ELEMENTS", count):
+        with patch.multiple(head, CHUNK_ELEMENTS=count, CUDA_CHUNK_ELEMENTS=count):
             self.update(lambda: self._ours("guided"))
 
     def compiled(self) -> dict[str, Callable[[], None]]:
