@@ -54,7 +54,7 @@ class Side:
 def _side(fields: dict[str, Any], device: torch.device, precision: str) -> Side:
     model = drawn_model(fields, torch.float32).cpu()
     student = GuidedStudent(model, training.GUIDED).to(device)
-    return Side(student, build_optimizer(student, OPTIMIZER), device, precision)
+    return Side(student, build_optimizer(student, OPTIMIZER, device), device, precision)
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
