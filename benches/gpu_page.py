@@ -80,7 +80,7 @@ def parts(lines: Lines) -> Iterator[str]:
 def tests(lines: Lines) -> Iterator[str]:
     for line in lines["tests"][-1:]:
         yield (
-            f"`tests/test_gpu.py`: {line['passed']} passed, {line['failed']} failed, "
+            f"`tests/test_gpu*.py`: {line['passed']} passed, {line['failed']} failed, "
             f"{line['skipped']} skipped."
         )
         for name, why in line["failures"].items():

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from architectures import build
 from conftest import tiny_llama
+from cuda_device import DEVICE, needs_cuda, no_waiting, sync_debug
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training import head as head_module
 from vocagno.training.chunks import chunk_weights
@@ -19,18 +20,13 @@ from vocagno.training.segments import segment_reduce
 from vocagno.training.selective import selective_cross_entropy
 from vocagno.training.student import GuidedStudent
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = needs_cuda
 
 
-@pytest.fixture
-def no_waiting():
-    """Any operation that makes the host wait for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+@pytest.fixture(name="no_waiting")
+def fixture_no_waiting():
+    with no_waiting():
+        yield
 
 
 def batch(rows=4, length=64):
@@ -48,9 +44,9 @@ def batch(rows=4, length=64):
 def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
     config = GuidanceConfig(scope=scope, unmapped=unmapped)
     tensors = batch()
-    on_device = [tensor.cuda(non_blocking=True) for tensor in tensors]
+    on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
     weights = token_weights(*on_device, config)
-    torch.cuda.set_sync_debug_mode("default")
+    sync_debug("default")
     assert torch.equal(weights.cpu(), token_weights(*tensors, config))
 
 
@@ -62,31 +58,33 @@ def test_reduction_is_that_of_rust(no_waiting, how):
     first = rng.integers(0, 4_000, 3_000)
     mapping = np.stack([first, first + rng.integers(1, 1_000, 3_000)], 1).astype(np.int32)
     mapping[::13] = -1
-    on_device = [torch.from_numpy(array).cuda(non_blocking=True) for array in (losses, mapping)]
+    on_device = [
+        torch.from_numpy(array).to(DEVICE, non_blocking=True) for array in (losses, mapping)
+    ]
     result = segment_reduce(*on_device, how)
-    torch.cuda.set_sync_debug_mode("default")
+    sync_debug("default")
     np.testing.assert_allclose(result.cpu(), vocagno.reduce(losses, mapping, how), rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_does_not_make_the_host_wait(precision):
-    student = GuidedStudent(tiny_llama(50), GuidanceConfig()).cuda()
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig()).to(DEVICE)
     _, teacher, labels = batch()
     num_kept = int(count_kept(teacher, labels, GuidanceConfig()))
-    teacher, labels = teacher.cuda(), labels.cuda()
+    teacher, labels = teacher.to(DEVICE), labels.to(DEVICE)
     ids = labels.clamp_min(0)
 
     def step():
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
             output = student(ids, labels, teacher, num_kept=num_kept)
         output.loss.backward()
 
     step()  # what is set up once may wait
-    torch.cuda.set_sync_debug_mode("error")
+    sync_debug("error")
     try:
         step()
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        sync_debug("default")
 
 
 @pytest.mark.parametrize("how", ["loop", "torch", "liger"])
@@ -99,11 +97,11 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
     if how == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
         pytest.skip("torch < 2.13 has no such op")
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(4, 64, 32, generator=generator).cuda().requires_grad_()
-    weight = torch.randn(50, 32, generator=generator).cuda().requires_grad_()
-    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    hidden = torch.randn(4, 64, 32, generator=generator).to(DEVICE).requires_grad_()
+    weight = torch.randn(50, 32, generator=generator).to(DEVICE).requires_grad_()
+    _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
     guidance = GuidanceConfig()
-    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
         loss, metrics = selective_cross_entropy(
             hidden, weight, labels, teacher, guidance, head_loss_by=how
         )
@@ -121,8 +119,8 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
 
 
 def test_an_own_head_gives_the_gradients_of_all_logits():
-    model = build("bert", is_decoder=True, vocab_size=50).cuda()
-    _, teacher, labels = (tensor.cuda() for tensor in batch())
+    model = build("bert", is_decoder=True, vocab_size=50).to(DEVICE)
+    _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
     ids = labels.clamp_min(0)[:, :32]
     with pytest.warns(UserWarning, match="its own code computes them"):
         student = GuidedStudent(model, GuidanceConfig())
@@ -139,9 +137,9 @@ def test_an_own_head_gives_the_gradients_of_all_logits():
 
 
 def test_bfloat16_operands_give_float32_losses():
-    model = tiny_llama(50).bfloat16().cuda()
+    model = tiny_llama(50).bfloat16().to(DEVICE)
     head = language_head(model)
-    ids = torch.randint(0, 50, (1, 33), device="cuda")
+    ids = torch.randint(0, 50, (1, 33), device=DEVICE)
     with torch.inference_mode():
         hidden = hidden_states(model, ids[:, :-1])[0]
         exact = (hidden.double() @ head.weight_VH.double().T).log_softmax(-1)
@@ -160,20 +158,20 @@ def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method)
     _, _, labels = batch()
     partner = torch.randint(-1, 30, labels.shape, generator=generator)
     found = {}
-    for device in ("cpu", "cuda"):
+    for device in ("cpu", DEVICE):
         leaves = [leaf.to(device).requires_grad_() for leaf in (hidden, weight)]
         head = LanguageHead(teacher_weight.to(device))
         teacher = TeacherStates(states.to(device), head, partner.to(device))
         arguments = labels.to(device), teacher, GuidanceConfig(method=method)
         for mode in ("default", "error"):  # what is set up once may wait
-            torch.cuda.set_sync_debug_mode(mode)
+            sync_debug(mode)
             try:
                 loss, _ = distillation_loss(leaves[0], LanguageHead(leaves[1]), *arguments)
                 gradients = torch.autograd.grad(loss, leaves)
             finally:
-                torch.cuda.set_sync_debug_mode("default")
+                sync_debug("default")
         found[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
-    for mine, expected in zip(found["cuda"], found["cpu"], strict=True):
+    for mine, expected in zip(found[DEVICE], found["cpu"], strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
 
 
@@ -183,8 +181,8 @@ def test_chunks_are_those_of_the_cpu(no_waiting):
     teacher = teacher.nan_to_num()[:, :8].repeat_interleave(8, 1)  # one for all of a chunk
     config = GuidanceConfig(method="chunk", chunks=8)
     tensors = student, teacher, labels, chunks
-    weights = chunk_weights(*(tensor.cuda(non_blocking=True) for tensor in tensors), config)
-    torch.cuda.set_sync_debug_mode("default")
+    weights = chunk_weights(*(tensor.to(DEVICE, non_blocking=True) for tensor in tensors), config)
+    sync_debug("default")
     assert torch.equal(weights.cpu(), chunk_weights(*tensors, config))
 
 
@@ -193,22 +191,22 @@ def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
     from vocagno.training.live_rows import RowTeacher
 
     teacher = RowTeacher.__new__(RowTeacher)
-    model = tiny_llama(60).cuda()
+    model = tiny_llama(60).to(DEVICE)
     teacher.scorer = type("Scorer", (), {"model": model, "head": language_head(model)})()
-    teacher.device, teacher._num_ids, teacher._rows = torch.device("cuda"), 50, 2
-    teacher._unscored = torch.zeros((), dtype=torch.int64, device="cuda")
+    teacher.device, teacher._num_ids, teacher._rows = torch.device(DEVICE), 50, 2
+    teacher._unscored = torch.zeros((), dtype=torch.int64, device=DEVICE)
     criterion = "excess_and_entropy" if method == "rho1" else "excess"
     teacher.guidance = GuidanceConfig(method=method, criterion=criterion)
-    student = GuidedStudent(tiny_llama(50), teacher.guidance).cuda()
+    student = GuidedStudent(tiny_llama(50), teacher.guidance).to(DEVICE)
     _, _, labels = batch()
     count = int((labels >= 0).sum())
-    tensors = {"input_ids": labels.clamp_min(0).cuda(), "labels": labels.cuda()}
+    tensors = {"input_ids": labels.clamp_min(0).to(DEVICE), "labels": labels.to(DEVICE)}
     num_kept = count if method == "kld" else -(-2 * 61 // 5) * 4  # 61 labels a row
     for mode in ("default", "error"):
-        torch.cuda.set_sync_debug_mode(mode)
+        sync_debug(mode)
         try:
             given = teacher.guide(None, tensors, [])
-            given.setdefault("teacher_loss", torch.zeros(labels.shape, device="cuda"))
+            given.setdefault("teacher_loss", torch.zeros(labels.shape, device=DEVICE))
             student(**tensors, **given, num_kept=num_kept).loss.backward()
         finally:
-            torch.cuda.set_sync_debug_mode("default")
+            sync_debug("default")
