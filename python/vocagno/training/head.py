@@ -112,7 +112,7 @@ def language_head(model: Any) -> Head:
 
     It is a product of states and output embeddings where that gives the model's own logits, and
     else the model's own code (`OwnHead`), with a warning, because that takes more time and memory.
-    The proof is one forward pass of the base model and one of the model, of 2 x 32 tokens.
+    The proof is two forward passes of the base model and one of the model, of 2 x 32 tokens.
 
     Raises: UnsupportedModelError if neither gives the model's own logits, if the model sees later
         tokens, and if it cannot read ids alone.
@@ -148,6 +148,7 @@ def _proved(model: Any) -> Head:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
     try:
+        hidden_states(model, ids_BT)  # the first pass may run other code than later ones
         states_BTH = hidden_states(model, ids_BT)
         theirs_BTV = model(input_ids=ids_BT, use_cache=False).logits
     except torch.OutOfMemoryError:
