@@ -39,6 +39,8 @@
 //! Nothing here panics, on any input, and a result without memory is [`SpanError::Memory`]. Enumerations and
 //! structures may grow: match them with a last arm `_`.
 //!
+//! With the feature `places`, `Places` checks spans: it finds tokens that do not stand for the text at theirs.
+//!
 //! Source of the method: Shin et al., "VocAgnoLM", ICML 2025, arXiv 2503.19123.
 
 #![forbid(unsafe_code)]
@@ -57,6 +59,8 @@ mod memory;
 mod offsets;
 mod overlap;
 mod pairs;
+#[cfg(feature = "places")]
+mod places;
 mod reasons;
 mod reduce;
 mod spans;
@@ -73,6 +77,8 @@ pub use groups::{Groups, groups};
 pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
 pub use overlap::{Overlap, overlap};
 pub use pairs::to_spans;
+#[cfg(feature = "places")]
+pub use places::{Disagreement, Places};
 pub use reasons::{Reason, unmapped_reasons};
 pub use reduce::{Loss, Reduction, reduce, reduce_into};
 pub use spans::{DummyPrefix, PieceRole, PieceTable, decode, decode_batch, spans_from_ids, spans_from_ids_batch};

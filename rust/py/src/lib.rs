@@ -9,6 +9,7 @@ mod groups;
 mod memory;
 mod overlap;
 mod pieces;
+mod places;
 mod pool;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
@@ -197,6 +198,8 @@ mod _vocagno {
     use super::overlap::{chunk_boundaries, chunk_map, overlap};
     #[pymodule_export]
     use super::pieces::{PieceTable, chars_to_bytes};
+    #[pymodule_export]
+    use super::places::Places;
     #[pymodule_export]
     use super::{align, reduce, unmapped_reasons};
 

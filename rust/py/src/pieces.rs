@@ -14,13 +14,14 @@ use crate::{pairs_to_array, pool, raised};
 
 /// The bytes that each id of a lossless tokenizer stands for.
 #[pyclass(module = "vocagno._vocagno", frozen)]
-pub(crate) struct PieceTable(vocagno::PieceTable);
+pub(crate) struct PieceTable(pub(crate) vocagno::PieceTable, String);
 
 #[pymethods]
 impl PieceTable {
     #[new]
     fn new(pieces: &Bound<'_, PyAny>, roles: &Bound<'_, PyAny>, dummy_prefix: &str) -> PyResult<Self> {
         let pieces: Vec<Option<PyBackedBytes>> = each(pieces, "pieces")?;
+        let name = dummy_prefix.to_owned();
         let dummy_prefix = match dummy_prefix {
             "none" => DummyPrefix::None,
             "prepend" => DummyPrefix::Prepend,
@@ -39,7 +40,7 @@ impl PieceTable {
             roles.push(PieceRole::try_from(role).map_err(refused)?);
         }
         let table = vocagno::PieceTable::new(pieces, &roles, dummy_prefix);
-        Ok(Self(table.map_err(|error| raised(&error))?))
+        Ok(Self(table.map_err(|error| raised(&error))?, name))
     }
 
     /// Byte spans of the ids of each text, and whether the ids' bytes are proved to be the text's.
@@ -116,6 +117,10 @@ impl PieceTable {
 
     fn __len__(&self) -> usize {
         self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PieceTable(ids={}, dummy_prefix='{}')", self.0.len(), self.1)
     }
 }
 

@@ -1,0 +1,71 @@
+//! Whether tokens stand for the text at their spans.
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::arrays::{borrow_1d, borrow_cu_seqlens, borrow_pairs, borrow_texts, items, rows};
+use crate::pieces::PieceTable;
+use crate::raised;
+
+/// What tokens are compared by with the text at their spans.
+#[pyclass(module = "vocagno._vocagno", frozen)]
+pub(crate) struct Places {
+    places: vocagno::Places,
+    table: Py<PieceTable>,
+}
+
+#[pymethods]
+impl Places {
+    #[new]
+    #[pyo3(signature = (table, unknown, /))]
+    fn new(py: Python<'_>, table: Py<PieceTable>, unknown: Option<i32>) -> PyResult<Self> {
+        let pieces = &table.get().0;
+        let places = py.detach(|| vocagno::Places::new(pieces, unknown)).map_err(|error| raised(&error))?;
+        Ok(Self { places, table })
+    }
+
+    /// Tokens that do not stand for the text at their spans: (text, first token, one behind the last).
+    #[pyo3(signature = (ids, spans, cu, texts, /))]
+    fn disagreeing(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        spans: &Bound<'_, PyAny>,
+        cu: &Bound<'_, PyAny>,
+        texts: &Bound<'_, PyList>,
+    ) -> PyResult<Vec<(usize, usize, usize)>> {
+        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
+        let spans = borrow_pairs(spans, "spans")?;
+        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
+        let (ids, cu, texts) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
+        let (spans, table) = (rows(&spans, "spans")?, &self.table.get().0);
+        let found = py.detach(|| self.places.disagreeing(table, ids, spans, cu, &texts));
+        let found = found.map_err(|error| raised(&error))?;
+        Ok(found.iter().map(|found| (found.row, found.tokens[0], found.tokens[1])).collect())
+    }
+
+    /// Whether the characters of some tokens are, in order, among those of a text.
+    #[pyo3(signature = (ids, text, /))]
+    fn agrees(&self, ids: &Bound<'_, PyAny>, text: &str) -> PyResult<bool> {
+        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
+        Ok(self.places.agrees(&self.table.get().0, items(&ids, "ids")?, text))
+    }
+
+    /// The first tokens that stand elsewhere in their text, and the byte at which they do; None if none does.
+    #[pyo3(signature = (ids, spans, text, disagreeing, /))]
+    #[expect(clippy::needless_pass_by_value, reason = "made of Python's list")]
+    fn misplaced(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        spans: &Bound<'_, PyAny>,
+        text: &str,
+        disagreeing: Vec<[usize; 2]>,
+    ) -> PyResult<Option<(usize, usize, usize)>> {
+        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
+        let spans = borrow_pairs(spans, "spans")?;
+        let (ids, spans, table) = (items(&ids, "ids")?, rows(&spans, "spans")?, &self.table.get().0);
+        let found = py.detach(|| self.places.misplaced(table, ids, spans, text, &disagreeing));
+        Ok(found.map(|(tokens, byte)| (tokens[0], tokens[1], byte)))
+    }
+}
