@@ -120,6 +120,113 @@ def test_ids_that_are_no_document(tokenizers):
         level.decode([0.5])
 
 
+def changed(tokenizer, *tokens):
+    """A copy with added tokens."""
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.add_tokens([token for token in tokens if not token.special])
+    copy.add_special_tokens([token for token in tokens if token.special])
+    return copy
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("sides", [{"lstrip": True}, {"rstrip": True}])
+def test_an_added_token_that_takes_spaces_with_it_does_not_tell_the_text(
+    tokenizers, special, sides
+):
+    from tokenizers import AddedToken
+
+    token = AddedToken("<x>", special=special, normalized=False, **sides)
+    spans = TokenSpans(changed(tokenizers["byte-level"], token))
+    assert spans.loses is None
+    text = "a <x> \n b"
+    tokens = spans.encode(["c", text])
+    (side,) = sides
+    message = rf"token \d of document 1, '<x>' \(id \d+\), takes white space .*\({side}\)"
+    for function in (spans.decode, spans.from_ids):
+        with pytest.raises(TokenizerError, match=message):
+            function(tokens.ids, tokens.cu_seqlens)
+    # With their texts they are checked, and the others are told as before.
+    assert spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=["c", text]).proved[0]
+    assert spans.decode(tokens.ids[tokens.text(0)]) == ["c"]
+
+
+def test_a_special_token_at_an_end_may_take_what_is_beyond(tokenizers):
+    """As `</s>` of Phi-3 does, which ends every document."""
+    from tokenizers import AddedToken
+
+    token = AddedToken("</d>", rstrip=True, special=True, normalized=False)
+    spans = TokenSpans(changed(tokenizers["byte-level"], token))
+    end, ids = spans.token_id("</d>"), spans.encode(["a b"]).ids.tolist()
+    assert spans.decode([*ids, end, end]) == ["a b"]
+    with pytest.raises(TokenizerError, match="token 0 of document 0, '</d>'"):
+        spans.decode([end, *ids])
+
+
+def test_an_added_token_of_normalised_text_does_not_tell_it(tokenizers):
+    from tokenizers import AddedToken
+
+    composed, apart = "\u00e9\u00e9", "e\u0301e\u0301"
+    spans = TokenSpans(
+        changed(tokenizers["byte-level-nfc"], AddedToken(apart, normalized=True, special=False))
+    )
+    assert spans.loses is None
+    ids = spans.encode([f"x{composed}"]).ids
+    assert spans.token_id(apart) in ids
+    with pytest.raises(TokenizerError, match="stands for any text that is normalised to '\u00e9"):
+        spans.decode(ids)
+
+
+@pytest.fixture(scope="module")
+def letters():
+    """A BPE of `▁` and letters without bytes: what it lacks is `<unk>`, if there is one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    def build(unknown=None, special=False):
+        pieces = ["▁", "\n", *map(chr, range(33, 127)), "<unk>"]
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=unknown))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        if special:
+            tokenizer.add_special_tokens(["<unk>"])
+        return TokenSpans(tokenizer)
+
+    return build
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_unknown_token_does_not_tell_the_text(letters, special):
+    spans = letters("<unk>", special)
+    assert spans.loses is None
+    assert spans.decode(spans.encode(["the fox"]).ids) == ["the fox"]
+    for text in ("the \u65e5\u672c fox", "the \u65e5"):
+        with pytest.raises(
+            TokenizerError, match=r"token 4 of document 0, '<unk>' .* lacks, so the"
+        ):
+            spans.from_ids(spans.encode([text]).ids)
+
+
+def test_characters_that_leave_no_token(letters):
+    spans = letters()
+    assert spans.loses == "characters outside its vocabulary leave no token"
+    with pytest.raises(TokenizerError, match="leave no token"):
+        spans.decode(spans.encode(["the fox"]).ids)
+
+
+@pytest.mark.parametrize("family", ["llama", "byte-level"])
+def test_an_unknown_token_that_never_comes_is_no_obstacle(tokenizers, family):
+    """Bytes stand for whatever the vocabulary lacks; the entry may be the end of a text, too."""
+    tokenizer = type(tokenizers[family]).from_str(tokenizers[family].to_str())
+    if family == "byte-level":
+        tokenizer.model.unk_token = "<|endoftext|>"
+    spans = TokenSpans(tokenizer)
+    unknown = spans._vocabulary.unknown
+    assert unknown is not None
+    assert spans.loses is None
+    ids = spans.encode(["\u65e5\u672c x"]).ids
+    assert unknown not in ids
+    assert spans.decode([*ids, unknown]) == ["\u65e5\u672c x"]
+
+
 def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
     spans = TokenSpans(tokenizers["byte-level-nfc"])
     assert spans.decode(spans.encode(["cafe\u0301"]).ids) == ["caf\u00e9"]

@@ -2,44 +2,21 @@
 
 import gzip
 import json
-from dataclasses import dataclass
 
 import pytest
 
+from altered import Altered
 from conftest import FAMILIES, REAL_TOKENIZERS, shared
 from vocagno import TokenizerError, TokenSpans
+from vocagno.token_places import TokenPlaces
 from vocagno.tokenizer_guard import HARD_PROBES, PLAIN_PROBES, check_tokenizer
-
-
-@dataclass
-class Changed:
-    """An encoding as far as it is read."""
-
-    ids: list
-    offsets: list
-
-    def __len__(self):
-        return len(self.ids)
-
-
-class Altered:
-    """A tokenizer whose encodings come out changed; `alter(text, ids, offsets)` gives both anew."""
-
-    def __init__(self, tokenizer, alter):
-        self.tokenizer, self.alter = tokenizer, alter
-
-    def encode_batch(self, texts, **options):
-        encodings = self.tokenizer.encode_batch(texts, **options)
-        changed = [self.alter(t, e.ids, e.offsets) for t, e in zip(texts, encodings, strict=True)]
-        return [Changed(ids, offsets) for ids, offsets in changed]
-
-    def encode_batch_fast(self, texts, **options):
-        return self.encode_batch(texts, **options)
 
 
 def check(tokenizers, family, alter):
     spans = TokenSpans(tokenizers[family])
-    check_tokenizer(Altered(tokenizers[family], alter), spans._vocabulary, "the tokenizer")
+    altered, vocabulary = Altered(tokenizers[family], alter), spans._vocabulary
+    places = TokenPlaces(altered, vocabulary, spans._table)
+    check_tokenizer(altered, vocabulary, places, "the tokenizer")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -112,8 +89,7 @@ def test_dropout(tokenizers):
 def test_a_text_with_zero_width_offsets_is_refused_where_they_are_needed(tokenizers, monkeypatch):
     spans = TokenSpans(tokenizers["byte-level-nfc"])
     collapsed = Altered(spans._tokenizer, lambda text, ids, o: (ids, [(a, a) for a, _ in o]))
-    collapsed.truncation = collapsed.padding = None
-    monkeypatch.setattr(spans, "_tokenizer", collapsed)
+    monkeypatch.setattr(spans._offsets, "_tokenizer", collapsed)
     assert spans.encode(["plain"]).proved.all()  # offsets are not needed
     with pytest.raises(TokenizerError, match=r"on 'cafe.*empty offsets"):
         spans.encode(["cafe\u0301 x"])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "PieceTable",
+    "Places",
     "SpanError",
     "align",
     "chars_to_bytes",
@@ -146,6 +147,44 @@ class PieceTable:
         empty but lone dummy prefixes.
 
         Raises: SpanError for spans outside their text or out of order.
+        """
+
+@final
+class Places:
+    """What the tokens of a vocabulary are compared by with the text at their spans: their
+    characters in compatibility decomposition and lower case, without white space and marks.
+
+    Args:
+        table: the bytes of each id.
+        unknown: id of the token for whatever the vocabulary lacks, if there is one.
+    """
+
+    def __new__(cls, table: PieceTable, unknown: int | None, /) -> Places: ...
+    def disagreeing(
+        self,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        cu: NDArray[np.int64],
+        texts: list[str],
+        /,
+    ) -> list[tuple[int, int, int]]:
+        """Tokens whose characters are not, in order, among those of the text at their byte spans:
+        (text, first token, one behind the last), tokens counted over the batch. Parts of a
+        character are compared together.
+        """
+    def agrees(self, ids: NDArray[np.int32], text: str, /) -> bool:
+        """Whether the characters of some tokens are, in order, among those of a text."""
+    def misplaced(
+        self,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        text: str,
+        disagreeing: list[list[int]],
+        /,
+    ) -> tuple[int, int, int] | None:
+        """Of the tokens of a text that disagree, the first that stand within 256 characters, where
+        no other token stands: (first token, one behind the last, byte of the text). Tokens of one
+        or two characters must be next to a neighbour there.
         """
 
 def chars_to_bytes(

@@ -5,13 +5,10 @@ tokenizer's own character offsets, turned into bytes and closed; the choice is m
 """
 
 import hashlib
-import json
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,67 +16,77 @@ from numpy.typing import ArrayLike, NDArray
 from vocagno import _vocagno
 from vocagno.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
+from vocagno.offset_spans import OffsetSpans
+from vocagno.token_places import TokenPlaces
+from vocagno.tokenized_texts import TokenizedTexts
 from vocagno.tokenizer_description import TokenizerDescription, describe
-from vocagno.tokenizer_guard import PLAIN_PROBES, check_tokenizer, refuse_collapsed
+from vocagno.tokenizer_guard import PLAIN_PROBES, check_tokenizer
 from vocagno.tokenizer_source import (
     TokenizerError,
-    definition,
-    find_tokenizer,
+    TokenizerSource,
+    flat_ids,
     load_definition,
+    private_tokenizer,
     tokenizer_of_name,
+    without_merges,
 )
 from vocagno.vocabulary import read_vocabulary
+
+__all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
+
+_SOME_TEXT = ("a", "0", ".", " a", "\u0430", "\u4e00")
+"""Texts of which at least one gives a token; the vocabulary's own pieces come after them."""
 
 
 class TextError(InputError):
     """Text that has no UTF-8 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedTexts:
-    """B texts as ids and spans, one after the other."""
+class Strings(Protocol):
+    """An array of strings: NumPy's, a pandas Series, a pyarrow Array or ChunkedArray."""
 
-    ids: NDArray[np.int32]
-    """(n,) token ids, without special tokens but those written in the text."""
-    spans: NDArray[np.int32]
-    """(n, 2) half-open `[start, end)` in UTF-8 bytes of each token's own text."""
-    cu_seqlens: NDArray[np.int64]
-    """(B + 1,) boundaries of the texts in `ids` and `spans`."""
-    proved: NDArray[np.bool_]
-    """(B,) True where the spans come from the ids, False where from the tokenizer's offsets."""
+    def __iter__(self) -> Iterator[Any]:
+        """Its strings, or scalars that hold them."""
+        ...
 
-    def __len__(self) -> int:
-        return len(self.cu_seqlens) - 1
 
-    def text(self, index: int) -> slice:
-        """The rows of text `index`."""
-        return slice(int(self.cu_seqlens[index]), int(self.cu_seqlens[index + 1]))
+Texts: TypeAlias = Sequence[str] | Strings
+"""B texts."""
 
 
 class TokenSpans:
     """A tokenizer that also tells the bytes of each token.
 
+    It works on a copy: what becomes of the given tokenizer afterwards (truncation or padding
+    switched on, tokens added, another normaliser) does not reach it. It pickles and copies, and
+    several threads may use it at a time.
+
     Args:
         tokenizer: a `tokenizers.Tokenizer`, a transformers fast tokenizer, or a path: a
-            `tokenizer.json`, the same gzip-compressed, or a folder that holds one. One that
-            truncates or pads is copied without that, since it would drop text.
+            `tokenizer.json`, the same gzip-compressed, or a folder that holds one. The copy
+            neither truncates nor pads, since that would drop text.
     Raises: TokenizerError, with the remedy, for a tokenizer without offsets or whose offsets are
-        wrong on a probe (`tokenizer_guard`).
+        wrong on a probe (`tokenizer_guard`), and for ids far beyond the number of tokens.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.name: str
-        self._tokenizer, self.name = find_tokenizer(tokenizer)
-        if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
-            self._tokenizer = self.tokenizer_copy()
-            self._tokenizer.no_truncation()
-            self._tokenizer.no_padding()
-        self._definition = definition(self._tokenizer, self.name)
-        self._vocabulary = read_vocabulary(json.loads(self._definition))
-        self._table = _vocagno.PieceTable(
-            self._vocabulary.pieces, self._vocabulary.roles, self._vocabulary.dummy_prefix
-        )
-        check_tokenizer(self._tokenizer, self._vocabulary, self.name)
+    def __init__(self, tokenizer: TokenizerSource) -> None:
+        self._set_up(*private_tokenizer(tokenizer))
+
+    def _set_up(self, tokenizer: Any, definition: str, name: str) -> None:
+        self.name = name
+        self._tokenizer = tokenizer
+        self._definition = definition
+        normalizer = tokenizer.normalizer
+        normalize = normalizer.normalize_str if normalizer else None
+        vocabulary = read_vocabulary(without_merges(definition), name, normalize)
+        table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
+        places = TokenPlaces(tokenizer, vocabulary, table)
+        self._vocabulary, self._table = vocabulary, table
+        self._offsets = OffsetSpans(tokenizer, vocabulary, table, places, name)
+        check_tokenizer(tokenizer, vocabulary, places, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._definition, self.name, self._tokenizer.encode_special_tokens)
 
     @cached_property
     def _path(self) -> str:
@@ -120,14 +127,25 @@ class TokenSpans:
 
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
-        full = self._tokenizer.encode("a").ids
+        text, bare = self._some_text()
+        full = self._tokenizer.encode(text).ids
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
                 return tuple(full[:start]), tuple(full[start + len(bare) :])
         raise TokenizerError(
-            f"{self.name}: special tokens change how text is split: 'a' is {bare} without them and "
-            f"{full} with them; mend the post_processor of its tokenizer.json"
+            f"{self.name}: special tokens change how text is split: {text!r} is {bare} without "
+            f"them and {full} with them; mend the post_processor of its tokenizer.json"
+        )
+
+    def _some_text(self) -> tuple[str, list[int]]:
+        """A text that gives tokens, and its ids."""
+        for text in chain(_SOME_TEXT, self._tokenizer.get_vocab(with_added_tokens=False)):
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            if ids:
+                return text, ids
+        raise TokenizerError(
+            f"{self.name}: neither {_SOME_TEXT[0]!r} nor any piece of its vocabulary gives a "
+            "token, so what it puts round a text cannot be told; use another tokenizer.json"
         )
 
     def token_id(self, token: str) -> int | None:
@@ -157,11 +175,13 @@ class TokenSpans:
 
     def tokenizer_copy(self) -> Any:
         """The `tokenizers.Tokenizer` that does the work, as a copy."""
-        return load_definition(definition(self._tokenizer, self.name), self.name)
+        return load_definition(self._definition, self.name)
 
     @cached_property
     def loses(self) -> str | None:
         """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+        if self._vocabulary.drops:
+            return self._vocabulary.drops
         probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
         proved = self.encode(probes).proved.tolist()
         lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
@@ -169,54 +189,34 @@ class TokenSpans:
 
     def describe(self) -> TokenizerDescription:
         """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
-        return describe(self, json.loads(self._definition), self._vocabulary, self._path)
+        return describe(self, without_merges(self._definition), self._vocabulary, self._path)
 
-    def encode(self, texts: Sequence[str], *, num_threads: int | None = None) -> TokenizedTexts:
+    def encode(self, texts: Texts, *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.
 
         The spans of a text cover all of it, in order; a token that stands for no text (a lone
         dummy prefix) has an empty span. Parts of one character share its bytes out where the ids
-        prove the text, and share one span where offsets were needed.
+        prove the text, and share one span where offsets were needed. Every token of such a text is
+        compared with the text at its span.
 
-        Raises: TypeError for a single string; TextError (a ValueError) for a lone surrogate, naming
-            the text; TokenizerError for offsets without width or out of order.
+        Args:
+            texts: a list of strings, or an array of them (NumPy, pandas, pyarrow).
+        Raises: TypeError for a single string and for what is no string, naming it; TextError (a
+            ValueError) for a lone surrogate, naming the text; TokenizerError for offsets without
+            width or out of order, or of a token that stands elsewhere, naming text and token.
         """
         texts = _checked_texts(texts)
-        if self._tokenizer.truncation is not None or self._tokenizer.padding is not None:
-            raise TokenizerError("truncation or padding was switched on after TokenSpans was made")
-        ids, boundaries = _flat_ids(
+        ids, boundaries = flat_ids(
             self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         )
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
         result = TokenizedTexts(ids, spans, boundaries, proved)
-        self._fill_from_offsets(result, texts)
+        unproved = np.flatnonzero(~proved).tolist()
+        if unproved:
+            found, ends = self._offsets.encode([texts[index] for index in unproved], unproved)
+            for index, start, stop in zip(unproved, ends[:-1], ends[1:], strict=True):
+                spans[result.text(index)] = found[start:stop]
         return result
-
-    def _fill_from_offsets(self, result: TokenizedTexts, texts: list[str]) -> None:
-        """Writes the spans of the texts that the ids alone did not prove."""
-        unproved = np.flatnonzero(~result.proved).tolist()
-        if not unproved:
-            return
-        subset = [texts[i] for i in unproved]
-        encodings = self._tokenizer.encode_batch(subset, add_special_tokens=False)
-        ids, boundaries = _flat_ids(encodings)
-        pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
-        flat = np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * len(ids))
-        offsets = flat.reshape(-1, 2)
-        for text, start, stop in zip(subset, boundaries[:-1], boundaries[1:], strict=True):
-            rows = slice(start, stop)
-            refuse_collapsed(ids[rows], offsets[rows], self._vocabulary, text, self.name)
-        try:
-            in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, subset)
-            closed = self._table.close(in_bytes, ids, boundaries, subset)
-        except _vocagno.SpanError as error:
-            raise TokenizerError(
-                f"{self.name}: {error} (rows are counted over texts {unproved[:5]}..., which begin "
-                f"with {subset[0][:40]!r}): its offsets are no places in order; use a current "
-                "release of tokenizers, or another tokenizer.json"
-            ) from error
-        for i, start, stop in zip(unproved, boundaries[:-1], boundaries[1:], strict=True):
-            result.spans[result.text(i)] = closed[start:stop]
 
     def decode(self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None) -> list[str]:
         """The texts of B whole documents kept as ids, without special tokens.
@@ -225,7 +225,9 @@ class TokenSpans:
             ids: (n,) integers, documents one after the other, special tokens round them or not.
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing, WordPiece:
-            the ids do not tell it), and for ids that are no whole document, naming it.
+            the ids do not tell it), for ids that do not tell theirs (the unknown token, added
+            tokens that take white space with them), and for ids that are no whole document, naming
+            document and token.
         """
         return self._decoded(*_documents(ids, cu_seqlens))[0]
 
@@ -240,7 +242,30 @@ class TokenSpans:
             found, spans = self._table.decode(ids, boundaries)
         except _vocagno.SpanError as error:
             raise TokenizerError(f"{self.name}: {error}") from error
+        self._refuse_ambiguous(ids, boundaries)
         return [self._text(text, index) for index, text in enumerate(found)], spans
+
+    def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
+        """Refuses ids that do not tell the text they stand for."""
+        ambiguous = self._vocabulary.ambiguous
+        if not ambiguous:
+            return
+        for place in np.flatnonzero(np.isin(ids, [*ambiguous])).tolist():
+            index = int(np.searchsorted(boundaries, place, side="right")) - 1
+            document = ids[boundaries[index] : boundaries[index + 1]]
+            row = place - int(boundaries[index])
+            token = ambiguous[int(ids[place])]
+            before, after = (self._is_special(part) for part in (document[:row], document[row:]))
+            if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
+                raise TokenizerError(
+                    f"{self.name}: token {row} of document {index}, "
+                    f"{self.token(int(ids[place]))!r} (id {ids[place]}), {token.why}, so the ids "
+                    "do not tell the text; keep the texts, and pass them (`texts`)"
+                )
+
+    def _is_special(self, ids: NDArray[np.int32]) -> bool:
+        """Whether all ids are of special tokens."""
+        return all(self._vocabulary.roles[index] == 2 for index in ids.tolist())
 
     def _text(self, text: bytes, index: int) -> str:
         try:
@@ -256,7 +281,7 @@ class TokenSpans:
         ids: ArrayLike,
         cu_seqlens: ArrayLike | None = None,
         *,
-        texts: Sequence[str] | None = None,
+        texts: Texts | None = None,
         num_threads: int | None = None,
     ) -> TokenizedTexts:
         """Spans of B whole documents kept as ids; nothing is tokenized.
@@ -288,24 +313,24 @@ def _documents(
     return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
 
 
-def _flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    boundaries = np.zeros(len(encodings) + 1, np.int64)
-    np.cumsum([len(encoding) for encoding in encodings], out=boundaries[1:])
-    ids = np.empty(int(boundaries[-1]), np.int32)
-    # `encoding.ids` is a new list of Python integers. struct copies them in a third of NumPy's time
-    # (146,520 ids: 0.8 ms against 2.7), and they are half of what spans cost.
-    for encoding, start in zip(encodings, boundaries.tolist(), strict=False):
-        struct.pack_into(f"{len(encoding)}i", ids.data, 4 * start, *encoding.ids)
-    return ids, boundaries
+def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
+    tokenizer = load_definition(definition, name)
+    tokenizer.encode_special_tokens = encode_special_tokens
+    spans = TokenSpans.__new__(TokenSpans)
+    spans._set_up(tokenizer, definition, name)
+    return spans
 
 
-def _checked_texts(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
+def _checked_texts(texts: Texts) -> list[str]:
+    if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
         raise TypeError("texts: expected a list of strings, got one string")
-    texts = list(texts)
-    for index, text in enumerate(texts):
+    # Arrays of pyarrow give their own scalars otherwise.
+    values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+    checked: list[str] = []
+    for index, value in enumerate(values):
+        text = value if isinstance(value, str) else _from_scalar(value)
         if not isinstance(text, str):
-            raise TypeError(f"texts[{index}]: expected a string, got {type(text).__name__}")
+            raise TypeError(f"texts[{index}]: expected a string, got {type(value).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -313,4 +338,10 @@ def _checked_texts(texts: Sequence[str]) -> list[str]:
                 f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes; "
                 "it comes from text decoded wrongly, or from half of a JSON \\u pair"
             ) from error
-    return texts
+        checked.append(text)
+    return checked
+
+
+def _from_scalar(value: Any) -> Any:
+    """What a scalar of pyarrow stands for; anything else as it is."""
+    return value.as_py() if hasattr(value, "as_py") else value

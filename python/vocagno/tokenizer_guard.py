@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vocagno.token_places import TokenPlaces
 from vocagno.tokenizer_source import TokenizerError
 from vocagno.vocabulary import Vocabulary
 
@@ -34,7 +35,7 @@ _REMEDY = (
 )
 
 
-def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, name: str) -> None:
+def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces, name: str) -> None:
     """Tries a tokenizer on every probe.
 
     Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens that stand for text but
@@ -55,7 +56,10 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, name: str) -> None:
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         refuse_collapsed(np.array(ids, np.int32), offsets, vocabulary, probe, name)
         if probe in PLAIN_PROBES:
-            _check_text(encoding, vocabulary, probe, name, with_spaces=with_spaces)
+            normalizer = tokenizer.normalizer
+            normalized = normalizer.normalize_str(probe) if normalizer else probe
+            _check_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
+            _check_places(np.array(ids, np.int32), offsets, vocabulary, places, probe, name)
 
 
 def refuse_collapsed(
@@ -65,14 +69,21 @@ def refuse_collapsed(
     text: str,
     name: str,
 ) -> None:
-    """Refuses a text in which most tokens that stand for something have empty offsets.
+    """Refuses a text in which most tokens that stand for something have empty offsets, and letters
+    or digits are in no token's.
 
-    A token of white space may have one (trimmed offsets, a dummy prefix), and so may the odd token
-    that a normaliser put in.
+    A token of white space may have empty offsets (they are trimmed, or it is a dummy prefix), and
+    so may tokens that a normaliser put in.
     """
     visible = vocabulary.visible[ids]
     empty = visible & (offsets[:, 0] == offsets[:, 1])
-    if 2 * np.count_nonzero(empty) > np.count_nonzero(visible):
+    if 2 * np.count_nonzero(empty) <= np.count_nonzero(visible):
+        return
+    is_covered = np.zeros(len(text) + 1, np.int64)
+    np.add.at(is_covered, offsets[:, 0], 1)
+    np.add.at(is_covered, offsets[:, 1], -1)
+    covered = np.cumsum(is_covered)[:-1] > 0
+    if any(c.isalnum() and not held for c, held in zip(text, covered.tolist(), strict=True)):
         row = int(np.argmax(empty))
         piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
         raise _refused(
@@ -93,15 +104,21 @@ def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:
 
 
 def _check_text(
-    encoding: Any, vocabulary: Vocabulary, text: str, name: str, *, with_spaces: bool
+    ids: list[int],
+    vocabulary: Vocabulary,
+    texts: tuple[str, str],
+    name: str,
+    *,
+    with_spaces: bool,
 ) -> None:
-    """Whether the tokens together are the text, and each is where its offset says."""
-    pieces = [vocabulary.pieces[index] for index in encoding.ids]
+    """Whether the tokens lose nothing of the text, as it is or as normalised."""
+    pieces = [vocabulary.pieces[index] for index in ids]
     known = [piece for piece in pieces if piece is not None]
-    if len(known) < len(pieces) or vocabulary.unknown in encoding.ids:
+    if len(known) < len(pieces) or vocabulary.unknown in ids:
         return  # nothing to compare with
-    joined = b"".join(known).decode(errors="replace")
-    if _letters(joined) != _letters(text):
+    text, joined = texts[0], b"".join(known).decode(errors="replace")
+    letters = _letters(joined)
+    if not any(_is_within(_letters(form), letters) for form in texts):
         raise _refused(name, text, f"the tokens are {joined!r}")
     if with_spaces and " " in text and " " not in joined.strip():
         raise TokenizerError(
@@ -109,20 +126,43 @@ def _check_text(
             "transformers >=5.22 (earlier 5.x drop the spaces of DeepSeek's), or from its "
             "tokenizer.json"
         )
-    elsewhere = [
-        (row, piece, text[start:end])
-        for row, (piece, (start, end)) in enumerate(zip(known, encoding.offsets, strict=True))
-        if piece.strip() and _letters(piece.decode(errors="replace")) != _letters(text[start:end])
-    ]
-    if elsewhere:
-        row, piece, found = elsewhere[0]
-        raise _refused(name, text, f"the offset of token {row}, {piece!r}, points at {found!r}")
+
+
+def _check_places(
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int32],
+    vocabulary: Vocabulary,
+    places: TokenPlaces,
+    text: str,
+    name: str,
+) -> None:
+    """Whether each token is where its offset says, in a text of ASCII.
+
+    A normaliser may put tokens in whose offset is next to what they are about (case as marks);
+    such tokens stand nowhere else in the text.
+    """
+    found = places.disagreeing(ids, offsets, np.array([0, len(ids)], np.int64), [text])
+    if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
+        (row, _), (start, end) = wrong.rows, wrong.span
+        piece = vocabulary.pieces[ids[row]]
+        raise _refused(
+            name, text, f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
+        )
+    times = sum(len(_letters(text[a:b])) for a, b in offsets.tolist()) / len(_letters(text))
+    if times > 2:
+        raise _refused(name, text, f"its offsets hold the text {times:.0f} times")
 
 
 def _letters(text: str) -> str:
     """Letters and digits alone, without case, marks or compatibility forms."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(character for character in plain if character.isalnum())
+
+
+def _is_within(part: str, whole: str) -> bool:
+    """Whether the characters of a part are, in order, among those of the whole."""
+    rest = iter(whole)
+    return all(character in rest for character in part)
 
 
 def _keeps_spaces(vocabulary: Vocabulary) -> bool:

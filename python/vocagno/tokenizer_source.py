@@ -2,9 +2,15 @@
 
 import gzip
 import json
+import struct
+import zlib
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vocagno.errors import InputError
 
@@ -12,19 +18,67 @@ _SLOW = (
     "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
 )
 _MOST_NAMED = 10
+_LARGEST = 2**29
+"""Bytes of the largest tokenizer.json that is read; those of models have up to 40 MB."""
 
 
 class TokenizerError(InputError):
     """A tokenizer that cannot say which text its tokens cover."""
 
 
-def find_tokenizer(source: Any) -> tuple[Any, str]:
-    """The `tokenizers.Tokenizer` of a path or object, and a name for it in messages.
+class FastTokenizer(Protocol):
+    """A `tokenizers.Tokenizer`, as far as it is asked for."""
+
+    def to_str(self, pretty: bool = False) -> str:
+        """Its tokenizer.json."""
+        ...
+
+
+class HasFastTokenizer(Protocol):
+    """A fast tokenizer of transformers, as far as it is asked for."""
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The `tokenizers.Tokenizer` inside."""
+        ...
+
+
+TokenizerSource: TypeAlias = "str | PathLike[str] | FastTokenizer | HasFastTokenizer"
+"""A path, a `tokenizers.Tokenizer`, or a fast tokenizer of transformers."""
+
+
+def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
+    """A `tokenizers.Tokenizer` that nobody else holds, its tokenizer.json, and a name for messages.
+    It neither truncates nor pads.
 
     Raises: TokenizerError, with the remedy, for anything that has no offsets.
     """
     if isinstance(source, str | PathLike):
-        return load_definition(_read(Path(source)), str(source)), str(source)
+        name = str(source)
+        tokenizer = load_definition(_read(Path(source)), name)
+        text = None
+    else:
+        theirs, name = _find_tokenizer(source)
+        text = definition(theirs, name)
+        tokenizer = load_definition(text, name)
+        tokenizer.encode_special_tokens = theirs.encode_special_tokens  # in no tokenizer.json
+    if text is None or tokenizer.truncation is not None or tokenizer.padding is not None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        text = definition(tokenizer, name)
+    return tokenizer, text, name
+
+
+def without_merges(text: str) -> dict[str, Any]:
+    """The contents of a tokenizer.json, as `tokenizers` writes it, but for the merges of a BPE:
+    they are more than half of the file, and say nothing about the bytes of an id.
+    """
+    head, merges, tail = text.partition(',"merges":[')  # in a string its quotes would be escaped
+    is_last = merges and tail.endswith("]}}")
+    return dict(json.loads(head + "}}" if is_last else text))
+
+
+def _find_tokenizer(source: Any) -> tuple[Any, str]:
     kind = type(source).__name__
     name = str(getattr(source, "name_or_path", "") or kind)
     if kind == "MistralCommonBackend":
@@ -33,6 +87,8 @@ def find_tokenizer(source: Any) -> tuple[Any, str]:
             "tokenizer.json, pass its path; else convert the model's tokenizer to one"
         )
     fast = getattr(source, "backend_tokenizer", None) or source  # transformers wraps the fast one
+    if type(fast).__module__.startswith("tokenizers.implementations"):
+        fast = fast._tokenizer
     if type(fast).__module__.split(".")[0] != "tokenizers":
         raise TokenizerError(
             f"{kind if name == kind else f'{name}: {kind}'} gives no offsets (it is a slow "
@@ -142,8 +198,29 @@ def _read(path: Path) -> str:
             f"{path}: no such file; expected a tokenizer.json, a tokenizer.json.gz or a folder "
             "with a tokenizer.json"
         )
-    data = path.read_bytes()
     try:
-        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            unpacked = gzip.GzipFile(fileobj=file) if is_packed else file
+            data = unpacked.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            packed = " once unpacked" if is_packed else ""
+            raise TokenizerError(
+                f"{path}: not a tokenizer.json: it has more than {_LARGEST // 2**20} MiB{packed}"
+            )
+        return data.decode()
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json: {error}") from error
+
+
+def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The ids of encodings, one after the other, and their boundaries."""
+    boundaries = np.zeros(len(encodings) + 1, np.int64)
+    np.cumsum([len(encoding) for encoding in encodings], out=boundaries[1:])
+    ids = np.empty(int(boundaries[-1]), np.int32)
+    # `encoding.ids` is a new list of Python integers. struct copies them in a third of NumPy's time
+    # (146,520 ids: 0.8 ms against 2.7), and they are half of what spans cost.
+    for encoding, start in zip(encodings, boundaries.tolist(), strict=False):
+        struct.pack_into(f"{len(encoding)}i", ids.data, 4 * start, *encoding.ids)
+    return ids, boundaries

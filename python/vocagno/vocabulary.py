@@ -4,13 +4,15 @@ The result is a hypothesis: `PieceTable.spans` proves it against every text, or 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vocagno.tokenizer_source import TokenizerError
 
 DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
 
@@ -20,9 +22,11 @@ _METASPACE: dict[str, DummyPrefix] = {
     "never": "none",
 }
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_IDS_TO_SPARE = 2**20
+"""How many ids of a vocabulary may be out of use, beside as many again as are in use."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The surface of each id, and how the tokenizer treats the start of a text."""
 
@@ -36,6 +40,11 @@ class Vocabulary:
     dummy_prefix: DummyPrefix
     """The space that is put before a segment: "none"; "prepend" (always); "metaspace" (unless the
     segment starts with one); "metaspace_first" (the same, at the start of the text alone)."""
+    ambiguous: dict[int, "Ambiguity"]
+    """Ids that do not tell which text they stand for."""
+    drops: str | None
+    """Which characters leave no token, in words; None if all leave one. Control characters do not
+    count."""
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
@@ -43,8 +52,27 @@ class Vocabulary:
         return np.array([bool(piece and piece.strip()) for piece in self.pieces], np.bool_)
 
 
-def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:
-    """Reads the bytes of every id out of a parsed `tokenizer.json`."""
+@dataclass(frozen=True)
+class Ambiguity:
+    """Why an id does not tell which text it stands for."""
+
+    why: str
+    is_fine_before: bool = False
+    """Whether it loses nothing where only special tokens stand before it."""
+    is_fine_after: bool = False
+    """Whether it loses nothing where only special tokens stand after it, itself among them."""
+
+
+def read_vocabulary(
+    spec: dict[str, Any], name: str, normalize: Callable[[str], str] | None
+) -> Vocabulary:
+    """Reads the bytes of every id out of a parsed `tokenizer.json`; its merges are not needed.
+
+    `normalize` is what its normaliser does, if it has one.
+
+    Raises: TokenizerError, naming the tokenizer, for ids far beyond the number of tokens: memory
+        is taken for every id up to the largest.
+    """
     model = spec["model"]
     vocab = model["vocab"]
     ids = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
@@ -52,6 +80,12 @@ def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:
     surface = _surface_reader(model, parts)
     added = {token["id"]: token for token in spec.get("added_tokens", ())}
     size = 1 + max((*ids.values(), *added), default=-1)
+    in_use = len(ids) + len(added)
+    if size > 2 * in_use + _IDS_TO_SPARE:
+        raise TokenizerError(
+            f"{name}: its largest id is {size - 1}, but it has {in_use} tokens; expected ids below "
+            f"{2 * in_use + _IDS_TO_SPARE}. Mend that id in its tokenizer.json"
+        )
     pieces: list[bytes | None] = [None] * size
     for piece, index in ids.items():
         pieces[index] = surface(piece)
@@ -60,7 +94,61 @@ def read_vocabulary(spec: dict[str, Any]) -> Vocabulary:
         pieces[index] = token["content"].encode()
         roles[index] = 2 if token["special"] else 1
     unknown = model["unk_id"] if "unk_id" in model else ids.get(model.get("unk_token"))
-    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts))
+    lacks = _missing_bytes(ids, model, parts)
+    ambiguous = {
+        index: why for index, token in added.items() if (why := _ambiguity(token, normalize))
+    }
+    if unknown is not None and lacks:
+        ambiguous[unknown] = Ambiguity("stands for whatever the vocabulary lacks")
+    drops = None if unknown is not None else _dropped(lacks, model, parts)
+    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops)
+
+
+def _ambiguity(token: dict[str, Any], normalize: Callable[[str], str] | None) -> Ambiguity | None:
+    """Whether an added token stands for other text than its own, and beside which it does not."""
+    content, special = token["content"], token["special"]
+    sides = [side for side in ("lstrip", "rstrip") if token.get(side)]
+    if sides:
+        why = f"takes white space of the text with it ({' and '.join(sides)})"
+        return Ambiguity(why, special and sides == ["lstrip"], special and sides == ["rstrip"])
+    if normalize is not None and token.get("normalized"):
+        found = normalize(content).replace("▁", " ").strip()
+        if found != content.replace("▁", " ").strip():
+            return Ambiguity(f"stands for any text that is normalised to {found!r}")
+    return None
+
+
+def _is_byte_level(parts: list[dict[str, Any]]) -> bool:
+    return any(part["type"] == "ByteLevel" for part in parts)
+
+
+def _missing_bytes(
+    ids: dict[str, int], model: dict[str, Any], parts: list[dict[str, Any]]
+) -> set[int]:
+    """Bytes of UTF-8 that have no token of their own; all of them if no token is a byte."""
+    if _is_byte_level(parts):
+        inside, at_end = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+        forms = {f"{a}{{}}{b}" for a in ("", inside or "") for b in ("", at_end or "")}
+        return {
+            byte
+            for character, byte in _BYTE_OF.items()
+            if byte in _UTF8 and not any(form.format(character) in ids for form in forms)
+        }
+    if model.get("byte_fallback"):
+        return {byte for byte in _UTF8 if f"<0x{byte:02X}>" not in ids}
+    return set(_UTF8)
+
+
+def _dropped(missing: set[int], model: dict[str, Any], parts: list[dict[str, Any]]) -> str | None:
+    """Which characters leave no token, if there is no token for unknown ones."""
+    if not _is_byte_level(parts):
+        return "characters outside its vocabulary leave no token" if missing else None
+    if lost := sorted(byte for byte in missing if 0x20 < byte < 0x7F):
+        return f"{chr(lost[0])!r} leaves no token"
+    # A character that loses some of its bytes alone is no text any more, which `decode` sees.
+    if any(byte >= 0xC2 for byte in missing) and any(0x80 <= byte < 0xC0 for byte in missing):
+        return "some characters outside ASCII leave no token"
+    return None
 
 
 def _components(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -94,7 +182,7 @@ def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
     """The function from a piece of the vocabulary to the bytes that it stands for."""
     inside = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece
     at_end = model.get("end_of_word_suffix") or ""
-    if any(part["type"] == "ByteLevel" for part in parts):
+    if _is_byte_level(parts):
         return lambda piece: _from_byte_level(piece.removeprefix(inside).removesuffix(at_end))
     marker = next((m for part in parts if (m := _space_marker(part))), None)
     byte_fallback = bool(model.get("byte_fallback"))
@@ -127,6 +215,8 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_level_alphabet()
+_UTF8 = frozenset({*range(0xC0), *range(0xC2, 0xF5)})
+"""Bytes that occur in UTF-8."""
 
 
 def _from_byte_level(piece: str) -> bytes | None:
