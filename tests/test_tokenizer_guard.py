@@ -7,7 +7,7 @@ import pytest
 
 from altered import Altered
 from conftest import FAMILIES, REAL_TOKENIZERS, shared
-from vocagno import TokenizerError, TokenSpans
+from vocagno import TokenizerError, TokenSpans, tokenizer_source
 from vocagno.token_places import TokenPlaces
 from vocagno.tokenizer_guard import HARD_PROBES, PLAIN_PROBES, check_tokenizer
 
@@ -141,6 +141,87 @@ def test_files_that_are_no_tokenizer(tokenizers, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(TokenizerError, match=r"folder: no tokenizer\.json in this folder"):
         TokenSpans(tmp_path / "folder")
+
+
+def test_an_id_far_beyond_the_others_is_refused_before_memory_is_taken(tokenizers, tmp_path):
+    spec = json.loads(tokenizers["byte-level"].to_str())
+    spec["model"]["vocab"][next(iter(spec["model"]["vocab"]))] = 4_000_000_000
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    with pytest.raises(
+        TokenizerError, match=r"its largest id is 4000000000, but it has \d+ tokens"
+    ):
+        TokenSpans(path)
+
+
+def test_ids_may_have_gaps(tokenizers):
+    """Vocabularies are padded, and added tokens stand behind the padding."""
+    spec = json.loads(tokenizers["byte-level"].to_str())
+    spec["added_tokens"].append({**spec["added_tokens"][0], "id": 200_000, "content": "<late>"})
+    spec["model"]["vocab"]["<late>"] = 200_000
+    spans = TokenSpans(type(tokenizers["byte-level"]).from_str(json.dumps(spec)))
+    assert spans.vocabulary_size == 200_001
+    assert spans.decode(spans.encode(["a b"]).ids) == ["a b"]
+
+
+def test_a_file_that_grows_when_unpacked_is_refused(tokenizers, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizer_source, "_LARGEST", 2**20)
+    packed, plain = tmp_path / "t.json.gz", tmp_path / "tokenizer.json"
+    packed.write_bytes(gzip.compress(b" " * (2**20 + 1)))
+    plain.write_bytes(b" " * (2**20 + 1))
+    for path, words in ((packed, "1 MiB once unpacked"), (plain, "1 MiB$")):
+        with pytest.raises(TokenizerError, match=f"{path.name}: not .* more than {words}"):
+            TokenSpans(path)
+
+
+def test_the_merges_are_cut_out_wherever_they_may_stand(tokenizers):
+    """A piece may look like the key of the merges; a WordPiece has none."""
+    for family in ("byte-level", "word-piece", "unigram"):
+        tokenizer = type(tokenizers[family]).from_str(tokenizers[family].to_str())
+        tokenizer.add_tokens([',"merges":[', "]}}"])
+        whole = json.loads(tokenizer.to_str())
+        whole["model"].pop("merges", None)
+        assert tokenizer_source.without_merges(tokenizer.to_str()) == whole
+
+
+def test_tokenizers_own_implementations_are_taken(tokenizers):
+    from tokenizers.implementations import ByteLevelBPETokenizer
+
+    wrapped = ByteLevelBPETokenizer()
+    wrapped._tokenizer = tokenizers["byte-level"]
+    spans = TokenSpans(wrapped)
+    assert spans.name == "ByteLevelBPETokenizer"
+    assert spans.fingerprint == TokenSpans(tokenizers["byte-level"]).fingerprint
+
+
+def test_special_tokens_round_a_text_without_the_letter_a():
+    """A vocabulary of digits; `a` gives no token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    pieces = {"[CLS]": 0, "[SEP]": 1, **{digit: 2 + int(digit) for digit in "0123456789"}}
+    tokenizer = Tokenizer(models.BPE(pieces, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    assert _around(tokenizer) == ((0,), (1,))
+    with pytest.raises(TokenizerError, match=r"neither 'a' nor any piece .* gives a token"):
+        _around(_without_tokens(tokenizer))
+
+
+def _around(tokenizer):
+    """What is put round a text; the guard, which wants more of a vocabulary, is left out."""
+    spans = TokenSpans.__new__(TokenSpans)
+    spans._tokenizer, spans.name = tokenizer, "digits"
+    return spans.prefix_ids, spans.suffix_ids
+
+
+def _without_tokens(tokenizer):
+    from tokenizers import Regex, normalizers
+
+    tokenizer.normalizer = normalizers.Replace(Regex("[0-9]"), "")
+    return tokenizer
 
 
 def test_probes_are_told_apart():

@@ -78,7 +78,7 @@ class TokenSpans:
         self._definition = definition
         normalizer = tokenizer.normalizer
         normalize = normalizer.normalize_str if normalizer else None
-        vocabulary = read_vocabulary(without_merges(definition), name, normalize)
+        vocabulary = read_vocabulary(without_merges(definition), normalize)
         table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
         places = TokenPlaces(tokenizer, vocabulary, table)
         self._vocabulary, self._table = vocabulary, table
@@ -138,10 +138,12 @@ class TokenSpans:
         )
 
     def _some_text(self) -> tuple[str, list[int]]:
-        """A text that gives tokens, and its ids."""
+        """A text that gives tokens, none of them special, and its ids."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {index for index, token in added.items() if token.special}
         for text in chain(_SOME_TEXT, self._tokenizer.get_vocab(with_added_tokens=False)):
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if ids:
+            if ids and special.isdisjoint(ids):
                 return text, ids
         raise TokenizerError(
             f"{self.name}: neither {_SOME_TEXT[0]!r} nor any piece of its vocabulary gives a "

@@ -21,6 +21,9 @@ _MOST_NAMED = 10
 _LARGEST = 2**29
 """Bytes of the largest tokenizer.json that is read; those of models have up to 40 MB."""
 
+_IDS_TO_SPARE = 2**20
+"""How many ids of a vocabulary may be out of use, beside as many again as are in use."""
+
 
 class TokenizerError(InputError):
     """A tokenizer that cannot say which text its tokens cover."""
@@ -51,14 +54,17 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
     """A `tokenizers.Tokenizer` that nobody else holds, its tokenizer.json, and a name for messages.
     It neither truncates nor pads.
 
-    Raises: TokenizerError, with the remedy, for anything that has no offsets.
+    Raises: TokenizerError, with the remedy, for anything that has no offsets, and for ids far
+        beyond the number of tokens.
     """
     if isinstance(source, str | PathLike):
         name = str(source)
         tokenizer = load_definition(_read(Path(source)), name)
+        _refuse_far_ids(tokenizer, name)
         text = None
     else:
         theirs, name = _find_tokenizer(source)
+        _refuse_far_ids(theirs, name)
         text = definition(theirs, name)
         tokenizer = load_definition(text, name)
         tokenizer.encode_special_tokens = theirs.encode_special_tokens  # in no tokenizer.json
@@ -67,6 +73,18 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
         tokenizer.no_padding()
         text = definition(tokenizer, name)
     return tokenizer, text, name
+
+
+def _refuse_far_ids(tokenizer: Any, name: str) -> None:
+    """Refuses an id far beyond the others: memory and time go by the largest one."""
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    limit = 2 * len(ids) + _IDS_TO_SPARE
+    largest = max(ids, default=0)
+    if largest >= limit:
+        raise TokenizerError(
+            f"{name}: its largest id is {largest}, but it has {len(ids)} tokens; expected ids "
+            f"below {limit}. Mend that id in its tokenizer.json"
+        )
 
 
 def without_merges(text: str) -> dict[str, Any]:

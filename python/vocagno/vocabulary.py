@@ -12,8 +12,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.tokenizer_source import TokenizerError
-
 DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
 
 _METASPACE: dict[str, DummyPrefix] = {
@@ -22,8 +20,6 @@ _METASPACE: dict[str, DummyPrefix] = {
     "never": "none",
 }
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_IDS_TO_SPARE = 2**20
-"""How many ids of a vocabulary may be out of use, beside as many again as are in use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +59,10 @@ class Ambiguity:
     """Whether it loses nothing where only special tokens stand after it, itself among them."""
 
 
-def read_vocabulary(
-    spec: dict[str, Any], name: str, normalize: Callable[[str], str] | None
-) -> Vocabulary:
+def read_vocabulary(spec: dict[str, Any], normalize: Callable[[str], str] | None) -> Vocabulary:
     """Reads the bytes of every id out of a parsed `tokenizer.json`; its merges are not needed.
 
     `normalize` is what its normaliser does, if it has one.
-
-    Raises: TokenizerError, naming the tokenizer, for ids far beyond the number of tokens: memory
-        is taken for every id up to the largest.
     """
     model = spec["model"]
     vocab = model["vocab"]
@@ -80,12 +71,6 @@ def read_vocabulary(
     surface = _surface_reader(model, parts)
     added = {token["id"]: token for token in spec.get("added_tokens", ())}
     size = 1 + max((*ids.values(), *added), default=-1)
-    in_use = len(ids) + len(added)
-    if size > 2 * in_use + _IDS_TO_SPARE:
-        raise TokenizerError(
-            f"{name}: its largest id is {size - 1}, but it has {in_use} tokens; expected ids below "
-            f"{2 * in_use + _IDS_TO_SPARE}. Mend that id in its tokenizer.json"
-        )
     pieces: list[bytes | None] = [None] * size
     for piece, index in ids.items():
         pieces[index] = surface(piece)
