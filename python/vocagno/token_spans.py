@@ -25,10 +25,11 @@ from vocagno.tokenizer_source import (
     TokenizerError,
     TokenizerSource,
     flat_ids,
+    ids_of_pieces,
     load_definition,
     private_tokenizer,
     tokenizer_of_name,
-    without_merges,
+    without_vocabulary,
 )
 from vocagno.vocabulary import read_vocabulary
 
@@ -72,13 +73,13 @@ class TokenSpans:
     def __init__(self, tokenizer: TokenizerSource) -> None:
         self._set_up(*private_tokenizer(tokenizer))
 
-    def _set_up(self, tokenizer: Any, definition: str, name: str) -> None:
+    def _set_up(self, tokenizer: Any, definition: str, name: str, ids: dict[str, int]) -> None:
         self.name = name
         self._tokenizer = tokenizer
         self._definition = definition
         normalizer = tokenizer.normalizer
         normalize = normalizer.normalize_str if normalizer else None
-        vocabulary = read_vocabulary(without_merges(definition), normalize)
+        vocabulary = read_vocabulary(without_vocabulary(definition), ids, normalize)
         table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
         places = TokenPlaces(tokenizer, vocabulary, table)
         self._vocabulary, self._table = vocabulary, table
@@ -191,7 +192,7 @@ class TokenSpans:
 
     def describe(self) -> TokenizerDescription:
         """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
-        return describe(self, without_merges(self._definition), self._vocabulary, self._path)
+        return describe(self, without_vocabulary(self._definition), self._vocabulary, self._path)
 
     def encode(self, texts: Texts, *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.
@@ -319,7 +320,7 @@ def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSp
     tokenizer = load_definition(definition, name)
     tokenizer.encode_special_tokens = encode_special_tokens
     spans = TokenSpans.__new__(TokenSpans)
-    spans._set_up(tokenizer, definition, name)
+    spans._set_up(tokenizer, definition, name, ids_of_pieces(tokenizer, name))
     return spans
 
 

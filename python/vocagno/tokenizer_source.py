@@ -50,9 +50,9 @@ TokenizerSource: TypeAlias = "str | PathLike[str] | FastTokenizer | HasFastToken
 """A path, a `tokenizers.Tokenizer`, or a fast tokenizer of transformers."""
 
 
-def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
-    """A `tokenizers.Tokenizer` that nobody else holds, its tokenizer.json, and a name for messages.
-    It neither truncates nor pads.
+def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str, int]]:
+    """A `tokenizers.Tokenizer` that nobody else holds, its tokenizer.json, a name for messages, and
+    the ids of the model's pieces. It neither truncates nor pads.
 
     Raises: TokenizerError, with the remedy, for anything that has no offsets, and for ids far
         beyond the number of tokens.
@@ -60,11 +60,11 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
     if isinstance(source, str | PathLike):
         name = str(source)
         tokenizer = load_definition(_read(Path(source)), name)
-        _refuse_far_ids(tokenizer, name)
+        ids = ids_of_pieces(tokenizer, name)
         text = None
     else:
         theirs, name = _find_tokenizer(source)
-        _refuse_far_ids(theirs, name)
+        ids = ids_of_pieces(theirs, name)
         text = definition(theirs, name)
         tokenizer = load_definition(text, name)
         tokenizer.encode_special_tokens = theirs.encode_special_tokens  # in no tokenizer.json
@@ -72,27 +72,34 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str]:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         text = definition(tokenizer, name)
-    return tokenizer, text, name
+    return tokenizer, text, name, ids
 
 
-def _refuse_far_ids(tokenizer: Any, name: str) -> None:
-    """Refuses an id far beyond the others: memory and time go by the largest one."""
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    limit = 2 * len(ids) + _IDS_TO_SPARE
-    largest = max(ids, default=0)
+def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
+    """The ids of the model's pieces.
+
+    Raises: TokenizerError for an id far beyond the others: memory and time go by the largest one.
+    """
+    ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
+    added = tokenizer.get_added_tokens_decoder()
+    count = len(ids) + len(added)
+    limit = 2 * count + _IDS_TO_SPARE
+    largest = max(max(ids.values(), default=0), max(added, default=0))
     if largest >= limit:
         raise TokenizerError(
-            f"{name}: its largest id is {largest}, but it has {len(ids)} tokens; expected ids "
+            f"{name}: its largest id is {largest}, but it has {count} tokens; expected ids "
             f"below {limit}. Mend that id in its tokenizer.json"
         )
+    return ids
 
 
-def without_merges(text: str) -> dict[str, Any]:
-    """The contents of a tokenizer.json, as `tokenizers` writes it, but for the merges of a BPE:
-    they are more than half of the file, and say nothing about the bytes of an id.
+def without_vocabulary(text: str) -> dict[str, Any]:
+    """The contents of a tokenizer.json, as `tokenizers` writes it; of a BPE or WordPiece without
+    its pieces and merges, which are nearly all of it.
     """
-    head, merges, tail = text.partition(',"merges":[')  # in a string its quotes would be escaped
-    is_last = merges and tail.endswith("]}}")
+    head, _, rest = text.partition(',"vocab":{')  # in a string its quotes would be escaped
+    model = head.rpartition('"model":{"type":"')[2]
+    is_last = rest.endswith("}}") and model.startswith(("BPE", "WordPiece"))
     return dict(json.loads(head + "}}" if is_last else text))
 
 

@@ -59,14 +59,17 @@ class Ambiguity:
     """Whether it loses nothing where only special tokens stand after it, itself among them."""
 
 
-def read_vocabulary(spec: dict[str, Any], normalize: Callable[[str], str] | None) -> Vocabulary:
-    """Reads the bytes of every id out of a parsed `tokenizer.json`; its merges are not needed.
+def read_vocabulary(
+    spec: dict[str, Any], ids: dict[str, int], normalize: Callable[[str], str] | None
+) -> Vocabulary:
+    """Reads the bytes of every id.
 
-    `normalize` is what its normaliser does, if it has one.
+    Args:
+        spec: a parsed `tokenizer.json`; the pieces of its model are not needed.
+        ids: those of the model's pieces.
+        normalize: what its normaliser does, if it has one.
     """
     model = spec["model"]
-    vocab = model["vocab"]
-    ids = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
     parts = list(_components(spec))
     surface = _surface_reader(model, parts)
     added = {token["id"]: token for token in spec.get("added_tokens", ())}
