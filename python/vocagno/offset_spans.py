@@ -158,9 +158,10 @@ class OffsetSpans:
         first, stop = found.rows
         pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
         piece, (start, end) = pieces.decode(errors="replace"), found.span
+        held = text_between(text.encode(), start, end)
         return TokenizerError(
             f"{self._name}: texts[{number}], which begins with {text[:40]!r}: the offset of token "
-            f"{first}, {piece!r} (id {ids[first]}), points at {text_between(text, start, end)!r} "
+            f"{first}, {piece!r} (id {ids[first]}), points at {held!r} "
             f"(bytes {start} to {end}), but the token stands at byte {found.byte}. Remove control "
             "and other invisible characters from the text, or leave it out; or use another release "
             "of tokenizers or another tokenizer.json"

@@ -52,10 +52,13 @@ class TokenPlaces:
     ) -> dict[int, list[Rows]]:
         """Tokens that do not stand for the text at their byte spans, by text."""
         found: dict[int, list[Rows]] = {}
+        at, data = -1, b""
         for index, first, stop in self._places.disagreeing(ids, spans, boundaries, texts):
+            if index != at:  # once a text: it may be long, with many tokens to ask about
+                at, data = index, texts[index].encode()
             start, end = _around(spans[first:stop])
             base = int(boundaries[index])
-            if not self._is_normalized(ids[first:stop], text_between(texts[index], start, end)):
+            if not self._is_normalized(ids[first:stop], text_between(data, start, end)):
                 found.setdefault(index, []).append((first - base, stop - base))
         return found
 
@@ -87,6 +90,6 @@ def _around(spans: NDArray[np.int32]) -> tuple[int, int]:
     return int(spans[:, 0].min()), int(spans[:, 1].max())
 
 
-def text_between(text: str, start: int, end: int) -> str:
-    """The text at a span of bytes, without characters that the span cuts."""
-    return text.encode()[start:end].decode(errors="ignore")
+def text_between(data: bytes, start: int, end: int) -> str:
+    """The text at a span of a text's bytes, without characters that the span cuts."""
+    return data[start:end].decode(errors="ignore")
