@@ -5,6 +5,7 @@ use std::str::from_utf8;
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 use crate::batch::{Rows, expect_len};
+use crate::memory::{filled_with, with_room};
 use crate::{PieceTable, Span, SpanError};
 
 /// How far from its span a token is looked for, in characters.
@@ -48,10 +49,9 @@ impl Places {
     /// Folds every piece once. `unknown` is the id of the token for whatever the vocabulary lacks.
     ///
     /// # Errors
-    /// [`SpanError::TooMany`] for pieces of 4 GiB or more.
+    /// [`SpanError::TooMany`] for pieces of 4 GiB or more, [`SpanError::Memory`].
     pub fn new(table: &PieceTable, unknown: Option<i32>) -> Result<Self, SpanError> {
-        let (mut folded, mut ends) = (String::new(), Vec::with_capacity(table.len()));
-        let mut kinds = Vec::with_capacity(table.len());
+        let (mut folded, mut ends, mut kinds) = (String::new(), with_room(table.len())?, with_room(table.len())?);
         for id in 0..i32::try_from(table.len()).unwrap_or(i32::MAX) {
             let piece = table.surface(id).filter(|_| unknown != Some(id));
             kinds.push(match piece.map(from_utf8) {
@@ -116,7 +116,7 @@ impl Places {
         expect_len("spans", ids.len(), spans.len())?;
         let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
         expect_len("texts", rows.count(), texts.len())?;
-        let mut found = vec![Vec::new(); rows.count()];
+        let mut found = filled_with(Vec::new(), rows.count())?;
         rows.for_each(&mut vec![(); ids.len()], &mut found, &|row, _, found| {
             let range = rows.range(row);
             let (ids, spans, text) = (&ids[range.clone()], &spans[range.clone()], texts[row].as_ref());

@@ -3,7 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::arrays::{borrow_1d, borrow_cu_seqlens, borrow_pairs, borrow_texts, items, rows};
+use crate::arrays::{borrow_ids, borrow_pairs, borrow_texts, read_cu_seqlens};
+use crate::claims::{Memory, claim};
+use crate::memory::with_room;
 use crate::pieces::PieceTable;
 use crate::raised;
 
@@ -34,21 +36,21 @@ impl Places {
         cu: &Bound<'_, PyAny>,
         texts: &Bound<'_, PyList>,
     ) -> PyResult<Vec<(usize, usize, usize)>> {
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        let spans = borrow_pairs(spans, "spans")?;
-        let cu = borrow_cu_seqlens(cu, "cu_seqlens")?;
-        let (ids, cu, texts) = (items(&ids, "ids")?, items(&cu, "cu_seqlens")?, borrow_texts(texts)?);
-        let (spans, table) = (rows(&spans, "spans")?, &self.table.get().0);
-        let found = py.detach(|| self.places.disagreeing(table, ids, spans, cu, &texts));
+        let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
+        let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
+        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
+        let table = &self.table.get().0;
+        let found = py.detach(|| self.places.disagreeing(table, ids, spans, &cu, &texts));
         let found = found.map_err(|error| raised(&error))?;
-        Ok(found.iter().map(|found| (found.row, found.tokens[0], found.tokens[1])).collect())
+        let mut rows = with_room(found.len())?;
+        rows.extend(found.iter().map(|found| (found.row, found.tokens[0], found.tokens[1])));
+        Ok(rows)
     }
 
     /// Whether the characters of some tokens are, in order, among those of a text.
     #[pyo3(signature = (ids, text, /))]
     fn agrees(&self, ids: &Bound<'_, PyAny>, text: &str) -> PyResult<bool> {
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        Ok(self.places.agrees(&self.table.get().0, items(&ids, "ids")?, text))
+        Ok(self.places.agrees(&self.table.get().0, borrow_ids(ids)?, text))
     }
 
     /// The first tokens that stand elsewhere in their text, and the byte at which they do; None if none does.
@@ -62,9 +64,9 @@ impl Places {
         text: &str,
         disagreeing: Vec<[usize; 2]>,
     ) -> PyResult<Option<(usize, usize, usize)>> {
-        let ids = borrow_1d(ids, "ids", "a contiguous int32 array of shape (n,)")?;
-        let spans = borrow_pairs(spans, "spans")?;
-        let (ids, spans, table) = (items(&ids, "ids")?, rows(&spans, "spans")?, &self.table.get().0);
+        let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
+        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
+        let table = &self.table.get().0;
         let found = py.detach(|| self.places.misplaced(table, ids, spans, text, &disagreeing));
         Ok(found.map(|(tokens, byte)| (tokens[0], tokens[1], byte)))
     }
