@@ -12,7 +12,14 @@ from vocagno.config import HeadLoss
 from vocagno.guidance_config import GuidanceConfig, as_naive
 from vocagno.training.distillation import DistillationMetrics, TeacherStates, distillation_loss
 from vocagno.training.guidance import IGNORED, excess_loss
-from vocagno.training.head import Head, head_of, hidden_states, language_head, own_head_of
+from vocagno.training.head import (
+    Head,
+    base_of,
+    head_of,
+    hidden_states,
+    language_head,
+    own_head_of,
+)
 from vocagno.training.head_loss import check_head_loss
 from vocagno.training.own_head import OwnHead
 from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
@@ -54,11 +61,10 @@ class GuidedStudent(nn.Module):
         self.model = model
         self.guidance = guidance
         self.head_loss_by = head_loss_by
-        # For Accelerate's FSDP: layers are sharded one by one; embedding and head, which forward
-        # reads itself, with the whole.
-        with_embedding = _classes_around(model, model.get_input_embeddings())
+        # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
+        # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
         names = model._no_split_modules
-        self._no_split_modules = names and [name for name in names if name not in with_embedding]
+        self._no_split_modules = names and sorted(set(names) - _classes_tied_to_head(model))
 
     def tie_weights(self) -> None:
         """Ties what the model's configuration ties; FSDP asks for it after loading."""
@@ -112,9 +118,16 @@ class GuidedStudent(nn.Module):
         return own_head_of(self.model, *self._own_head)
 
 
-def _classes_around(model: nn.Module, inside: nn.Module) -> set[str]:
-    """The names of the classes of all modules that a module is part of."""
-    return {type(m).__name__ for m in model.modules() if any(p is inside for p in m.modules())}
+def _classes_tied_to_head(model: Any) -> set[str]:
+    """The names of the classes of all modules that share a parameter with the head."""
+    base = base_of(model)
+    heads = (child for child in model.children() if child is not base)
+    of_head = {parameter for head in heads for parameter in head.parameters()}
+    return {
+        type(module).__name__
+        for module in base.modules()
+        if any(parameter in of_head for parameter in module.parameters())
+    }
 
 
 def _selected(
