@@ -11,6 +11,7 @@ from pathlib import Path
 from machine import print_lines
 from vocagno import TokenSpans
 from vocagno.corpus import read_batches
+from vocagno.training.head import CUDA_CHUNK_ELEMENTS
 
 TOKENS = 15e9
 SEQ_LEN, GLOBAL_BATCH = 2048, 1024
@@ -132,7 +133,10 @@ def tables(line: dict) -> list[str]:
         lines.append(row(gpus, *map(days, (plain, train, score, train + score))))
     state, weights = STUDENT["weights"] * 16 / 1e9, TEACHER["weights"] * 2 / 1e9
     size = STUDENT["layers"] * STUDENT["hidden"] * PLACES / 1e9
-    dense = PLACES * STUDENT["vocabulary"] * 6 / 1e9
+    # Float32, and the gradient in bfloat16.
+    dense, chunk = (
+        count * 6 / 1e9 for count in (PLACES * STUDENT["vocabulary"], CUDA_CHUNK_ELEMENTS)
+    )
     kept, checkpointed = {}, {}
     for where, residual in (("autocast", 4), ("bf16", 2)):
         kept[where] = f"{bound[where]['bytes_kept'] / 1e9:.1f} GB"
@@ -148,7 +152,7 @@ def tables(line: dict) -> list[str]:
         row("activations with `train.gradient_checkpointing`",
             checkpointed["autocast"], *[checkpointed["bf16"]] * 2),
         row(f"logits, a chunk at a time (all at once: {dense:.1f} GB with their gradient)",
-            *["0.1 GB"] * 3),
+            *[f"{chunk:.1f} GB"] * 3),
         row("a live teacher in bfloat16 (in parts: `teacher.shard`)", *shares(weights)),
         "",
         f"Stored scores take {TOKENS * ratio * STORED_BYTES / 1e9:,.0f} GB on disk.",
