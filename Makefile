@@ -141,7 +141,7 @@ gpu: ## everything that needs a CUDA device, in 25 minutes; writes docs/gpu.md. 
 	PYTHONPATH=$(GPU_OUT)/site:benches $(GPU_PYTHON) -m gpu --out $(GPU_OUT) --seconds $(GPU_SECONDS) \
 	  $(if $(REHEARSE),--rehearse) $(if $(PARTS),--parts $(PARTS)); code=$$?; \
 	$(if $(REHEARSE),,cp $(GPU_OUT)/results.jsonl $(GPU_RESULTS) &&) \
-	PYTHONPATH=benches $(GPU_PYTHON) benches/gpu_page.py $(if $(REHEARSE),$(GPU_OUT)/results.jsonl,$(GPU_RESULTS)) \
+	PYTHONPATH=$(GPU_OUT)/site:benches $(GPU_PYTHON) benches/gpu_page.py $(if $(REHEARSE),$(GPU_OUT)/results.jsonl,$(GPU_RESULTS)) \
 	  --docs $(if $(REHEARSE),$(GPU_OUT)/docs,docs) && exit $$code
 
 instructions: ## counts the kernels' instructions under valgrind, against their bounds
