@@ -1,6 +1,7 @@
 """The collator by hand: which teacher loss stands at which label, and what is counted."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,17 @@ def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
     assert collate(10, unmapped="mean").tensors["teacher_sums"].tolist() == [[2.5, 3]]
 
 
+def test_losses_of_a_prompt_are_in_no_mean():
+    data, guidance = DataConfig(train="unused", seq_len=10), GuidanceConfig(unmapped="mean")
+    (row,) = rows(10)
+    # Neither nor; BOS pro, BOS a b; all of the first; all of both
+    cases = [([0, 0], [2.5, 3]), ([2, 3], [1.0, 2]), ([5, 0], [1.5, 1]), ([5, 4], [0, 0])]
+    for num_prompt, expected in cases:
+        asked = replace(row, num_prompt=np.array(num_prompt, np.int32))
+        batch = Collator(Scores(), guidance, data)([asked])
+        assert batch.tensors["teacher_sums"].tolist() == [expected]
+
+
 def test_without_scores_nothing_is_aligned():
     batch = collate(10, None, method="cpt")
     assert batch.tensors["teacher_loss"].isnan().all()
@@ -228,7 +240,7 @@ def test_new_models_whose_other_layers_read_across_are_refused(kind):
 
 
 def test_a_mask_that_would_undo_a_sliding_window_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM
+    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
              "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
@@ -238,6 +250,9 @@ def test_a_mask_that_would_undo_a_sliding_window_is_refused():
         ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
     ):
         check_isolation(model, 25)
+    # Qwen names a window that none of its layers has, unless it is told to.
+    options = {"sliding_window": 24, "layer_types": ["full_attention"]}
+    check_isolation(Qwen2ForCausalLM(Qwen2Config(vocab_size=50, **sizes, **options)), 25)
 
 
 def test_a_model_that_ignores_the_mask_is_refused():

@@ -8,7 +8,7 @@ size, V: the student's vocabulary, W: the teacher's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -105,7 +105,8 @@ class _WithDistance:
         num_ids: int,
         guidance: GuidanceConfig,
     ) -> None:
-        self._labels_N, self._partner_N, self._teacher = labels_N, partner_N, teacher
+        self._labels_N, self._partner_N = labels_N, partner_N
+        self._teacher = replace(teacher, head=teacher.head.for_chunks())
         self.weights = (1.0, guidance.weight_of_distance)
         self.width = teacher.head.vocabulary_size
         self._num_ids: int | None = None

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from vocagno.errors import ConfigError
 
+_WITHOUT_WINDOW = frozenset({"full_attention", "attention", "linear_attention", "conv", "mamba"})
+"""Kinds of layers, as transformers names them, that see all tokens before them."""
 _PROBE = 8
 """Tokens of each of the two pieces that prove a model."""
 _LEAK, _LEAK_OF_LOW_PRECISION, _NOISE = 5e-5, 1e-2, 3.0
@@ -114,6 +116,9 @@ def attention_of(model: Any) -> str:
 def narrowest_window(model: Any) -> int | None:
     """Tokens that the narrowest sliding or chunked attention of a model sees; None without any."""
     config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and _WITHOUT_WINDOW.issuperset(kinds):
+        return None  # a size may be given although no layer has it
     sizes = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     return min((int(size) for size in sizes if size), default=None)
 

@@ -52,9 +52,8 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     for layer in decoder_layers(model, "teacher.shard"):
         fully_shard(layer, mesh=mesh)
-    is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     base = base_of(model)
     fully_shard(base, mesh=mesh, reshard_after_forward=True)
     for child in model.children():
-        if child is not base and not is_tied:
-            child.to(device)
+        if child is not base:
+            child.to(device)  # weights that it shares with the base are there already

@@ -58,8 +58,8 @@ class TeacherView:
     first_row: int = 0
     """Tokens of the first document before these."""
     is_inside: NDArray[np.bool_] | None = None
-    """(M,) which of the teacher's tokens share text with their row; None without a teacher that
-    has tokens of its own."""
+    """(M,) which of the teacher's tokens share text with what their row learns (all of it but
+    prompts); None without a teacher that has tokens of its own."""
     row_ranges: NDArray[np.int64] | None = None
     """(rows, 2) which of the M belong to the pieces of each row."""
     read: ReadTexts | None = None
@@ -92,6 +92,7 @@ class _Pieces:
         self.guidance = guidance
         self.student = np.concatenate([row.spans for row in rows])
         self.num_tokens = np.concatenate([row.num_tokens for row in rows])
+        self.num_prompt = np.concatenate([row.num_prompt for row in rows])
         self.student_cu = _boundaries(self.num_tokens)
         self.numbers = np.concatenate([row.documents for row in rows]).tolist()
         self.first_bytes = np.minimum.reduceat(self.student[:, 0], self.student_cu[:-1]).tolist()
@@ -132,7 +133,7 @@ class _Pieces:
             with_text=self.student[:, 0] < self.student[:, 1], first_only=first_only,
             missing=np.repeat(self.is_missing, self.num_tokens), mapping=mapping,
             teacher_spans=self.teacher, teacher_nll=self.nll,
-            first_row=self.documents[0].first_row, is_inside=self._inside(),
+            first_row=self.documents[0].first_row, is_inside=self._inside(self._learnt_from()),
             row_ranges=self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)],
             read=self.read,
         )  # fmt: skip
@@ -160,13 +161,23 @@ class _Pieces:
             return positional_map(self.student, self.teacher, self.student_cu, self.teacher_cu)
         return meeting
 
-    def _inside(self) -> NDArray[np.bool_]:
-        return sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+    def _inside(self, first_bytes: Sequence[int]) -> NDArray[np.bool_]:
+        return sharing_text(self.teacher, self.teacher_cu, first_bytes, self.end_bytes)
+
+    def _learnt_from(self) -> list[int]:
+        """The byte of its document at which the prompt of each piece ends."""
+        pieces = zip(
+            self.student_cu.tolist(), self.num_prompt.tolist(), self.first_bytes, strict=False
+        )
+        return [
+            int(self.student[token : token + count, 1].max(initial=first))
+            for token, count, first in pieces
+        ]
 
     def _teacher_rows(self) -> list[NDArray[np.int64]]:
         """Of each row, the teacher's tokens that share text with it; none if a document is missing:
         the rest would be cut as if it were all."""
-        inside = self._inside()
+        inside = self._inside(self.first_bytes)
         found = []
         for first, stop in itertools.pairwise(self.row_pieces.tolist()):
             start, end = self.teacher_cu[[first, stop]]
