@@ -61,7 +61,9 @@ together. Text, tokenizers and weights are drawn on the machine; nothing is down
 
 
 def measured_on(lines: Lines) -> str:
-    first = next(line for found in lines.values() for line in found if "torch" in line)
+    first = next((line for found in lines.values() for line in found if "torch" in line), None)
+    if first is None:
+        return "No part printed a result."
     cuda = f", CUDA {first['cuda']}" if "cuda" in first else ""
     return (
         f"Measured {first['date']} on {first['device']}, {first['cores']} cores, Python "
@@ -182,15 +184,17 @@ def distances(lines: Lines) -> Iterator[str]:
         return
     yield from plan.head(
         "method", "tokens, student, teacher", "seconds: ours, plain formula", "ratio",
-        "peak memory: ours, plain",
+        "difference of gradients", "peak memory: ours, plain",
     )  # fmt: skip
     for line in _latest(lines["distance"], "method"):
         tokens, hidden, ids, other_hidden, other_ids = line["shape"]
         seconds, memory = line["seconds"], line["peak_mb"]
+        gradients = line.get("gradient_difference")
         yield plan.row(
             line["method"], f"{tokens:,}; {hidden:,} x {ids:,}; {other_hidden:,} x {other_ids:,}",
             ", ".join(f"{seconds[way]:.3f}" for way in ("ours", "plain") if way in seconds),
             f"{line['ratio']:.2f}" if "ratio" in line else "",
+            "" if gradients is None else f"{gradients:.0e}",
             ", ".join(_gigabytes(memory[way]) for way in ("ours", "plain")),
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """`make gpu`: what a part that fails costs, what is carried, and the pages that are written."""
 
 import json
+import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ pytest.importorskip("psutil")
 import gpu.__main__ as hour
 import gpu_page
 from gpu import packages
+from gpu.family import kill
 from gpu.preflight import check
 from vocagno.errors import ConfigError
 
@@ -47,7 +49,6 @@ HANGS = LINE + (
 
 def carried_out(folder, monkeypatch, *parts, seconds=60):
     monkeypatch.setattr(hour, "PARTS", parts)
-    monkeypatch.setattr(hour, "LEAST", 0.5)
     monkeypatch.setattr(hour, "check", lambda *, rehearse: None)
     arguments = ["gpu", "--out", str(folder), "--rehearse", "--seconds", str(seconds)]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -83,7 +84,7 @@ def test_no_part_begins_without_time_for_it(tmp_path, monkeypatch, capfd):
     status, lines = carried_out(tmp_path, monkeypatch, Script("works", 30, text=LINE), seconds=0.1)
     assert status == 1
     assert lines == []
-    assert "no time left" in capfd.readouterr().err
+    assert "start again to go on" in capfd.readouterr().err
 
 
 def wheel(folder, name, version, *requirements):
@@ -118,8 +119,39 @@ def test_without_a_device_or_wheels_it_says_so(tmp_path, monkeypatch):
         check(rehearse=False)
     monkeypatch.setattr("gpu.preflight.ROOT", tmp_path)
     monkeypatch.setattr("gpu.preflight.WHEELS", tmp_path / "target" / "gpu-wheels")
-    with pytest.raises(ConfigError, match="make gpu-wheels"):
+    with pytest.raises(ConfigError, match="no wheels; run `make gpu-wheels` first"):
         check(rehearse=True)
+    (tmp_path / "target" / "gpu-wheels").mkdir(parents=True)
+    ours = wheel(tmp_path / "target" / "gpu-wheels", "vocagno", "1.0")
+    with pytest.raises(ConfigError, match="from other sources than this checkout's"):
+        check(rehearse=True)
+    (ours.parent / packages.SOURCES).write_text(packages.sources_digest(tmp_path))
+    check(rehearse=True)
+    (tmp_path / "Cargo.lock").write_text("changed")
+    with pytest.raises(ConfigError, match="from other sources than this checkout's"):
+        check(rehearse=True)
+
+
+def test_parts_without_a_result_are_on_the_page(tmp_path):
+    results = tmp_path / "results.jsonl"
+    line = {"what": "part", "part": "tests", "outcome": "failed", "seconds": 3.0}
+    results.write_text(json.dumps(line) + "\n")
+    page = gpu_page.page(gpu_page.read(results))
+    assert "No part printed a result." in page
+    assert "| tests | failed | 3 |" in page
+
+
+def test_all_that_a_process_started_is_killed(tmp_path):
+    """As torchrun does, in a session of its own."""
+    import psutil
+
+    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.stdout.readline()
+    (child,) = psutil.Process(process.pid).children()
+    assert kill(process)
+    assert not child.is_running() or child.status() == "zombie"
+    assert not kill(process)
 
 
 STEP = {

@@ -14,17 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from gpu.family import kill
 from gpu.preflight import check
-
-LEAST = 20
-"""Seconds below which no part is begun."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,11 @@ class Part:
     """Seconds on a GPU."""
     goes_on: bool = False
     """Whether a second start finds what the first one left in the part's folder."""
+
+    @property
+    def least(self) -> float:
+        """Seconds below which it is not begun: it would have to be begun anew."""
+        return 30 if self.goes_on else self.limit / 2
 
     def command(self, folder: Path, *, rehearse: bool) -> list[str]:
         module = [sys.executable, "-m", f"gpu.{self.name}", str(folder)]
@@ -95,7 +95,7 @@ def run(part: Part, results: Results, options: argparse.Namespace, limit: float)
         except subprocess.TimeoutExpired:
             outcome = "timed out"
         finally:
-            _end(process)
+            kill(process)
         reader.join()
     seconds = round(time.monotonic() - began, 1)
     line = {"what": "part", "part": part.name, "outcome": outcome, "seconds": seconds}
@@ -117,18 +117,6 @@ def _keep(process: subprocess.Popen[str], part: Part, results: Results) -> None:
         results.add({"part": part.name} | line)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """The part with all processes that it started, whose sessions may be their own."""
-    if process.poll() is not None:
-        return
-    family = [psutil.Process(process.pid)]
-    family += family[0].children(recursive=True)
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
@@ -148,8 +136,9 @@ def main() -> int:
             print(f"{part.name}: is done", file=sys.stderr)
             continue
         limit = min(part.limit, deadline - time.monotonic())
-        if limit < LEAST:
-            print(f"{part.name}: no time left; start again to go on", file=sys.stderr)
+        if limit < part.least:
+            why = f"{max(0, limit):.0f} s are left, of {part.least:.0f} that it takes at least"
+            print(f"{part.name}: {why}; start again to go on", file=sys.stderr)
             bad += 1
             continue
         bad += run(part, results, options, limit) != "done"

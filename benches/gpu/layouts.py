@@ -5,7 +5,6 @@ compared with the same run on the CPU in float32.
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 import yaml
 
+from gpu.family import kill
 from gpu.gauge import drawn_model
 from gpu.material import Material
 from gpu.part import main
@@ -35,13 +35,17 @@ LAUNCHERS = {
     ],
 }  # fmt: skip
 ON_CPU = ["accelerate.commands.launch", "--config_file", "configs/accelerate/cpu.yaml"]
+THREADS = str(max(1, (os.cpu_count() or 1) // 4))
+"""Of a run on the CPU, beside others."""
 LIMIT = 150
 """Seconds of one run."""
 LARGEST_DIFFERENCE = 0.01
 """Of a step's loss, relative: what bfloat16 makes of other kernels."""
 FINE = ("done", "refused")
 """How outcomes begin that are as they should be."""
-STEPS, CHECKPOINT_EVERY, KILL_AFTER = 9, 3, 4
+STEPS, CHECKPOINT_EVERY, KILL_AFTER = 24, 6, 8
+RESUMED = "going on from step"
+"""What `train.py` prints when it resumes."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,18 @@ class Cell:
     like: str | None = None
     """The run whose losses it must have, but for rounding."""
     needs_gpu: bool = False
-    """Whether a CPU would refuse it as it refuses another one of these."""
+    """Left out of a rehearsal, in which another one takes the same way."""
 
 
 LIVE = ("--teacher.mode", "live")
 FULL_PRECISION = ("--train.precision", "fp32")
 CELLS = [
     Cell("cpu, fp32", "single", FULL_PRECISION, on_cpu=True),
-    Cell("single, fp32", "single", FULL_PRECISION, like="cpu, fp32"),
+    Cell("single, fp32", "single", FULL_PRECISION, like="cpu, fp32", needs_gpu=True),
     Cell("single", "single"),
     Cell("ddp", "ddp", like="single"),
     Cell("fsdp2", "fsdp2", like="single"),
-    Cell("single, killed", "single", is_killed=True, like="single"),
+    Cell("single, killed", "single", is_killed=True, like="single", needs_gpu=True),
     Cell("ddp, killed", "ddp", is_killed=True, like="ddp"),
     Cell("fsdp2, killed", "fsdp2", is_killed=True, like="fsdp2", needs_gpu=True),
     Cell("single, compiled", "single", ("--train.compile", "true"), like="single"),
@@ -75,7 +79,7 @@ CELLS = [
     Cell("fsdp2, live, sharded", "fsdp2", (*LIVE, "--teacher.shard", "true"), needs_gpu=True,
          like="single, live"),
     Cell("single, uld", "single", (*LIVE, "--guidance.method", "uld")),
-    Cell("single, chunk", "single", ("--guidance.method", "chunk")),
+    Cell("single, chunk", "single", ("--guidance.method", "chunk"), needs_gpu=True),
 ]  # fmt: skip
 
 
@@ -126,12 +130,17 @@ class Runs:
         output = self.folder / _slug(cell.name)
         line: dict[str, Any] = {"what": "layout", "layout": cell.name}
         if cell.is_killed:
-            line["killed_after_step"] = self._kill(cell, output)
+            killed, step = self._kill(cell, output)
+            line["killed_after_step"] = step
+            if not killed or not KILL_AFTER <= step < STEPS:
+                return line | {"outcome": "ended before it could be killed"}
         status, words = self._finished(self._start(cell, output))
         if status != 0 and cell.launcher == "fsdp2" and not self.has_gpu and "FSDP" in words:
             return line | {"outcome": "refused: Accelerate has no FSDP on a CPU"}
         if status != 0:
             return line | {"outcome": f"status {status}", "words": _told(words)}
+        if cell.is_killed and RESUMED not in words:
+            return line | {"outcome": "did not resume", "words": _told(words)}
         entries = _entries(output)
         losses = {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
         held_out = [entry["validation_loss"] for entry in entries if "validation_loss" in entry]
@@ -171,38 +180,38 @@ class Runs:
         return self._popen(command, on_cpu=on_cpu)
 
     def _popen(self, command: list[str], *, on_cpu: bool) -> subprocess.Popen[str]:
-        environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+        environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": THREADS}
         if on_cpu:
             environment |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
         if not self.has_gpu:  # a rehearsal does without the compiler, which takes a minute
             environment |= {"TORCH_COMPILE_DISABLE": "1"}
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def _finished(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
             words, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             words, _ = process.communicate()
             return 124, f"{words}\nkilled after {LIMIT} s"
         return process.returncode, words
 
-    def _kill(self, cell: Cell, output: Path) -> int:
-        """SIGKILL for the launcher and all its processes once a step was logged; which one."""
+    def _kill(self, cell: Cell, output: Path) -> tuple[bool, int]:
+        """SIGKILL for the launcher and all its processes once a step was logged; whether it was
+        still running, and which step."""
         process = self._start(cell, output)
         deadline = time.monotonic() + LIMIT
         step = 0
         while process.poll() is None and time.monotonic() < deadline and step < KILL_AFTER:
-            time.sleep(0.05)
+            time.sleep(0.02)
             if (output / "metrics.jsonl").is_file():
                 step = max((entry["step"] for entry in _entries(output)), default=0)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        killed = kill(process)
         process.communicate()
-        return step
+        return killed, step
 
 
 def _slug(name: str) -> str:

@@ -1,7 +1,9 @@
 """What the machine with the GPU is expected to have, and what is carried to it as wheels."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -29,6 +31,11 @@ CARRIED = (
     "liger-kernel",
 )  # fmt: skip
 """Wheels beside our own; all but ours are pure Python."""
+
+SOURCES = "sources"
+"""File beside the wheels: a hash of what ours was built from."""
+
+OF_THE_TESTS = ("pytest>=8", "hypothesis>=6.120")
 
 NOT_NEEDED = frozenset({"datasets"})
 """Requirements of vocagno that no part touches: corpora named by `datasets:`."""
@@ -90,13 +97,30 @@ def missing(wheels: Iterable[Path]) -> list[str]:
 def unmet(wheels: Iterable[Path]) -> list[str]:
     """Requirements that this very environment does not meet."""
     lacking = set()
-    for wheel in map(wheel_metadata, wheels):
-        for one in requirements(wheel):
-            try:
-                version = metadata.version(one.name)
-            except metadata.PackageNotFoundError:
-                lacking.add(f"{one}: missing")
-                continue
-            if not one.specifier.contains(version, prereleases=True):
-                lacking.add(f"{one}: found {version}")
+    needed = chain.from_iterable(map(requirements, map(wheel_metadata, wheels)))
+    for one in chain(map(Requirement, OF_THE_TESTS), needed):
+        version = installed(one.name)
+        if version is None:
+            lacking.add(f"{one}: missing")
+        elif not one.specifier.contains(version, prereleases=True):
+            lacking.add(f"{one}: found {version}")
     return sorted(lacking)
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed package; None if it is missing."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def sources_digest(root: Path) -> str:
+    """What the wheel of vocagno is built from, as a hash."""
+    found = hashlib.blake2b(digest_size=16)
+    patterns = "Cargo.lock", "Cargo.toml", "rust/core/**/*", "rust/py/**/*", "python/vocagno/**/*"
+    for pattern in patterns:
+        for path in sorted(root.glob(pattern)):
+            if path.suffix in (".rs", ".toml", ".lock", ".py"):
+                found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return found.hexdigest()

@@ -1,10 +1,8 @@
 """What is checked before the first part: device, packages, and that the wheel is current."""
 
-import filecmp
-import importlib.util
 from pathlib import Path
 
-from gpu.packages import unmet
+from gpu.packages import SOURCES, sources_digest, unmet
 from vocagno.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -25,20 +23,9 @@ def check(*, rehearse: bool) -> None:
             "this environment lacks what the parts need: " + "; ".join(lacking) + ". Install it, "
             "or put a wheel of it beside the others in target/gpu-wheels"
         )
-    if stale := _stale():
+    built_from = WHEELS / SOURCES
+    if not built_from.is_file() or built_from.read_text() != sources_digest(ROOT):
         raise ConfigError(
-            f"the wheel of vocagno is not of this checkout ({stale}): make gpu-wheels"
+            "the wheel of vocagno was built from other sources than this checkout's: run "
+            "`make gpu-wheels` again"
         )
-
-
-def _stale() -> str | None:
-    """A module that is another one in the checkout than where it is imported from."""
-    spec = importlib.util.find_spec("vocagno")
-    assert spec is not None
-    assert spec.origin is not None
-    imported, ours = Path(spec.origin).parent, ROOT / "python" / "vocagno"
-    for path in sorted(ours.rglob("*.py")):
-        name = path.relative_to(ours)
-        if not (imported / name).is_file() or not filecmp.cmp(path, imported / name, shallow=False):
-            return str(name)
-    return None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import yaml
 
+from gpu.family import kill
 from gpu.gauge import drawn_model
 from gpu.material import Material
 from gpu.part import main
@@ -34,6 +35,17 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     running = [
         subprocess.Popen(command, stdout=sys.stderr) for _ in range(PROCESSES if has_gpu else 1)
     ]
+    try:
+        yield from _as_they_end(running, plan, out)
+    finally:
+        for process in running:
+            kill(process)
+
+
+def _as_they_end(
+    running: list[subprocess.Popen[bytes]], plan: Path, out: Path
+) -> Iterator[dict[str, Any]]:
+    """A line for each run that is measured, until the processes that share them end."""
     seen: set[tuple[str, int]] = set()
     while True:
         done = [process.poll() for process in running]

@@ -10,10 +10,9 @@ import argparse
 import shutil
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
-from gpu.packages import CARRIED, missing
+from gpu.packages import CARRIED, SOURCES, installed, missing, sources_digest
 
 LARGEST = 60 * 1000**2
 """Bytes of all wheels."""
@@ -25,8 +24,11 @@ def collect(folder: Path, python_version: str) -> list[Path]:
     folder.mkdir(parents=True)
     maturin = [sys.executable, "-m", "maturin", "build", "--quiet", "--release"]
     subprocess.run([*maturin, "--out", str(folder)], check=True)
-    wanted = [f"{name}=={metadata.version(name)}" for name in CARRIED if _is_here(name)]
-    wanted += [name for name in CARRIED if not _is_here(name)]
+    (folder / SOURCES).write_text(sources_digest(Path.cwd()))
+    versions = {name: installed(name) for name in CARRIED}
+    wanted = [
+        name if version is None else f"{name}=={version}" for name, version in versions.items()
+    ]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     subprocess.run(
         [
@@ -37,14 +39,6 @@ def collect(folder: Path, python_version: str) -> list[Path]:
         check=True,
     )  # fmt: skip
     return sorted(folder.glob("*.whl"))
-
-
-def _is_here(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def checkout_bytes() -> int:
