@@ -1,6 +1,5 @@
 """Time and memory on a device: CUDA or, in a rehearsal, the CPU."""
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -108,11 +107,3 @@ def drawn_model(fields: Mapping[str, Any], dtype: torch.dtype) -> Any:
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     with local_device():
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
-
-
-def version(package: str) -> str | None:
-    """Of an installed package; None if it is missing."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
