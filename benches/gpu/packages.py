@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from email import message_from_bytes
+from email.message import Message
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -41,27 +43,14 @@ NOT_NEEDED = frozenset({"datasets"})
 """Requirements of vocagno that no part touches: corpora named by `datasets:`."""
 
 
-def wheel_metadata(path: Path) -> metadata.PackageMetadata:
+def wheel_metadata(path: Path) -> Message:
     """Name, version and requirements of a wheel."""
     with ZipFile(path) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
-        return metadata.PathDistribution(_InZip(archive.read(name))).metadata  # type: ignore[arg-type]
+        return message_from_bytes(archive.read(name))
 
 
-class _InZip:
-    """As much of a folder with metadata as is asked for."""
-
-    def __init__(self, text: bytes) -> None:
-        self._text = text
-
-    def joinpath(self, _: str) -> "_InZip":
-        return self
-
-    def read_text(self, encoding: str = "utf-8") -> str:
-        return self._text.decode(encoding)
-
-
-def requirements(wheel: metadata.PackageMetadata) -> Iterator[Requirement]:
+def requirements(wheel: Message) -> Iterator[Requirement]:
     """Of a wheel, as they hold on the machine with the GPU; of ours with `EXTRAS`."""
     extras = EXTRAS if canonicalize_name(wheel["Name"]) == "vocagno" else ("",)
     pending = [Requirement(text) for text in wheel.get_all("Requires-Dist") or []]
