@@ -20,8 +20,7 @@ import torch
 import yaml
 
 from gpu.family import kill
-from gpu.gauge import drawn_model
-from gpu.material import Material
+from gpu.material import small_run
 from gpu.part import main
 from gpu.sizes import Sizes
 
@@ -95,33 +94,16 @@ class Runs:
 
     def __init__(self, sizes: Sizes, folder: Path, *, has_gpu: bool) -> None:
         self.folder, self.has_gpu = folder, has_gpu
-        made = Material(folder, sizes.few)
-        self.corpus = made.corpus
-        self.teacher = folder / "teacher"
-        model = drawn_model(sizes.small | {"vocab_size": sizes.few.teacher_ids}, torch.float32)
-        model.save_pretrained(self.teacher)
-        made.teacher.rename(self.teacher / "tokenizer.json")
+        made, shared = small_run(folder, sizes)
+        self.corpus, self.teacher = made.corpus, made.teacher.parent
         self.config = folder / "run.yaml"
-        architecture = sizes.small | {"vocab_size": sizes.few.student_ids}
-        self.config.write_text(yaml.safe_dump({
-            "student": {
-                "tokenizer": str(made.student), "eos": made.eos, "architecture": architecture,
-            },
-            "teacher": {
-                "model": str(self.teacher), "context": sizes.small_length,
-                "dtype": "float32",
-            },
-            "data": {
-                "train": str(made.corpus), "validation": str(made.held_out),
-                "seq_len": sizes.small_length, "cache": str(folder / "cache"),
-            },
+        self.config.write_text(yaml.safe_dump(shared | {
             "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
             "train": {
                 "steps": STEPS, "global_batch": 2 * sizes.small_rows,
                 "micro_batch": sizes.small_rows, "precision": "bf16", "log_every": 1,
                 "eval_every": STEPS, "checkpoint_every": CHECKPOINT_EVERY,
             },
-            "output": "named by the run",
         }))  # fmt: skip
 
     def carried_out(self, cell: Cell) -> dict[str, Any]:

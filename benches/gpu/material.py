@@ -5,7 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu.sizes import Text
+import torch
+
+from gpu.gauge import drawn_model
+from gpu.sizes import Sizes, Text
 from vocagno.quickstart.problems import documents
 from vocagno.quickstart.tokenizers import EOS, student_tokenizer, teacher_tokenizer
 
@@ -42,3 +45,27 @@ class Material:
             corpus=self.corpus, student=str(self.student), eos=self.eos, teacher=str(self.teacher),
             **more,
         )  # fmt: skip
+
+
+def small_run(folder: Path, sizes: Sizes) -> tuple[Material, dict[str, Any]]:
+    """Texts with a small random teacher beside them, and the sections of a configuration that
+    trains a small student under it."""
+    text = sizes.few
+    made, teacher = Material(folder, text), folder / "teacher"
+    model = drawn_model(sizes.small | {"vocab_size": text.teacher_ids}, torch.float32)
+    model.save_pretrained(teacher)
+    made.teacher = made.teacher.rename(teacher / "tokenizer.json")
+    return made, {
+        "student": {
+            "tokenizer": str(made.student), "eos": made.eos,
+            "architecture": sizes.small | {"vocab_size": text.student_ids},
+        },
+        "teacher": {
+            "model": str(teacher), "context": sizes.small_length, "dtype": "float32",
+        },
+        "data": {
+            "train": str(made.corpus), "validation": str(made.held_out),
+            "seq_len": sizes.small_length, "cache": str(folder / "cache"),
+        },
+        "output": "named by the run",
+    }  # fmt: skip

@@ -2,7 +2,6 @@
 is measured, and a later start goes on with the rest.
 """
 
-import json
 import subprocess
 import sys
 import time
@@ -15,8 +14,7 @@ import torch
 import yaml
 
 from gpu.family import kill
-from gpu.gauge import drawn_model
-from gpu.material import Material
+from gpu.material import small_run
 from gpu.part import main
 from gpu.sizes import Sizes
 from vocagno.study.carrying_out import measured_so_far
@@ -63,22 +61,10 @@ def _as_they_end(
 
 def _small_plan(sizes: Sizes, folder: Path) -> Path:
     """The same plan over tiny models that are made here: two variants, one seed."""
-    text = sizes.few
-    made, teacher = Material(folder, text), folder / "teacher"
-    drawn_model(sizes.small | {"vocab_size": text.teacher_ids}, torch.float32).save_pretrained(
-        teacher
-    )
-    made.teacher.rename(teacher / "tokenizer.json")
-    config, architecture = folder / "run.yaml", sizes.small | {"vocab_size": text.student_ids}
-    config.write_text(json.dumps({
-        "student": {"tokenizer": str(made.student), "architecture": architecture},
-        "teacher": {"model": str(teacher), "context": 64, "min_context": 16},
-        "data": {
-            "train": str(made.corpus), "validation": str(made.held_out),
-            "seq_len": sizes.small_length, "cache": str(folder / "cache"),
-        },
+    _, shared = small_run(folder, sizes)
+    config = folder / "run.yaml"
+    config.write_text(yaml.safe_dump(shared | {
         "train": {"steps": sizes.steps, "global_batch": 2, "micro_batch": 2, "log_every": 1},
-        "output": "named by the study",
     }))  # fmt: skip
     plan = yaml.safe_load(PLAN.read_text())
     del plan["assets"], plan["noise"]

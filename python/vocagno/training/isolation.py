@@ -123,15 +123,20 @@ def narrowest_window(model: Any) -> int | None:
     return min((int(size) for size in sizes if size), default=None)
 
 
+def mask_fits(model: Any, length: int) -> bool:
+    """Whether rows of this length may be given a mask: it would undo a narrower window."""
+    window = narrowest_window(model)
+    return window is None or window >= length
+
+
 def check_isolation(model: Any, seq_len: int) -> None:
     """Raises: ConfigError for a model (or an attention implementation) that ignores the mask, or
     whose sliding window the mask would take the place of."""
-    window = narrowest_window(model)
-    if window is not None and window < seq_len:
+    if not mask_fits(model, seq_len):
         raise ConfigError(
-            f"data.isolate: {type(model).__name__} attends to {window} tokens in some layers, and "
-            f"the mask that keeps documents apart would undo that in rows of {seq_len}; use a "
-            "data.seq_len of at most that, or isolate: false"
+            f"data.isolate: {type(model).__name__} attends to {narrowest_window(model)} tokens in "
+            "some layers, and the mask that keeps documents apart would undo that in rows of "
+            f"{seq_len}; use a data.seq_len of at most that, or isolate: false"
         )
     if not keeps_apart(model):
         raise ConfigError(

@@ -18,7 +18,7 @@ from vocagno.token_spans import TokenSpans
 from vocagno.training.distillation import TeacherStates
 from vocagno.training.guidance import IGNORED
 from vocagno.training.head import chunked_entropy, chunked_nll, hidden_states
-from vocagno.training.isolation import keeps_apart, narrowest_window
+from vocagno.training.isolation import keeps_apart, mask_fits
 from vocagno.training.live import LiveText, ReadingTeacher
 from vocagno.training.scorer import Pass
 from vocagno.training.scoring import load_scorer
@@ -52,8 +52,7 @@ class RowTeacher(ReadingTeacher):
         """
         super().__init__(load_scorer(config.teacher, spans, device), device)
         model = self.scorer.model
-        window = narrowest_window(model)  # which a mask would undo
-        fits = window is None or window >= config.data.seq_len
+        fits = mask_fits(model, config.data.seq_len)
         if config.data.isolate and not (fits and keeps_apart(model)):
             raise ConfigError(
                 f"data.isolate: teacher.model: {type(model).__name__} does not keep documents of a "

@@ -22,7 +22,7 @@ from vocagno.training.isolation import (
     boundaries,
     isolation,
     keeps_apart,
-    narrowest_window,
+    mask_fits,
 )
 from vocagno.training.losses import causal_shift
 from vocagno.training.reading import Reading
@@ -89,8 +89,7 @@ class TransformersScorer:
         self._width = batch_tokens if self._knows_boundaries else width
         wanted = batching == "packed" or (batching == "auto" and self._knows_boundaries)
         with_mask = not self._knows_boundaries
-        window = narrowest_window(model)
-        fits = not with_mask or window is None or window >= width  # a mask would undo the sliding
+        fits = not with_mask or mask_fits(model, width)
         self.is_packed: bool = wanted and fits and keeps_apart(model, with_mask=with_mask)
         if wanted and not self.is_packed:
             why = (
