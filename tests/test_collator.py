@@ -71,7 +71,7 @@ def check_one_row():
     assert counts_of(batch) == {
         "predicted": 8, "kept": 2 + 3, "competing": 5, "included": 3, "with_text": 5, "mapped": 5,
         "scorable": 5, "scored": 5,
-        "special": 3, "truncated": 0, "hole": 0, "unscored": 0, "missing": 0,
+        "special": 3, "truncated": 0, "hole": 0, "unscored": 0, "missing": 0, "partial": 0,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from vocagno.training.metrics import (
 def entry_of(**counts):
     window = Window(torch.device("cpu"), GuidanceConfig())
     counts = dict.fromkeys(COUNTS, 0) | counts
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, counts["kept"], 0, 0], dtype=torch.float64)
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, counts["kept"], 0, 0, 0, 0], dtype=torch.float64)
     window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
     return window.entry(7, window.sums())
 
@@ -54,7 +54,7 @@ def test_first_tokens_alone_are_nobodys_fault():
 def test_a_device_that_keeps_other_tokens_is_seen():
     window = Window(torch.device("cpu"), GuidanceConfig())
     counts = dict.fromkeys(COUNTS, 0) | GOOD
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 439.0, 0, 0], dtype=torch.float64)
+    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 439.0, 0, 0, 0, 0], dtype=torch.float64)
     window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
     with pytest.raises(GuidanceError, match=r"step 7: 439 tokens were kept where .* says 440"):
         window.entry(7, window.sums())

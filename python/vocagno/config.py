@@ -285,6 +285,12 @@ class Config:
             f"guidance.method: {guidance.method}",
         )
         require(
+            not (guidance.selects and guidance.has_soft_weights)
+            or self.train.head_loss in ("auto", "loop"),
+            f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
+            "guidance.weight and guidance.min_weight",
+        )
+        require(
             (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
             "train.sample_every: shows what the teacher chose, and with guidance.method: "
             f"{guidance.method}{' at random' if guidance.is_random else ''} it chooses nothing",

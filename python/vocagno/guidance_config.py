@@ -1,5 +1,6 @@
 """The part of a run's configuration that says what the teacher does to it: the methods."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -8,7 +9,15 @@ from vocagno.reduction import Reduction
 
 Method = Literal["vocagno", "rho1", "chunk", "kld", "uld", "cpt"]
 
+_RANKING: tuple[Method, ...] = ("vocagno", "rho1")
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
+    "unit": ("vocagno",),
+    "max_threshold": _RANKING,
+    "window": _RANKING,
+    "window_threshold": _RANKING,
+    "weight": _RANKING,
+    "weight_scale": _RANKING,
+    "min_weight": _RANKING,
     "criterion": ("rho1",),
     "chunks": ("chunk",),
     "selection": ("chunk",),
@@ -36,8 +45,32 @@ class GuidanceConfig:
     kld: all tokens, and the KL divergence from a teacher of the same vocabulary (Eq. 5).
     uld: all tokens, and the Wasserstein distance of sorted distributions (Eq. 6).
     cpt: naive continual pretraining, on all tokens and without a teacher."""
-    top_fraction: float = 0.4
-    """Share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4)."""
+    unit: Literal["token", "group"] = "token"
+    """What both models are compared on. token: a student token and the teacher tokens that share
+    text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
+    (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
+    of the teacher's, divided by its student tokens."""
+    top_fraction: float | None = 0.4
+    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4); their
+    smallest excess loss is the threshold. null: no quota; `max_threshold` is the threshold."""
+    max_threshold: float | None = None
+    """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
+    quota is full. A threshold above zero stops training tokens that the student still predicts
+    worse than the teacher (docs/guidance.md). null: no limit, as in the paper."""
+    window: int | Literal["line"] | None = None
+    """Neighbours whose mean excess loss must reach `window_threshold`, or the unit is dropped as
+    noise: this many tokens of the row before and after the unit, or the other tokens of its line of
+    text. The unit itself is not counted. null: neighbours are not looked at."""
+    window_threshold: float = 0.0
+    """In nats a token."""
+    weight: Literal["hard", "sigmoid", "power"] = "hard"
+    """Weight of a token whose unit is z = (excess loss - threshold) / `weight_scale` above the
+    threshold. hard: 1 where z >= 0, else 0 (Eq. 4); sigmoid: 1 / (1 + exp(-z)); power: exp(z), at
+    most 1."""
+    weight_scale: float = 1.0
+    """sigmoid, power: in nats."""
+    min_weight: float = 0.0
+    """Weight of the tokens that are dropped, in [0, 1); the other weights start from it."""
     aggregation: Reduction = "max"
     """How the losses of several teacher tokens become one (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
@@ -69,8 +102,29 @@ class GuidanceConfig:
 
     def __post_init__(self) -> None:
         require(
-            0 < self.top_fraction <= 1,
-            f"guidance.top_fraction must be in (0, 1], got {self.top_fraction}",
+            self.top_fraction is None or 0 < self.top_fraction <= 1,
+            f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
+        )
+        require(
+            self.top_fraction is not None or self.max_threshold is not None,
+            "guidance.top_fraction: null keeps what reaches guidance.max_threshold; give that",
+        )
+        for name in ("max_threshold", "window_threshold"):
+            value = getattr(self, name)
+            require(
+                value is None or math.isfinite(value), f"guidance.{name} is not finite: {value}"
+            )
+        require(
+            self.weight_scale > 0 and math.isfinite(self.weight_scale),
+            f"guidance.weight_scale must be positive and finite, got {self.weight_scale}",
+        )
+        require(
+            0 <= self.min_weight < 1,
+            f"guidance.min_weight must be in [0, 1), got {self.min_weight}",
+        )
+        require(
+            not isinstance(self.window, int) or self.window >= 1,
+            f"guidance.window must be at least 1, line or null, got {self.window}",
         )
         require(
             0 <= self.min_coverage <= 1,
@@ -88,7 +142,38 @@ class GuidanceConfig:
                     f"guidance.{name}: is for guidance.method {' and '.join(methods)}, not "
                     f"{self.method}; leave it out"
                 )
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        require(
+            self.unit == "token" or self.aggregation == "max",
+            f"guidance.aggregation: {self.aggregation}: guidance.unit: group adds the losses of a "
+            "group up; leave it out",
+        )
+        require(
+            self.window is not None or self.window_threshold == 0,
+            "guidance.window_threshold: needs guidance.window",
+        )
+        require(
+            self.weight != "hard" or self.weight_scale == 1,
+            "guidance.weight_scale: is for guidance.weight sigmoid and power; leave it out",
+        )
+        require(
+            self.criterion == "excess" or self.keeps_quota,
+            "guidance.criterion: excess_and_entropy keeps the quota of the paper; leave out "
+            "guidance.max_threshold, window, weight and min_weight",
+        )
+        if self.selects and self.method != "chunk":
+            require(
+                self.keeps_quota or self.normalize == "tokens",
+                "guidance.normalize: selected: the weights are known only after the forward pass, "
+                "too late to divide by them; use tokens",
+            )
         if self.method == "chunk":
+            require(
+                self.top_fraction is not None,
+                "guidance.top_fraction: null is for guidance.method vocagno and rho1",
+            )
             require(
                 self.scope == "sequence",
                 f"guidance.scope: {self.scope}: chunks are ranked in their own row; use sequence",
@@ -103,6 +188,34 @@ class GuidanceConfig:
     def selects(self) -> bool:
         """Whether some tokens train and others do not."""
         return self.method in ("vocagno", "rho1", "chunk")
+
+    @property
+    def keeps_quota(self) -> bool:
+        """Whether exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4):
+        then their number is known before the forward pass."""
+        return (
+            self.method in _RANKING
+            and self.unit == "token"
+            and self.max_threshold is None
+            and self.window is None
+            and self.weight == "hard"
+            and self.min_weight == 0
+        )
+
+    @property
+    def knows_kept(self) -> bool:
+        """Whether the alignment tells how many tokens are kept, before any forward pass."""
+        return self.keeps_quota or not self.selects
+
+    @property
+    def has_fixed_threshold(self) -> bool:
+        """Whether the weight of a unit depends on its own losses only, and not on other units."""
+        return self.method in _RANKING and self.top_fraction is None and self.window is None
+
+    @property
+    def has_soft_weights(self) -> bool:
+        """Whether tokens may have weights between 0 and 1."""
+        return self.weight != "hard" or self.min_weight > 0
 
     @property
     def distils(self) -> bool:

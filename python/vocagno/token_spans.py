@@ -172,6 +172,11 @@ class TokenSpans:
         """The bytes that each id stands for (a space for `▁` or `Ġ`), None where unknown."""
         return list(self._vocabulary.pieces)
 
+    def line_ends(self) -> NDArray[np.bool_]:
+        """(V,): which ids hold a line break, and so end a line of text."""
+        ids = [[index] for index in range(self.vocabulary_size)]
+        return np.array(["\n" in text for text in self._tokenizer.decode_batch(ids)])
+
     def vocabulary(self) -> dict[str, int]:
         """Ids by their strings, added tokens included."""
         return dict(self._tokenizer.get_vocab(with_added_tokens=True))

@@ -57,6 +57,7 @@ _LACKS = {
 
 def percent(guidance: GuidanceConfig) -> str:
     """The share of the competing tokens that is kept."""
+    assert guidance.top_fraction is not None
     return f"{100 * guidance.top_fraction:.6g} %"
 
 

@@ -3,15 +3,20 @@
 K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.training.guidance import IGNORED
 from vocagno.training.head import Head, LanguageHead, chunks, losses_
 from vocagno.training.own_head import OwnHead
+
+_MOVED_ROWS = 32
+"""Rows that exist twice while a matrix is compacted."""
 
 
 class Objective(Protocol):
@@ -19,7 +24,16 @@ class Objective(Protocol):
 
     @property
     def weights(self) -> Sequence[float]:
-        """Of the P parts in what is trained on."""
+        """Of the first parts in the loss; the others are only known."""
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+
+    @property
+    def ends(self) -> Sequence[int] | NDArray[np.int64] | None:
+        """The places at which a chunk may end, rising, the last one the number of tokens; None for
+        all."""
 
     @property
     def width(self) -> int:
@@ -29,25 +43,53 @@ class Objective(Protocol):
         """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,
         become the gradient of their weighted sum."""
 
+    def rows(self, place: slice) -> Tensor | None:
+        """Which rows of the chunk that was computed last have a gradient, rising; None for all."""
+
 
 class CrossEntropy:
     """The loss of labels, those of -100 aside."""
 
     weights: tuple[float] = (1.0,)
+    num_parts = 1
+    ends = None
     width = 0
 
-    def __init__(self, labels_K: Tensor) -> None:
+    def __init__(self, labels_K: Tensor, weights_K: Tensor | None = None) -> None:
+        """`weights_K`: factors of the losses; default: 1."""
         self.labels_K = labels_K
+        self.weights_K = weights_K
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
-        """As `Objective`. In place, so that a chunk takes one matrix of this size and no more."""
-        labels_C = self.labels_K[place]
-        is_asked_C = labels_C != IGNORED
-        labels_C1 = labels_C.clamp_min(0)[:, None]
-        nll_C, sum_C1 = losses_(logits_CV, labels_C1)
-        asked_C1 = is_asked_C[:, None].float()
-        logits_CV.mul_(asked_C1 / sum_C1).scatter_add_(1, labels_C1, -asked_C1)
-        return torch.where(is_asked_C, nll_C, 0.0)[:, None]
+        """As `Objective`."""
+        weights_C = None if self.weights_K is None else self.weights_K[place]
+        nll_C = cross_entropy_(logits_CV, self.labels_K[place], lambda _: weights_C)
+        return (nll_C if weights_C is None else weights_C * nll_C)[:, None]
+
+    def rows(self, place: slice) -> Tensor | None:
+        """As `Objective`."""
+        return None
+
+
+def cross_entropy_(
+    logits_CV: Tensor, labels_C: Tensor, weigh: Callable[[Tensor], Tensor | None]
+) -> Tensor:
+    """(C,) the loss of each label, 0 for -100; the logits become the gradient of the weighted sum.
+
+    In place, so that a chunk takes one matrix of this size and no more.
+
+    Args:
+        weigh: given the losses, (C,) their factors, or None for 1.
+    """
+    is_asked_C = labels_C != IGNORED
+    labels_C1 = labels_C.clamp_min(0)[:, None]
+    nll_C, sum_C1 = losses_(logits_CV, labels_C1)
+    nll_C = torch.where(is_asked_C, nll_C, 0.0)
+    weights_C1 = is_asked_C[:, None].float()
+    if (weights_C := weigh(nll_C)) is not None:
+        weights_C1 = weights_C1 * weights_C[:, None]
+    logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
+    return nll_C
 
 
 def chunked_loss(
@@ -91,15 +133,15 @@ class _ChunkedLoss(torch.autograd.Function):
         count = len(hidden_KH)
         states_KH, factor_VH = hidden_KH.to(dtype), weight_VH.to(dtype)
         head = LanguageHead(factor_VH, bias_V, scale, softcap).for_chunks()
-        num_parts = len(objective.weights)
-        parts_KP = hidden_KH.new_empty(count, num_parts, dtype=torch.float32)
+        parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
         grad_KH = torch.empty_like(states_KH)
         # Nothing is chosen: gradients of 0, not of whatever stood in memory.
         empty = torch.zeros if not count else torch.empty
         grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if bias_V is not None else None
         room = head.room_for(count)
-        for place in chunks(count, max(len(weight_VH), objective.width), weight_VH.device):
+        width = max(len(weight_VH), objective.width)
+        for place in chunks(count, width, weight_VH.device, objective.ends):
             logits_CV = head.logits(states_KH[place], room)
             # d(capped) / d(uncapped) is needed after the logits are gone.
             slope_CV = None if softcap is None else 1 - (logits_CV / softcap).square_()
@@ -110,9 +152,18 @@ class _ChunkedLoss(torch.autograd.Function):
                 logits_CV *= scale
             if grad_V is not None:
                 grad_V += logits_CV.sum(0)
-            grad_CV = logits_CV.to(dtype)
-            torch.mm(grad_CV, factor_VH, out=grad_KH[place])
-            _add_product_(grad_VH, grad_CV.T, states_KH[place], is_first=place.start == 0)
+            rows_C = objective.rows(place)
+            if rows_C is None:
+                grad_CV, states_CH = logits_CV.to(dtype), states_KH[place]
+                torch.mm(grad_CV, factor_VH, out=grad_KH[place])
+            else:
+                grad_CV, states_CH = (
+                    _moved_up_(logits_CV, rows_C).to(dtype),
+                    states_KH[place][rows_C],
+                )
+                grad_KH[place] = 0
+                grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
+            _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
         ctx.save_for_backward(grad_KH, grad_VH, grad_V)
         ctx.dtypes = hidden_KH.dtype, weight_VH.dtype, None if bias_V is None else bias_V.dtype
         ctx.is_used = False
@@ -142,9 +193,10 @@ class _OwnChunkedLoss(torch.autograd.Function):
             for weight in head.for_chunks().weights.values()
         ]
         head = head.with_weights(dict(zip(head.weights, leaves, strict=True)))
-        parts_KP = hidden_KH.new_empty(count, len(objective.weights), dtype=torch.float32)
+        parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
         grad_KH = torch.empty_like(hidden_KH, dtype=torch.float32)
-        for place in chunks(count, max(head.vocabulary_size, objective.width), head.device):
+        width = max(head.vocabulary_size, objective.width)
+        for place in chunks(count, width, head.device, objective.ends):
             with torch.enable_grad():
                 states_CH = hidden_KH[place].detach().to(dtype).float().requires_grad_()
                 logits_CV = head.logits(states_CH)
@@ -170,8 +222,17 @@ class _OwnChunkedLoss(torch.autograd.Function):
 
 
 def _weighted_sum(parts_KP: Tensor, objective: Objective) -> Tensor:
-    sums = zip(objective.weights, parts_KP.sum(0), strict=True)
+    sums = zip(objective.weights, parts_KP.sum(0), strict=False)
     return torch.stack([weight * part for weight, part in sums]).sum()
+
+
+def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
+    """(K, V) the rows of these numbers, rising, in the place of the first ones: a few at a time, so
+    that no second matrix of this size exists."""
+    for start in range(0, len(rows_K), _MOVED_ROWS):
+        part = rows_K[start : start + _MOVED_ROWS]
+        matrix_CV[start : start + len(part)] = matrix_CV[part]  # no later row is overwritten
+    return matrix_CV[: len(rows_K)]
 
 
 def _scaled(ctx: Any, factor: Tensor) -> Iterator[Tensor | None]:

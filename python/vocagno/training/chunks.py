@@ -40,6 +40,7 @@ def chunk_weights(
     `ceil(top_fraction * n)` of the n competing chunks of a row with the largest are chosen, earlier
     ones first among equals.
     """
+    assert config.top_fraction is not None  # of a chunk's configuration
     valid_BT = (labels_BT != IGNORED) & (chunks_BT >= 0)
     place_BT = torch.where(valid_BT, chunks_BT, config.chunks)  # the rest goes into one more
     zeros_BC = torch.zeros(len(labels_BT), config.chunks + 1, device=labels_BT.device)
@@ -71,6 +72,7 @@ def most_kept(
 ) -> int:
     """Tokens that `chunk_weights` can keep at most, known on the host before the forward pass: if
     the largest chunks are chosen."""
+    assert config.top_fraction is not None
     kept = 0
     for labels, chunks, losses in zip(labels_BT, chunks_BT, teacher_loss_BT, strict=True):
         valid = (labels != IGNORED) & (chunks >= 0)

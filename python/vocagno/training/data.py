@@ -27,14 +27,16 @@ from vocagno.training.losses import causal_shift
 from vocagno.training.mappings import chunk_numbers
 from vocagno.training.row_order import WithEmpty
 from vocagno.training.teacher_view import Scores, TeacherView, teacher_view
+from vocagno.training.units import NO_GROUP
 
 COUNTS = (
     "predicted", "kept", "competing", "included", "with_text", "mapped", "scorable", "scored",
-    "special", "truncated", "hole", "unscored", "missing",
+    "special", "truncated", "hole", "unscored", "missing", "partial",
 )  # fmt: skip
-"""What is counted of the predicted tokens of a batch, in this order. Those of documents that are
-not scored at all are `missing`, and stand in none but the first four. For chunks `kept` is the most
-that can be."""
+"""What is counted of the predicted tokens of a batch, in this order. Tokens of documents that are
+not scored at all are `missing`, and are in none but the first four. Mapped tokens without a teacher
+loss, because one is missing in their group, are `partial`. `kept` is the largest possible number
+for chunks, and where the losses decide how many tokens are kept."""
 
 
 AnyItem = TypeVar("AnyItem")
@@ -48,9 +50,10 @@ class Batch:
     """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
     (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
     (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
-    (`teacher_sums`, as `row_sums`), if it is known; and for chunks the number of each token's, -1
-    at padding (`chunks`), and what ranks them if not their losses (`chunk_scores`). All contiguous,
-    so that a device fetches them without waiting for a copy in pageable memory."""
+    (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
+    padding (`chunks`), and what ranks them if not their losses (`chunk_scores`); for `unit: group`
+    and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`).
+    All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
     live: LiveText | None = None
@@ -83,9 +86,23 @@ class Collator:
     Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
     """
 
-    def __init__(self, scores: Scores | None, guidance: GuidanceConfig, data: DataConfig) -> None:
+    def __init__(
+        self,
+        scores: Scores | None,
+        guidance: GuidanceConfig,
+        data: DataConfig,
+        line_ends: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`line_ends`: `TokenSpans.line_ends` of the student, for `window: line`.
+
+        Raises: ValueError if they are missing.
+        """
+        self._needs_lines: bool = guidance.window == "line" and scores is not None
+        if self._needs_lines and line_ends is None:
+            raise ValueError("guidance.window: line needs to know which ids end a line: line_ends")
         self.scores = scores
         self.guidance = guidance
+        self.line_ends = line_ends
         self.seq_len: int = data.seq_len
         self.isolate: bool = data.isolate
 
@@ -114,6 +131,10 @@ class Collator:
             chunks = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
             of_places = _spread(np.concatenate(chunks), places, -1)
             tensors["chunks"] = torch.from_numpy(causal_shift(of_places)[1].copy())
+        if self._needs_lines:
+            assert self.line_ends is not None
+            lines = _line_numbers(ids, piece, self.line_ends)
+            tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
         tokens = self.aligned(rows)
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
@@ -127,7 +148,17 @@ class Collator:
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """What the teacher has to say of all tokens of all rows, one after the other."""
-        return teacher_view(rows, self.scores, self.guidance)
+        return teacher_view(rows, self.scores, self.guidance, self._predicted(rows))
+
+    def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """Which tokens of the rows, one after the other, are predicted."""
+        predicted = []
+        for row in rows:
+            heads = np.cumsum(row.num_tokens) - row.num_tokens
+            found = ~_is_prompt(row)
+            found[heads if self.isolate else heads[:1]] = False
+            predicted.append(found)
+        return np.concatenate(predicted)
 
     def _with_teacher(
         self,
@@ -146,10 +177,15 @@ class Collator:
         )  # fmt: skip
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
+        if tokens.groups is not None:
+            groups = causal_shift(_spread(tokens.groups, places, NO_GROUP))[1]
+            tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
         competing, included = roles(tensors["teacher_loss"], tensors["labels"], self.guidance)
         if self.guidance.method == "chunk":
             labels, chunks = tensors["labels"], tensors["chunks"]
             kept = most_kept(labels, chunks, tensors["teacher_loss"], self.guidance)
+        elif self.guidance.selects and not self.guidance.keeps_quota:
+            kept = int(competing.sum() + included.sum())
         else:
             kept = int(count_kept_of(competing, included, self.guidance))
         known = wanted & ~missing
@@ -168,6 +204,7 @@ class Collator:
             "scored": int((scorable & (reasons == Reason.MAPPED)).sum()),
             **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
             "missing": int((wanted & missing).sum()),
+            "partial": int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
         }
         return torch.tensor([counts[name] for name in COUNTS])
 
@@ -192,6 +229,18 @@ def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
 def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
     """Values of tokens put at their places; `fill` at padding."""
     return np.append(values, np.array(fill, values.dtype))[places]
+
+
+def _line_numbers(
+    ids: NDArray[np.int64], piece: NDArray[np.int64], ends_line: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """The number of each token's line in its row, all rows counted through; -1 at padding. A line
+    ends with the token that holds a line break, and with its document."""
+    is_token = piece >= 0
+    begins = np.ones(ids.shape, bool)
+    begins[:, 1:] = ends_line[ids[:, :-1]] | (piece[:, 1:] != piece[:, :-1])
+    numbers = np.cumsum(begins).reshape(ids.shape) - 1
+    return np.where(is_token, numbers, -1)
 
 
 def loader(

@@ -108,12 +108,18 @@ class _WithDistance:
         self._labels_N, self._partner_N = labels_N, partner_N
         self._teacher = replace(teacher, head=teacher.head.for_chunks())
         self.weights = (1.0, guidance.weight_of_distance)
+        self.num_parts = len(self.weights)
+        self.ends: None = None
         self.width = teacher.head.vocabulary_size
         self._num_ids: int | None = None
         self._distance: Distance = wasserstein
         if guidance.method == "kld":  # ids of one side alone are left out, the rest renormalised
             self._num_ids = num_ids
             self._distance = reverse_kl if guidance.divergence == "reverse" else forward_kl
+
+    def rows(self, place: slice) -> Tensor | None:
+        """As `Objective`."""
+        return None
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """As `Objective`."""

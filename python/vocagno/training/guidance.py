@@ -6,11 +6,13 @@ finite teacher loss compete; the others are *unmapped* and go by the policy.
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vocagno.guidance_config import GuidanceConfig
+from vocagno.training.units import group_means, window_means
 
 IGNORED = -100
 """The label of padding and of tokens that are not predicted."""
@@ -28,6 +30,27 @@ def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
     return student_nll_BT.detach() - teacher_BT
 
 
+class Units(NamedTuple):
+    """What tells which tokens belong together, for a choice that looks at more than one."""
+
+    groups_BT: Tensor | None = None
+    """The number of each token's group (less than B * (T + 1)), -1 for none; for
+    `unit: group`."""
+    lines_BT: Tensor | None = None
+    """The number of each token's line of text (less than B * (T + 1)), -1 for none; for
+    `window: line`."""
+
+
+class Choice(NamedTuple):
+    """What trains the student; nothing here carries a gradient."""
+
+    weights_BT: Tensor
+    """Float32, from 0.0 to 1.0."""
+    thresholds_S: Tensor
+    """Of each scope, in nats: the excess loss that a unit had to reach; NaN where none competes,
+    and for a `criterion` that ranks by more than the excess loss."""
+
+
 def token_weights(
     student_nll_BT: Tensor,
     teacher_loss_BT: Tensor,
@@ -35,43 +58,112 @@ def token_weights(
     config: GuidanceConfig,
     entropy_BT: Tensor | None = None,
     teacher_sums_B2: Tensor | None = None,
+    units: Units | None = None,
 ) -> Tensor:
-    """1.0 for the tokens that train the student, 0.0 for the others (Eq. 4).
+    """The weights of `choose`: (B, T), in the paper 1.0 for the tokens that train the student and
+    0.0 for the others (Eq. 4)."""
+    return choose(
+        student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT, teacher_sums_B2, units
+    ).weights_BT
+
+
+def choose(
+    student_nll_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    config: GuidanceConfig,
+    entropy_BT: Tensor | None = None,
+    teacher_sums_B2: Tensor | None = None,
+    units: Units | None = None,
+) -> Choice:
+    """How much each token trains the student (Eq. 4), and from which excess loss on.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
-        teacher_loss_BT: the aggregated teacher loss of each token (Eq. 2), NaN where unmapped.
+        teacher_loss_BT: the teacher loss of each token, NaN where unmapped: aggregated (Eq. 2); or,
+            for `unit: group`, the teacher's sum over the group divided by its student tokens.
         labels_BT: target ids, -100 where nothing is predicted.
-        config: method, top_fraction, unmapped, scope, criterion.
+        config: all but method, normalize and min_coverage.
         entropy_BT: of the teacher's distribution for each token, nats, for the `criterion` that
             looks at it.
         teacher_sums_B2: as `row_sums`, for `unmapped: mean`. Default: the mean is that of the
             aggregated losses, which under `max` is higher and counts long teacher tokens often.
-    Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
+        units: groups for `unit: group`, lines for `window: line`.
+    Raises: ValueError if the configuration needs something that is not given.
 
-    Of `n` competing tokens in a scope the `ceil(top_fraction * n)` with the largest excess loss are
-    kept; ties go to the earlier position. Which tokens compete follows from the alignment alone,
-    and with it how many are kept: `kept_count`.
+    With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
+    of a scope with the largest excess loss are kept; ties go to the earlier position. Which tokens
+    compete follows from the alignment only, and so does how many are kept: `count_kept`. Otherwise
+    the smallest excess loss within the quota is the threshold, or `max_threshold` if that is
+    smaller, and all units that reach it are kept. The host does not wait.
     """
+    units = units or Units()
     if config.scope == "step":
-        return _ranked_together(
-            student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT, teacher_sums_B2
-        )
+        given = entropy_BT, teacher_sums_B2
+        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config, units, *given)
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     shape = _scopes(labels_BT, config)
-    teacher = teacher_loss_BT.reshape(shape)
-    if config.unmapped == "mean":
-        teacher = fill_with_mean(
-            teacher, competing_BT.reshape(shape), _of_scopes(teacher_sums_B2, config)
-        )
-    score = excess_loss(student_nll_BT.reshape(shape), teacher)
     competing = competing_BT.reshape(shape)
-    if config.criterion == "excess_and_entropy":
-        if entropy_BT is None:
-            raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
-        score = _worse_place(score, -entropy_BT.reshape(shape), competing)
-    kept = top(score, competing, config.top_fraction)
-    return (kept.reshape(labels_BT.shape) | included_BT).float()
+    teacher = filled_teacher_loss(teacher_loss_BT, labels_BT, config, teacher_sums_B2)
+    nll_BT = student_nll_BT.detach()
+    if config.unit == "group":
+        if units.groups_BT is None:
+            raise ValueError("guidance.unit: group needs the groups of the tokens")
+        nll_BT = group_means(nll_BT, units.groups_BT)
+    excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
+    if config.keeps_quota:
+        rank = excess
+        if config.criterion == "excess_and_entropy":
+            if entropy_BT is None:
+                raise ValueError(
+                    "guidance.criterion: excess_and_entropy needs the teacher's entropies"
+                )
+            rank = _worse_place(excess, -entropy_BT.reshape(shape), competing)
+        assert config.top_fraction is not None
+        kept = top(rank, competing, config.top_fraction)
+        thresholds_S = _least(rank, kept)
+        if rank is not excess:
+            thresholds_S = torch.full_like(thresholds_S, torch.nan)
+        weights = kept.float()
+    else:
+        thresholds_S = _thresholds(excess, competing, config)
+        weights = _weights(excess, thresholds_S[:, None], config)
+        if config.window is not None:
+            around_BT = window_means(
+                excess.view(labels_BT.shape), competing_BT, units.groups_BT, units.lines_BT, config
+            )
+            is_noise = (around_BT < config.window_threshold).view(shape)
+            weights = weights.masked_fill(is_noise, 0.0)
+        weights = config.min_weight + (1 - config.min_weight) * weights
+        weights = weights.masked_fill(~competing, 0.0)
+    weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
+    return Choice(weights_BT, thresholds_S)
+
+
+def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
+    """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`."""
+    if config.top_fraction is None:
+        assert config.max_threshold is not None
+        return excess.new_full((len(excess),), config.max_threshold)
+    thresholds_S = _least(excess, top(excess, competing, config.top_fraction))
+    if config.max_threshold is not None:
+        thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
+    return thresholds_S
+
+
+def _least(excess: Tensor, kept: Tensor) -> Tensor:
+    """(S,): the smallest excess loss of the kept tokens of each scope; NaN where there is none."""
+    least_S = torch.where(kept & ~excess.isnan(), excess, torch.inf).amin(1)
+    return torch.where(least_S < torch.inf, least_S, torch.nan)
+
+
+def _weights(excess: Tensor, threshold: Tensor, config: GuidanceConfig) -> Tensor:
+    """Weights from 0.0 to 1.0 by the distance from the threshold; 0.0 where either is NaN."""
+    distance = (excess - threshold) / config.weight_scale
+    if config.weight == "hard":
+        return (distance >= 0).float()
+    weights = distance.sigmoid() if config.weight == "sigmoid" else distance.clamp_max(0).exp()
+    return weights.nan_to_num(nan=0.0).float()
 
 
 def roles(
@@ -110,6 +202,10 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfi
 
 def count_kept_of(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
     """As `count_kept`, of `roles`."""
+    if not config.keeps_quota and config.selects:
+        raise ValueError("how many tokens are kept is known only after the forward pass")
+    if config.top_fraction is None:
+        return included_BT.sum()
     competing = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
     return kept_count(competing, config.top_fraction).sum() + included_BT.sum()
 
@@ -145,35 +241,58 @@ def _ranked_together(
     teacher_loss_BT: Tensor,
     labels_BT: Tensor,
     config: GuidanceConfig,
+    units: Units,
     entropy_BT: Tensor | None,
     teacher_sums_B2: Tensor | None,
-) -> Tensor:
-    """The weights of this process's tokens, ranked with those of all others, in their order.
+) -> Choice:
+    """The choice among this process's tokens, ranked with those of all others, in their order.
 
     Every process has as many rows of the same length.
     """
     as_one = replace(config, scope="micro_batch")
     group = torch.distributed
     if not group.is_available() or not group.is_initialized() or group.get_world_size() == 1:
-        return token_weights(
-            student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT, teacher_sums_B2
+        return choose(
+            student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT, teacher_sums_B2, units
         )
-    own = student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2
-    student, teacher, labels, entropy, sums = (
+    before = (labels_BT.numel() + len(labels_BT)) * group.get_rank()
+    shifted = (
+        None if numbers is None else torch.where(numbers < 0, numbers, numbers + before)
+        for numbers in units
+    )
+    own = (student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2, *shifted)
+    student, teacher, labels, entropy, sums, groups, lines = (
         None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
         for tensor in own
     )
     assert student is not None
     assert teacher is not None
     assert labels is not None
-    weights = token_weights(student, teacher, labels, as_one, entropy, sums)
-    return weights.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
+    found = choose(student, teacher, labels, as_one, entropy, sums, Units(groups, lines))
+    weights = found.weights_BT.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
+    return Choice(weights, found.thresholds_S)
 
 
 def _gathered(tensor: Tensor) -> list[Tensor]:
     parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(parts, tensor)
     return parts
+
+
+def filled_teacher_loss(
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    config: GuidanceConfig,
+    teacher_sums_B2: Tensor | None = None,
+) -> Tensor:
+    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope (one of
+    this process) where there is none. Args: as `choose`."""
+    if config.unmapped != "mean":
+        return teacher_loss_BT
+    shape, scope = _scopes(labels_BT, config), (labels_BT != IGNORED)
+    sums = _of_scopes(teacher_sums_B2, config)
+    filled = fill_with_mean(teacher_loss_BT.reshape(shape), scope.reshape(shape), sums)
+    return filled.view(labels_BT.shape)
 
 
 def fill_with_mean(teacher: Tensor, competing: Tensor, sums: Tensor | None) -> Tensor:

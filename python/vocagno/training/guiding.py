@@ -85,7 +85,8 @@ def guide_loaded(
     row = _row(text, tokenizer)
     scores = _ScoresOfText(*teacher.score([text]))
     data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
-    collator = Collator(scores, guidance, data)
+    ends = tokenizer.spans.line_ends() if guidance.window == "line" else None
+    collator = Collator(scores, guidance, data, ends)
     sampler = Sampler([Sample(0, text, row)], tokenizer, teacher.reader.spans, collator)
     device = model.get_input_embeddings().weight.device
     (passage,) = sampler.passages(GuidedStudent(model, guidance), device)

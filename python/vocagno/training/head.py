@@ -5,11 +5,14 @@ N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
 
 import math
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.errors import InputError
@@ -290,11 +293,28 @@ def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
     return max(LEAST_ROWS, rows - rows % TILE_ROWS)
 
 
-def chunks(num_rows: int, vocabulary_size: int, device: torch.device) -> Iterator[slice]:
-    """Rows whose logits exist together."""
+def chunks(
+    num_rows: int,
+    vocabulary_size: int,
+    device: torch.device,
+    ends: Sequence[int] | NDArray[np.int64] | None = None,
+) -> Iterator[slice]:
+    """Rows whose logits exist together.
+
+    Args:
+        ends: the places at which a chunk may end, rising, the last one `num_rows`; default: all. A
+            chunk is longer than others if there is none in reach.
+    """
     size = chunk_rows(vocabulary_size, device)
-    for start in range(0, num_rows, size):
-        yield slice(start, min(start + size, num_rows))
+    start = 0
+    while start < num_rows:
+        stop = min(start + size, num_rows)
+        if ends is not None:
+            number = bisect_right(ends, stop)
+            before = ends[number - 1] if number else 0
+            stop = int(before if before > start else ends[number])
+        yield slice(start, stop)
+        start = stop
 
 
 @torch.no_grad()

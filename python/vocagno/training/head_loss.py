@@ -14,7 +14,11 @@ from vocagno.training.head import Head, LanguageHead
 
 
 def head_loss(
-    hidden_KH: Tensor, head: Head, labels_K: Tensor, how: HeadLoss = "auto"
+    hidden_KH: Tensor,
+    head: Head,
+    labels_K: Tensor,
+    how: HeadLoss = "auto",
+    weights_K: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
 
@@ -25,7 +29,9 @@ def head_loss(
         how: loop: ours, on any device; torch: `torch.nn.functional.linear_cross_entropy` in chunks
             (torch >= 2.13); liger: liger-kernel >= 0.8.5 (CUDA); auto: what was fastest where it
             was measured, the loop.
-    Returns: float32 sum, and (K,) the single losses without gradient where `how` gives them.
+        weights_K: factors of the losses, float32; loop only. Default: 1.
+    Returns: float32 sum, and (K,) the single (weighted) losses without gradient where `how` gives
+        them.
     Raises: ConfigError if `how` is not installed or cannot compute this head.
 
     All three make gradients in the forward pass, so nothing is computed twice; a second backward
@@ -36,9 +42,12 @@ def head_loss(
     dtype = product_dtype(hidden_KH)
     with torch.autocast(hidden_KH.device.type, enabled=False):
         if how in ("auto", "loop"):
-            total, parts_K1 = chunked_loss(hidden_KH, head, CrossEntropy(labels_K), dtype)
+            objective = CrossEntropy(labels_K, weights_K)
+            total, parts_K1 = chunked_loss(hidden_KH, head, objective, dtype)
             return total, parts_K1.squeeze(1)
         check_head_loss(how, head)
+        if weights_K is not None:
+            raise ConfigError(f"train.head_loss: {how} has no weights of tokens; use loop")
         assert isinstance(head, LanguageHead)
         if not len(labels_K):  # for which liger would divide by the number of its rows
             return (hidden_KH.sum() + head.weight_VH.sum()).float() * 0, None

@@ -77,6 +77,8 @@ class LiveText:
     """As `TeacherView.is_inside`."""
     ranges_B2: Tensor
     """As `TeacherView.row_ranges`."""
+    sizes_N: Tensor
+    """Student tokens that share the loss of a token's range (int64); 1 but for `unit: group`."""
 
     @classmethod
     def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
@@ -88,7 +90,7 @@ class LiveText:
         partner_BT = np.append(partner_N, -1)[tokens_BT]
         arrays: tuple[NDArray[Any], ...] = (
             view.read.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
-            view.row_ranges,
+            view.row_ranges, _sizes(view),
         )  # fmt: skip
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
         return cls(view.read, *tensors)
@@ -239,12 +241,24 @@ class LiveTeacher(ReadingTeacher):
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(B, T): the teacher's losses aggregated for each student token, at its place."""
-        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.guidance.aggregation)
+        is_group = self.guidance.unit == "group"
+        how = "sum" if is_group else self.guidance.aggregation
+        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), how)
+        if is_group:
+            loss_N = loss_N / self._here(text.sizes_N)
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]
 
     def _here(self, values: Tensor) -> Tensor:
         return values.to(self.device, non_blocking=True)
+
+
+def _sizes(view: "TeacherView") -> NDArray[np.int64]:
+    """(N,) how many student tokens share a group with each; 1 without groups."""
+    if view.groups is None:
+        return np.ones(len(view.mapping), np.int64)
+    sizes = np.bincount(view.groups[view.groups >= 0], minlength=1)
+    return np.where(view.groups >= 0, sizes[view.groups], 1)
 
 
 def _idle(scorer: TransformersScorer) -> Pass:

@@ -24,7 +24,12 @@ from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
 from vocagno.training.live_rows import RowTeacher
 from vocagno.training.loading import load_student, transformers_tokenizer
 from vocagno.training.materials import Materials
-from vocagno.training.metrics import Window, check_window, unusual_selection
+from vocagno.training.metrics import (
+    ThresholdWatch,
+    Window,
+    check_window,
+    unusual_selection,
+)
 from vocagno.training.model_card import model_card
 from vocagno.training.optimization import build_optimizer, learning_rate, settle_optimizer
 from vocagno.training.processes import HostSum, agreed
@@ -82,7 +87,7 @@ class Training:
         self.stepper: Stepper = Stepper(
             config, accelerator, self.student, self.optimizer, self.live, self.host_sum
         )
-        self.collator: Collator = self._collator()
+        self.collator: Collator = self._collator(tokenizer)
         self.sampler: Sampler | None = None
         if materials.samples:
             self.sampler = Sampler(
@@ -98,6 +103,7 @@ class Training:
         else:
             self.evaluation = None
         self.warned: bool = False
+        self.threshold_watch: ThresholdWatch = ThresholdWatch(config.guidance, config.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, config.train.keep_checkpoints
         )
@@ -180,12 +186,13 @@ class Training:
             return LiveTeacher(*arguments)
         return RowTeacher(*arguments, tokenizer.spans.vocabulary_size)
 
-    def _collator(self) -> Collator:
+    def _collator(self, tokenizer: StudentTokenizer) -> Collator:
         scores: Scores | None = self.materials.scores
         if (live := self.materials.live) is not None:
             texts = live.texts
             scores = SameRows() if texts is None else LivePieces(texts, live.reader)
-        return Collator(scores, self.config.guidance, self.config.data)
+        ends = tokenizer.spans.line_ends() if self.config.guidance.window == "line" else None
+        return Collator(scores, self.config.guidance, self.config.data, ends)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
         """What the host can do ahead for a micro-batch of such samples of the run."""
@@ -234,6 +241,8 @@ class Training:
             if (unusual := unusual_selection(entry, self.config.guidance)) and not self.warned:
                 progress.say(unusual)
                 self.warned = True
+            if flattening := self.threshold_watch.look(entry):
+                progress.say(flattening)
         progress.at(done, progress_note(entry))
         check_window(entry, self.config.guidance)
 

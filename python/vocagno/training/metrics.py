@@ -15,7 +15,9 @@ from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.data import COUNTS
 from vocagno.training.student import SUMS
 
-_REASONS = ("special", "truncated", "hole", "unscored", "missing")
+_REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
+_SETTLED = 0.25
+"""Share of a run after which the threshold of its quota is judged."""
 _USUAL_DEVIATION = 0.1
 """Of the share of kept tokens from `top_fraction`, before a run says so."""
 
@@ -102,8 +104,8 @@ class Window:
             return {"step": step, "skipped": skipped}
         named = dict(zip(SUMS, sums[is_taken].sum(0).tolist(), strict=True))
         counts = {name: sum(record.counts.get(name, 0) for record in taken) for name in COUNTS}
-        if self.guidance.method == "chunk":
-            counts["kept"] = int(named["kept"])
+        if not self.guidance.knows_kept:
+            counts["kept"] = named["kept"]
         if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
             raise GuidanceError(
                 f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
@@ -114,7 +116,7 @@ class Window:
         entry: dict[str, Any] = {
             "step": step,
             "loss": named["nll"] / predicted,
-            "kept_loss": named["kept_nll"] / max(1, counts["kept"]),
+            "kept_loss": named["kept_nll"] / (counts["kept"] or 1),
             "kept_fraction": counts["kept"] / predicted,
             "tokens": counts["predicted"],
             "tokens_per_s": round(counts["predicted"] / elapsed, 1),
@@ -133,6 +135,8 @@ class Window:
                 "mean_excess_loss": named["excess"] / ranked,
                 "mean_teacher_loss": named["teacher"] / ranked,
             }
+            if named["scopes"]:
+                entry["threshold"] = named["threshold"] / named["scopes"]
         if self.guidance.distils:
             entry |= {
                 "mean_distance": named["distance"] / max(1.0, named["pairs"]),
@@ -168,9 +172,33 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
             )
 
 
+class ThresholdWatch:
+    """Says once if the paper's rule flattens the student (docs/guidance.md)."""
+
+    def __init__(self, guidance: GuidanceConfig, steps: int) -> None:
+        self._is_over = not (guidance.keeps_quota and guidance.criterion == "excess")
+        self._quota = guidance.top_fraction
+        self._first_step = steps * _SETTLED
+
+    def look(self, entry: dict[str, Any]) -> str | None:
+        """What to say after a window, if anything: its threshold is above zero, and a quarter of
+        the run is over."""
+        threshold = entry.get("threshold")
+        if self._is_over or threshold is None or entry["step"] < self._first_step:
+            return None
+        self._is_over = True  # once, whatever it is
+        if threshold <= 0:
+            return None
+        return (
+            f"step {entry['step']}: the threshold of guidance.top_fraction {self._quota} is "
+            f"{threshold:+.2f} nats: tokens on which the student is behind the teacher by less are "
+            "not trained, which raises the held-out loss of clean text; see guidance.max_threshold"
+        )
+
+
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, if they are."""
-    if guidance.method not in ("vocagno", "rho1") or "unmapped" not in entry:
+    if not guidance.keeps_quota or guidance.top_fraction is None or "unmapped" not in entry:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:

@@ -4,22 +4,28 @@ B: rows, T: tokens of a row, N = B * T, K: kept tokens, H: hidden size, V: vocab
 
 With one product of states and weights as the unit, ordinary cross-entropy takes three (logits, and
 the gradients of states and weights). Here it is one for the losses of all, and three of the chosen:
-at 40 %, 2.2. So guided training costs no more than naive training where products are what costs.
+at 40 %, 2.2. With a threshold that is known beforehand (`has_fixed_threshold`) the logits of a
+chunk are weighted and differentiated at once: one for all, and two of the chosen (on a CPU; on
+other devices, where the host does not wait to know which these are, two of all).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config import HeadLoss
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.chunks import chunk_weights
-from vocagno.training.guidance import IGNORED, token_weights
+from vocagno.training.guidance import IGNORED, Units, choose
 from vocagno.training.head import Head, LanguageHead, chunked_nll
 from vocagno.training.head_loss import head_loss, product_dtype
 from vocagno.training.losses import teacher_guided_loss
+from vocagno.training.thresholded import thresholded_cross_entropy
 
 
 class Criteria(NamedTuple):
@@ -33,6 +39,11 @@ class Criteria(NamedTuple):
     """What ranks chunks instead of their excess loss; for `selection: random`."""
     teacher_sums_B2: Tensor | None = None
     """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
+    units: Units = Units()
+    """Groups and lines, for `unit: group` and `window: line`."""
+    chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
+    """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
+    it the host waits for the device, if that is not the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,9 @@ class TokenMetrics:
     """Losses in nats, float32, 0 where the label is -100. None under `method: cpt` with a head loss
     other than the loop, which gives the sum alone."""
     weights_BT: Tensor
-    """1.0 for the tokens that train, else 0.0."""
+    """From 0.0 (the token is not trained on) to 1.0."""
+    thresholds_S: Tensor | None = None
+    """As `Choice.thresholds_S`; None for methods that rank no tokens."""
 
 
 def selective_cross_entropy(
@@ -89,20 +102,31 @@ def selective_cross_entropy(
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
     hidden_NH, labels_N = hidden_BTH.flatten(0, -2), labels_BT.flatten()
     nll_BT = None
-    is_ranked = guidance.selects
+    is_ranked, thresholds_S = guidance.selects, None
+    criteria = criteria or Criteria()
+    if _takes_one_pass(guidance, head_loss_by):
+        total, nll_BT, weights_BT = thresholded_cross_entropy(
+            hidden_NH, head, labels_BT, teacher_loss_BT, guidance, criteria.units,
+            criteria.teacher_sums_B2, criteria.chunk_ends,
+        )  # fmt: skip
+        thresholds_S = torch.full((1,), guidance.max_threshold or 0.0, device=total.device)
+        if reduction == "mean":
+            total = total / _counted(labels_BT, weights_BT, guidance)
+        return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)
     if is_ranked or not torch.is_grad_enabled():
         nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
     if is_ranked:
         assert nll_BT is not None
-        criteria = criteria or Criteria()
-        weights_BT = _weights(nll_BT, teacher_loss_BT, labels_BT, guidance, criteria)
+        weights_BT, thresholds_S = _choose(nll_BT, teacher_loss_BT, labels_BT, guidance, criteria)
     else:
         weights_BT = (labels_BT != IGNORED).float()
     if torch.is_grad_enabled():
-        kept_N = weights_BT.flatten() > 0
+        weights_N = weights_BT.flatten()
+        kept_N = weights_N > 0
         rows_K = _places(kept_N, num_kept)
         labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
-        total, nll_K = head_loss(hidden_NH[rows_K], head, labels_K, head_loss_by)
+        weights_K = weights_N[rows_K] if guidance.has_soft_weights else None
+        total, nll_K = head_loss(hidden_NH[rows_K], head, labels_K, head_loss_by, weights_K)
         if nll_BT is None and nll_K is not None:  # all are trained on, so all are known by now
             nll_N = torch.zeros(len(labels_N), device=nll_K.device)
             nll_BT = nll_N.index_copy(0, rows_K, nll_K).view(labels_BT.shape)
@@ -110,28 +134,40 @@ def selective_cross_entropy(
         assert nll_BT is not None
         total = teacher_guided_loss(nll_BT, weights_BT)
     if reduction == "mean":
-        counted = labels_BT != IGNORED if guidance.normalize == "tokens" else weights_BT > 0
-        total = total / counted.sum().clamp_min(1)
-    return total, TokenMetrics(nll_BT, weights_BT)
+        total = total / _counted(labels_BT, weights_BT, guidance)
+    return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)
 
 
-def _weights(
+def _counted(labels_BT: Tensor, weights_BT: Tensor, guidance: GuidanceConfig) -> Tensor:
+    """What a mean is divided by."""
+    counted = labels_BT != IGNORED if guidance.normalize == "tokens" else weights_BT > 0
+    return counted.sum().clamp_min(1)
+
+
+def _takes_one_pass(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:
+    """Whether weights and gradients can be computed of each chunk of logits at once."""
+    is_loop = head_loss_by in ("auto", "loop")
+    return guidance.has_fixed_threshold and is_loop and torch.is_grad_enabled()
+
+
+def _choose(
     nll_BT: Tensor,
     teacher_loss_BT: Tensor,
     labels_BT: Tensor,
     guidance: GuidanceConfig,
     criteria: Criteria,
-) -> Tensor:
-    """(B, T) 1.0 for what trains, by the method."""
+) -> tuple[Tensor, Tensor | None]:
+    """Weights and thresholds, by the method."""
     if guidance.method != "chunk":
-        more = criteria.entropy_BT, criteria.teacher_sums_B2
-        return token_weights(nll_BT, teacher_loss_BT, labels_BT, guidance, *more)
+        more = criteria.entropy_BT, criteria.teacher_sums_B2, criteria.units
+        return choose(nll_BT, teacher_loss_BT, labels_BT, guidance, *more)
     if criteria.chunks_BT is None or (criteria.scores_BC is None) is guidance.is_random:
         raise ValueError("guidance.method: chunk needs chunks, and scores if the choice is random")
-    return chunk_weights(
+    weights_BT = chunk_weights(
         nll_BT, teacher_loss_BT, labels_BT, criteria.chunks_BT, guidance, criteria.scores_BC,
         criteria.teacher_sums_B2,
     )  # fmt: skip
+    return weights_BT, None
 
 
 def gives_sum_alone(guidance: GuidanceConfig, head_loss_by: HeadLoss) -> bool:
@@ -150,8 +186,9 @@ def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
 
 
 def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
-    """(K,) the kept tokens in order; of a shape that the host knows, if it knows the number."""
-    if num_kept is None:
+    """(K,) the kept tokens in order; of a shape that the host knows, if it knows the number (on a
+    CPU it need not)."""
+    if num_kept is None or kept_N.device.type == "cpu":
         return kept_N.nonzero().squeeze(1)
     return torch.argsort(~kept_N, stable=True)[:num_kept]
 

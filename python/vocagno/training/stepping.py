@@ -24,6 +24,7 @@ from vocagno.training.optimization import (
 )
 from vocagno.training.processes import HostSum
 from vocagno.training.scorer import Pass
+from vocagno.training.thresholded import group_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class Stepper:
                     given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
             num_kept = self._num_kept(micro.batch)
             with self.accelerator.accumulate(self.student):
-                output = self.student(**(tensors | given), num_kept=num_kept)
+                output = self.student(
+                    **(tensors | given | self._chunk_ends(micro.batch)), num_kept=num_kept
+                )
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
@@ -101,6 +104,12 @@ class Stepper:
             return None
         return int(batch.counts[COUNTS.index("kept")])
 
+    def _chunk_ends(self, batch: Batch) -> dict[str, Any]:
+        """Where chunks of logits may end, which no process waits for its device to know."""
+        if not self.config.guidance.has_fixed_threshold or "groups" not in batch.tensors:
+            return {}
+        return {"chunk_ends": group_ends(batch.tensors["groups"])}
+
     def _update(self) -> tuple[Tensor, bool]:
         """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
         left out because that is no number."""
@@ -122,16 +131,19 @@ class Stepper:
 
 
 def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
-    """The counts of an optimizer step, by the names in COUNTS; without "kept" for chunks, of whose
-    tokens nobody knows before the forward pass how many are kept.
+    """The counts of an optimizer step, by the names in COUNTS; without "kept" where nobody knows
+    before the forward pass how many tokens are kept.
 
     Args:
         counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
     """
     total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
-    if guidance.method == "chunk":
+    if not guidance.knows_kept:
         del total["kept"]
-    if guidance.scope == "step":  # ranked over all processes, which no single one can count
+    elif (
+        guidance.scope == "step" and guidance.selects
+    ):  # ranked over all processes, which no single one can count
         competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
+        assert guidance.top_fraction is not None
         total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())
     return total

@@ -5,13 +5,15 @@ B: rows, T: tokens of a row.
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.config import HeadLoss
 from vocagno.guidance_config import GuidanceConfig, as_naive
 from vocagno.training.distillation import DistillationMetrics, TeacherStates, distillation_loss
-from vocagno.training.guidance import IGNORED, excess_loss
+from vocagno.training.guidance import IGNORED, Units, excess_loss
 from vocagno.training.head import (
     Head,
     base_of,
@@ -24,11 +26,15 @@ from vocagno.training.head_loss import check_head_loss
 from vocagno.training.own_head import OwnHead
 from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
 
-SUMS = ("nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs")
-"""What a forward pass sums up, in this order: the student's losses over all predicted tokens and
-over the kept ones; over the tokens with a teacher loss, the excess losses, the teacher's, and how
-many these are; how many tokens were kept; and, of distillation, the distances and of how many
-tokens they are."""
+SUMS = (
+    "nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs", "threshold",
+    "scopes",
+)  # fmt: skip
+"""What a forward pass sums up, in this order: the student's losses over all predicted tokens, and
+times their weights; over the tokens with a teacher loss, the excess losses, the teacher's, and how
+many these are; the weights (with weights of 0 and 1: how many tokens were kept); of distillation,
+the distances and of how many tokens they are; and the thresholds of the scopes in which tokens
+competed, and how many these are."""
 
 
 class StudentOutput(NamedTuple):
@@ -41,7 +47,7 @@ class StudentOutput(NamedTuple):
     nll_BT: Tensor
     """Losses in nats; NaN in naive training by a head loss that gives the sum alone."""
     weights_BT: Tensor
-    """1.0 for the tokens that train, else 0.0."""
+    """From 0.0 (the token is not trained on) to 1.0."""
 
 
 class GuidedStudent(nn.Module):
@@ -83,14 +89,17 @@ class GuidedStudent(nn.Module):
         chunk_scores: Tensor | None = None,
         teacher: TeacherStates | None = None,
         teacher_sums: Tensor | None = None,
+        groups: Tensor | None = None,
+        lines: Tensor | None = None,
+        chunk_ends: NDArray[np.int64] | None = None,
     ) -> StudentOutput:
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
-            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_scores` and
-            `teacher_sums`, (B, 2): as its `Criteria`. `teacher`: the distributions that `kld` and
-            `uld` need to train.
+            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_scores`,
+            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups` and `lines`: as
+            `Units`. `teacher`: the distributions that `kld` and `uld` need to train.
         """
         guidance = self.guidance
         if teacher_loss is None:
@@ -107,7 +116,9 @@ class GuidedStudent(nn.Module):
             return _distilled(loss, of_tokens, labels)
         loss, metrics = selective_cross_entropy(
             states_BTH, head, labels, teacher_loss, guidance,
-            criteria=Criteria(entropy, chunks, chunk_scores, teacher_sums),
+            criteria=Criteria(
+                entropy, chunks, chunk_scores, teacher_sums, Units(groups, lines), chunk_ends
+            ),
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip
         return _selected(loss, metrics, labels, teacher_loss)
@@ -145,6 +156,9 @@ def _selected(
         "teacher": teacher_BT.nansum(), "ranked": excess_BT.isfinite().sum(),
         "kept": metrics.weights_BT.sum(),
     }  # fmt: skip
+    if metrics.thresholds_S is not None:
+        sums["threshold"] = metrics.thresholds_S.nansum()
+        sums["scopes"] = metrics.thresholds_S.isfinite().sum()
     return StudentOutput(loss, _stacked(sums), nll_BT, metrics.weights_BT)
 
 

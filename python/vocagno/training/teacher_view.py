@@ -18,6 +18,7 @@ from vocagno.reduction import reduce
 from vocagno.rows import Row
 from vocagno.score_index import NOT_SCORED
 from vocagno.scores import DocumentScores
+from vocagno.training.group_losses import compared_groups
 from vocagno.training.live import LivePieces
 from vocagno.training.mappings import chunk_maps, identity_map, positional_map, sharing_text
 from vocagno.training.reading import ReadTexts
@@ -64,20 +65,28 @@ class TeacherView:
     """(rows, 2) which of the M belong to the pieces of each row."""
     read: ReadTexts | None = None
     """What a live teacher has to read for the losses."""
+    groups: NDArray[np.int64] | None = None
+    """(n,) for `unit: group`: the number of each token's group, -1 for none; the mapping is then
+    that of the group, and the loss the teacher's sum over it divided by its student tokens."""
 
 
 def teacher_view(
-    rows: Sequence[Row], scores: Scores | None, guidance: GuidanceConfig
+    rows: Sequence[Row],
+    scores: Scores | None,
+    guidance: GuidanceConfig,
+    is_predicted: NDArray[np.bool_] | None = None,
 ) -> TeacherView:
     """Losses and reasons of all tokens of all rows.
 
+    Args:
+        is_predicted: (n,) which tokens are predicted, for `unit: group`; default: all.
     Raises: GuidanceError if the method needs a teacher with the student's tokens, and has not.
     """
     if scores is None:
         return _unaligned(rows)
     if isinstance(scores, SameRows):
         return _same_rows(rows)
-    return _Pieces(rows, scores, guidance).view()
+    return _Pieces(rows, scores, guidance).view(is_predicted)
 
 
 class _Pieces:
@@ -113,7 +122,7 @@ class _Pieces:
         self.row_pieces = _boundaries(np.array([len(row.num_tokens) for row in rows]))
         """Where the pieces of each row begin."""
 
-    def view(self) -> TeacherView:
+    def view(self, is_predicted: NDArray[np.bool_] | None) -> TeacherView:
         """Aligns the tokens of both sides."""
         meeting = self._meeting()
         cu_seqlens = {
@@ -127,16 +136,29 @@ class _Pieces:
         first_only = meeting[:, 1] == np.repeat(
             np.where(whole, self.teacher_cu[:-1] + 1, -2), self.num_tokens
         )
-        mapping = self._mapping(meeting)
+        mapping, groups = self._mapping(meeting), None
+        if self.guidance.unit == "group":
+            found = compared_groups(
+                self.student, self.teacher, self.nll, is_predicted, self._ends_row(), **cu_seqlens
+            )
+            mapping, groups, loss = found.mapping, found.groups, found.teacher_loss
+        else:
+            loss = reduce(self.nll, mapping, self.guidance.aggregation)
         return TeacherView(
-            reduce(self.nll, mapping, self.guidance.aggregation), reasons,
+            loss, reasons,
             with_text=self.student[:, 0] < self.student[:, 1], first_only=first_only,
             missing=np.repeat(self.is_missing, self.num_tokens), mapping=mapping,
             teacher_spans=self.teacher, teacher_nll=self.nll,
             first_row=self.documents[0].first_row, is_inside=self._inside(self._learnt_from()),
             row_ranges=self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)],
-            read=self.read,
+            read=self.read, groups=groups,
         )  # fmt: skip
+
+    def _ends_row(self) -> NDArray[np.bool_]:
+        """(n,) the last token of each row."""
+        ends = np.zeros(len(self.student), bool)
+        ends[np.cumsum(self.row_sizes) - 1] = True
+        return ends
 
     def _meeting(self) -> NDArray[np.int32]:
         """Which tokens share text, whatever the method makes of it."""

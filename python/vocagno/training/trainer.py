@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Trainer
 
@@ -13,26 +15,38 @@ from vocagno.rows import Row
 from vocagno.score_index import MatchedScores
 from vocagno.training.data import COUNTS, Collator
 from vocagno.training.student import GuidedStudent, StudentOutput
+from vocagno.training.thresholded import group_ends
 
 
 class GuidedCollator:
     """Rows of a `RowStore` to what `GuidedTrainer` takes."""
 
     def __init__(
-        self, scores: MatchedScores | None, guidance: GuidanceConfig, *, seq_len: int
+        self,
+        scores: MatchedScores | None,
+        guidance: GuidanceConfig,
+        *,
+        seq_len: int,
+        line_ends: NDArray[np.bool_] | None = None,
     ) -> None:
         """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
-        is that of the rows."""
-        self._collator = Collator(scores, guidance, DataConfig(train="", seq_len=seq_len))
+        is that of the rows. `line_ends`: for `window: line`, `TokenSpans.line_ends`
+        of the student."""
+        data = DataConfig(train="", seq_len=seq_len)
+        self._collator = Collator(scores, guidance, data, line_ends)
+        self._has_fixed_threshold = guidance.has_fixed_threshold
         self._counted = "predicted" if guidance.normalize == "tokens" else "kept"
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
-        teacher_loss, (B, T) each; and as integers how many tokens will be kept (of chunks: at
-        most), and counted."""
+        teacher_loss, (B, T) each; what else the guidance needs; and as integers how many tokens
+        will be kept (at most, where the losses decide), and counted."""
         batch = self._collator(list(rows))
         counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
-        tensors = {name: value for name, value in batch.tensors.items() if name != "reasons"}
+        named = batch.tensors.items()
+        tensors: dict[str, Any] = {name: value for name, value in named if name != "reasons"}
+        if self._has_fixed_threshold and "groups" in tensors:
+            tensors["chunk_ends"] = group_ends(tensors["groups"])
         return tensors | {"num_kept": counts["kept"], "num_counted": counts[self._counted]}
 
 

@@ -1,0 +1,120 @@
+"""Means over units: the groups of tokens that cover the same text, and the neighbours of a unit.
+
+B: rows, T: tokens of a row, N = B * T.
+"""
+
+import torch
+from torch import Tensor
+
+from vocagno.guidance_config import GuidanceConfig
+
+NO_GROUP = -1
+"""In place of a group's number: the token is compared with no teacher token, and is a unit of its
+own."""
+
+
+def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
+    """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
+
+    Args:
+        groups_BT: the number of each token's group, less than B * (T + 1); -1 for none.
+
+    Sums are float64. The host does not wait.
+    """
+    sums_BT, count_BT = _sums(values_BT.double(), groups_BT)
+    means_BT = (sums_BT / count_BT).to(values_BT.dtype)
+    return torch.where(groups_BT >= 0, means_BT, values_BT)
+
+
+def window_means(
+    excess_BT: Tensor,
+    competing_BT: Tensor,
+    groups_BT: Tensor | None,
+    lines_BT: Tensor | None,
+    config: GuidanceConfig,
+) -> Tensor:
+    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, which is left
+    out itself; NaN without neighbours.
+
+    Args:
+        excess_BT: of units, at each of their tokens.
+        competing_BT: the tokens that count (boolean).
+        groups_BT: as `group_means`; None where each token is a unit.
+        lines_BT: the number of the line of text of each token, less than B * (T + 1); -1 for none.
+            Needed for `window: line`.
+        config: window.
+    """
+    if config.window is None:
+        raise ValueError("guidance.window: null has no neighbours")
+    counted_BT = competing_BT & ~excess_BT.isnan()
+    values_BT = torch.where(counted_BT, excess_BT, 0.0).double()
+    if config.window == "line":
+        if lines_BT is None:
+            raise ValueError("guidance.window: line needs the lines of the tokens")
+        sums_BT, count_BT = _around_in_line(values_BT, counted_BT, groups_BT, lines_BT)
+    else:
+        sums_BT, count_BT = _around(values_BT, counted_BT, groups_BT, config.window)
+    return torch.where(count_BT > 0, sums_BT / count_BT, torch.nan)
+
+
+def _around_in_line(
+    values_BT: Tensor, counted_BT: Tensor, groups_BT: Tensor | None, lines_BT: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums and counts of the other tokens of a line."""
+    sums_BT, _ = _sums(values_BT, lines_BT)
+    count_BT, _ = _sums(counted_BT.double(), lines_BT)
+    own_BT, size_BT = values_BT, counted_BT.double()
+    if groups_BT is not None:
+        has_group_BT = groups_BT >= 0
+        own_BT = torch.where(has_group_BT, _sums(values_BT, groups_BT)[0], own_BT)
+        size_BT = torch.where(has_group_BT, _sums(counted_BT.double(), groups_BT)[0], size_BT)
+    has_line_BT = lines_BT >= 0
+    return (
+        torch.where(has_line_BT, sums_BT - own_BT, 0.0),
+        torch.where(has_line_BT, count_BT - size_BT, 0.0),
+    )
+
+
+def _around(
+    values_BT: Tensor, counted_BT: Tensor, groups_BT: Tensor | None, width: int
+) -> tuple[Tensor, Tensor]:
+    """Sums and counts of `width` tokens on either side of each unit."""
+    num_tokens = values_BT.shape[1]
+    first_BT, stop_BT = _edges(groups_BT, values_BT)
+    before_BT = (first_BT - width).clamp_min(0)
+    behind_BT = (stop_BT + width).clamp_max(num_tokens)
+    found = []
+    for part_BT in (values_BT, counted_BT.double()):
+        running_BT = torch.nn.functional.pad(part_BT.cumsum(1), (1, 0))
+        all_BT = running_BT.gather(1, behind_BT) - running_BT.gather(1, before_BT)
+        own_BT = running_BT.gather(1, stop_BT) - running_BT.gather(1, first_BT)
+        found.append(all_BT - own_BT)
+    return found[0], found[1]
+
+
+def _edges(groups_BT: Tensor | None, values_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each token's unit the first place in the row, and the first one behind it."""
+    num_tokens = values_BT.shape[1]
+    place_BT = torch.arange(num_tokens, device=values_BT.device).expand_as(values_BT)
+    if groups_BT is None:
+        return place_BT, place_BT + 1
+    changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
+    begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
+    ends_BT = torch.nn.functional.pad(changes_BT, (0, 1), value=True)
+    first_BT = torch.where(begins_BT, place_BT, 0).cummax(1).values
+    stop_BT = torch.where(ends_BT, place_BT + 1, num_tokens).flip(1).cummin(1).values.flip(1)
+    return first_BT, stop_BT
+
+
+def _sums(values_BT: Tensor, numbers_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T) each: over all tokens with the same number the sum of the values, and how many tokens
+    these are; 0 and 1 for a token of number -1."""
+    count = numbers_BT.numel() + len(numbers_BT)
+    slot_N = torch.where(numbers_BT < 0, count, numbers_BT).flatten().long()
+    used_N = torch.where(numbers_BT < 0, 0.0, values_BT).flatten()
+    ones_N = torch.ones_like(used_N)
+    sums = values_BT.new_zeros(count + 1).index_add_(0, slot_N, used_N)
+    sizes = values_BT.new_zeros(count + 1).index_add_(0, slot_N, ones_N)
+    shape = numbers_BT.shape
+    sizes_BT = sizes[slot_N].view(shape)
+    return sums[slot_N].view(shape), torch.where(numbers_BT < 0, 1.0, sizes_BT)
