@@ -123,6 +123,49 @@ def test_rows_cut_inside_a_document_by_hand():
     np.testing.assert_array_equal(batch.tensors["teacher_loss"], np.array(expected, np.float32))
 
 
+GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "isolate", "first_nll", "losses", "partial"),
+    [
+        # BOS pro of read EOS BOS a b EOS: 'proofread' is one group, of which pr has no loss
+        (10, False, NAN, [NAN, NAN, NAN, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 3),
+        (10, False, 0.5, [0.5, 0.5, 0.5, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 0),
+        (10, True, 0.5, [0.5, 0.5, 0.5, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 0),
+        # BOS pro of | of read EOS | EOS BOS a | a b EOS: every group is cut
+        (2, False, 0.5, [[NAN, NAN]] * 4, 5),
+    ],
+)  # fmt: skip
+def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
+    scores = Scores()
+    spans, (_, *others) = scores.documents[0].spans, scores.documents[0].nll
+    nll = np.array([first_nll, *others], np.float16)
+    scores.documents = (DocumentScores(spans, nll), scores.documents[1])
+    batch = collate(seq_len, scores, isolate, **GROUPS)
+    expected = np.array(losses, np.float32).reshape(batch.tensors["labels"].shape)
+    np.testing.assert_array_equal(batch.tensors["teacher_loss"], expected)
+    groups = batch.tensors["groups"].numpy()
+    assert ((groups < 0) == np.isnan(expected)).all()
+    counts = counts_of(batch)
+    assert counts["partial"] == partial
+    assert counts["scored"] == 5  # a group that is cut is not the teacher's fault
+    assert counts["competing"] == np.isfinite(expected).sum()
+
+
+def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
+    breaks = np.zeros(20, bool)
+    breaks[[11, 13]] = True
+    guidance = GuidanceConfig(window="line", **GROUPS)
+    data = DataConfig(train="unused", seq_len=10)
+    batch = Collator(Scores(), guidance, data, breaks)(rows(10))
+    # BOS pro of read EOS | BOS a b EOS: of and a break
+    assert batch.tensors["lines"].tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
+    with pytest.raises(ValueError, match="line_ends"):
+        Collator(Scores(), guidance, data)
+    Collator(None, guidance, data)(rows(10))  # nothing is ranked
+
+
 @pytest.mark.parametrize(("how", "read"), [("mean", 0.5), ("sum", 1.0), ("min", 0.25)])
 def test_aggregations_by_hand(how, read):
     assert collate(10, aggregation=how).tensors["teacher_loss"][0, 2] == read

@@ -9,6 +9,7 @@ from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.data import COUNTS
 from vocagno.training.metrics import (
     StepRecord,
+    ThresholdWatch,
     Window,
     check_window,
     unusual_selection,
@@ -25,6 +26,18 @@ def entry_of(**counts):
 
 GOOD = {"predicted": 1100, "kept": 440, "with_text": 1000, "mapped": 1000, "scorable": 1000,
         "scored": 1000, "special": 100}  # fmt: skip
+
+
+def test_a_threshold_above_zero_is_said_once():
+    watch = ThresholdWatch(GuidanceConfig(), steps=100)
+    assert watch.look({"step": 10, "threshold": 2.0}) is None  # at the start it always is
+    assert "+1.25 nats" in watch.look({"step": 30, "threshold": 1.25})
+    assert watch.look({"step": 40, "threshold": 1.25}) is None
+    for guidance, threshold in (
+        (GuidanceConfig(), -0.1), (GuidanceConfig(), None),
+        (GuidanceConfig(max_threshold=1.0), 1.0),
+    ):  # fmt: skip
+        assert ThresholdWatch(guidance, 100).look({"step": 30, "threshold": threshold}) is None
 
 
 def test_a_good_window_passes():

@@ -106,10 +106,11 @@ def choose(
     competing = competing_BT.reshape(shape)
     teacher = filled_teacher_loss(teacher_loss_BT, labels_BT, config, teacher_sums_B2)
     nll_BT = student_nll_BT.detach()
+    groups_BT = None
     if config.unit == "group":
-        if units.groups_BT is None:
+        if (groups_BT := units.groups_BT) is None:
             raise ValueError("guidance.unit: group needs the groups of the tokens")
-        nll_BT = group_means(nll_BT, units.groups_BT)
+        nll_BT = group_means(nll_BT, groups_BT)
     excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
     if config.keeps_quota:
         rank = excess
@@ -130,7 +131,7 @@ def choose(
         weights = _weights(excess, thresholds_S[:, None], config)
         if config.window is not None:
             around_BT = window_means(
-                excess.view(labels_BT.shape), competing_BT, units.groups_BT, units.lines_BT, config
+                excess.view(labels_BT.shape), competing_BT, groups_BT, units.lines_BT, config
             )
             is_noise = (around_BT < config.window_threshold).view(shape)
             weights = weights.masked_fill(is_noise, 0.0)

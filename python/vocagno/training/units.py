@@ -64,10 +64,13 @@ def _around_in_line(
     sums_BT, _ = _sums(values_BT, lines_BT)
     count_BT, _ = _sums(counted_BT.double(), lines_BT)
     own_BT, size_BT = values_BT, counted_BT.double()
-    if groups_BT is not None:
+    if groups_BT is not None:  # the part of a group that is in this line
         has_group_BT = groups_BT >= 0
-        own_BT = torch.where(has_group_BT, _sums(values_BT, groups_BT)[0], own_BT)
-        size_BT = torch.where(has_group_BT, _sums(counted_BT.double(), groups_BT)[0], size_BT)
+        first_BT = torch.where(has_group_BT, _edges(groups_BT, values_BT, lines_BT)[0], -1)
+        own_BT, size_BT = (
+            torch.where(has_group_BT, _row_sums(part_BT, first_BT), part_BT)
+            for part_BT in (own_BT, size_BT)
+        )
     has_line_BT = lines_BT >= 0
     return (
         torch.where(has_line_BT, sums_BT - own_BT, 0.0),
@@ -92,13 +95,25 @@ def _around(
     return found[0], found[1]
 
 
-def _edges(groups_BT: Tensor | None, values_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each token's unit the first place in the row, and the first one behind it."""
+def _row_sums(values_BT: Tensor, first_BT: Tensor) -> Tensor:
+    """(B, T): the sum over all tokens of a row with the same first place; 0 for -1."""
+    num_rows, num_tokens = values_BT.shape
+    row_B1 = torch.arange(num_rows, device=values_BT.device)[:, None] * num_tokens
+    return _sums(values_BT, torch.where(first_BT < 0, first_BT, first_BT + row_B1))[0]
+
+
+def _edges(
+    groups_BT: Tensor | None, values_BT: Tensor, lines_BT: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of each token's unit, or of its part in a line, the first place in the row, and the first one
+    behind it."""
     num_tokens = values_BT.shape[1]
     place_BT = torch.arange(num_tokens, device=values_BT.device).expand_as(values_BT)
     if groups_BT is None:
         return place_BT, place_BT + 1
     changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
+    if lines_BT is not None:
+        changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
     begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
     ends_BT = torch.nn.functional.pad(changes_BT, (0, 1), value=True)
     first_BT = torch.where(begins_BT, place_BT, 0).cummax(1).values

@@ -1,0 +1,341 @@
+"""Units, thresholds, windows and weights, against loops over single tokens."""
+
+import math
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocagno.errors import ConfigError
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.training.group_losses import compared_groups
+from vocagno.training.guidance import IGNORED, Units, choose, token_weights
+from vocagno.training.head import LanguageHead
+from vocagno.training.selective import Criteria, selective_cross_entropy
+from vocagno.training.thresholded import group_ends, thresholded_cross_entropy
+
+NAN = math.nan
+
+
+def group(**options):
+    """A rule on groups, all of which are kept but for what the options say."""
+    return GuidanceConfig(
+        **{"unit": "group", "top_fraction": None, "max_threshold": -1.0} | options
+    )
+
+
+def expected(nll, teacher, labels, groups, lines, config):
+    """Weights of one row by the definition: loops, no tensors. Returns them and the threshold."""
+    n = len(nll)
+    own = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
+    competes = [labels[i] != IGNORED and math.isfinite(teacher[i]) for i in range(n)]
+    excess = [math.fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
+    threshold = math.inf if config.max_threshold is None else config.max_threshold
+    ranked = sorted((excess[i] for i in range(n) if competes[i]), reverse=True)
+    if config.top_fraction is not None and ranked:
+        quota = ranked[math.ceil(round(config.top_fraction * len(ranked), 9)) - 1]
+        threshold = min(threshold, quota)
+    weights = []
+    for i in range(n):
+        if labels[i] == IGNORED or not competes[i]:
+            weights.append(float(labels[i] != IGNORED and config.unmapped == "include"))
+            continue
+        distance = (excess[i] - threshold) / config.weight_scale
+        weight = {
+            "hard": float(distance >= 0),
+            "sigmoid": 1 / (1 + math.exp(-distance)),
+            "power": math.exp(min(0.0, distance)),
+        }[config.weight]
+        if config.window is not None:
+            if config.window == "line":
+                around = [k for k in range(n) if lines[k] == lines[i] >= 0]
+            else:
+                around = range(max(0, own[i][0] - config.window), own[i][-1] + config.window + 1)
+            others = [excess[k] for k in around if k < n and competes[k] and k not in own[i]]
+            if others and math.fsum(others) / len(others) < config.window_threshold:
+                weight = 0.0
+        weights.append(config.min_weight + (1 - config.min_weight) * weight)
+    return weights, threshold
+
+
+def drawn(seed, rows=3, tokens=24):
+    """Losses, groups and lines of a batch in which some tokens are padding or have no teacher."""
+    rng = np.random.default_rng(seed)
+    nll = rng.exponential(2, (rows, tokens)).astype(np.float32)
+    labels = np.where(rng.random((rows, tokens)) < 0.1, IGNORED, 1)
+    starts = rng.random((rows, tokens)) < 0.6
+    starts[:, 0] = True
+    groups = np.cumsum(starts).reshape(rows, tokens) - 1
+    teacher = rng.exponential(1, groups.max() + 1).astype(np.float32)[groups]
+    broken = rng.random(groups.max() + 1) < 0.15
+    for number in np.unique(groups):
+        broken[number] |= (labels[groups == number] == IGNORED).any()
+    teacher[broken[groups]] = NAN
+    groups[broken[groups]] = -1
+    lines = np.cumsum(rng.random((rows, tokens)) < 0.2).reshape(rows, tokens)
+    lines += np.arange(rows)[:, None]  # no line goes on in the next row
+    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in (nll, teacher, labels)]
+    return *tensors, Units(torch.from_numpy(groups), torch.from_numpy(lines))
+
+
+RULES = [
+    {}, {"top_fraction": 0.4}, {"top_fraction": 0.4, "max_threshold": None},
+    {"max_threshold": 0.5, "unmapped": "exclude"}, {"window": 2},
+    {"window": 1, "window_threshold": 0.7}, {"window": "line"}, {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
+    {"weight": "sigmoid"}, {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
+    {"unit": "token"}, {"unit": "token", "window": 3}, {"unit": "token", "window": "line"},
+    {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", RULES, ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_are_those_of_a_loop_over_tokens(options, seed):
+    nll, teacher, labels, units = drawn(seed)
+    config = group(**options)
+    found = choose(nll, teacher, labels, config, units=units)
+    for row in range(len(nll)):
+        groups = units.groups_BT if config.unit == "group" else torch.full_like(labels, -1)
+        given_row = [tensor[row].tolist() for tensor in (nll, teacher, labels, groups)]
+        weights, threshold = expected(*given_row, units.lines_BT[row].tolist(), config)
+        assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
+        assert found.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["micro_batch", "step"])
+def test_wider_scopes_have_one_threshold(scope):
+    nll, teacher, labels, units = drawn(7)
+    config = group(top_fraction=0.4, max_threshold=None, scope=scope)
+    found = choose(nll, teacher, labels, config, units=units)
+    as_one = choose(
+        nll.view(1, -1), teacher.view(1, -1), labels.view(1, -1), replace(config, scope="sequence"),
+        units=Units(units.groups_BT.view(1, -1)),
+    )  # fmt: skip
+    assert torch.equal(found.weights_BT.flatten(), as_one.weights_BT.flatten())
+    assert torch.equal(found.thresholds_S, as_one.thresholds_S)
+
+
+def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more():
+    nll, teacher, labels, _ = drawn(3)
+    paper = choose(nll, teacher, labels, GuidanceConfig())
+    capped = choose(nll, teacher, labels, GuidanceConfig(max_threshold=-0.5))
+    free = choose(nll, teacher, labels, GuidanceConfig(max_threshold=1e9))
+    assert torch.equal(free.weights_BT, paper.weights_BT)
+    assert torch.equal(free.thresholds_S, paper.thresholds_S)
+    assert (capped.weights_BT >= paper.weights_BT).all()
+    assert capped.weights_BT.sum() > paper.weights_BT.sum()
+    assert (capped.thresholds_S == -0.5).all()
+
+
+def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
+    nll = torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
+    teacher = torch.tensor([[0.0, 0.0, 0.0, NAN, 0.0], [NAN] * 5])
+    found = choose(nll, teacher, torch.ones_like(nll).long(), GuidanceConfig(top_fraction=0.5))
+    assert found.thresholds_S[0] == 3.0
+    assert found.thresholds_S[1].isnan()
+
+
+def test_a_loss_that_is_nan_is_never_kept_and_one_that_is_infinite_is():
+    nll = torch.tensor([[NAN, math.inf, 1.0]])
+    for options in ({}, {"weight": "sigmoid"}, {"weight": "power"}, {"window": 1}):
+        config = group(unit="token", max_threshold=0.0, **options)
+        weights = token_weights(nll, torch.zeros(1, 3), torch.ones(1, 3).long(), config)
+        assert weights[0, 0] == 0
+        assert weights[0, 1] == 1
+        assert weights.isfinite().all()
+
+
+def test_what_a_rule_needs_is_asked_for():
+    nll, teacher, labels, units = drawn(0)
+    with pytest.raises(ValueError, match="groups"):
+        choose(nll, teacher, labels, group())
+    with pytest.raises(ValueError, match="lines"):
+        choose(nll, teacher, labels, group(window="line"), units=Units(units.groups_BT))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_fraction": None}, "give that"),
+        ({"max_threshold": NAN}, "not finite"),
+        ({"unit": "group", "aggregation": "sum"}, "leave it out"),
+        ({"window_threshold": 1.0}, "needs guidance.window"),
+        ({"window": 0}, "at least 1"),
+        ({"weight_scale": 2.0}, "weight_scale"),
+        ({"weight": "sigmoid", "weight_scale": 0.0}, "positive"),
+        ({"min_weight": 1.0}, "min_weight"),
+        ({"max_threshold": 0.0, "normalize": "selected"}, "use tokens"),
+        ({"method": "chunk", "max_threshold": 0.0}, "is for guidance.method vocagno and rho1"),
+        ({"method": "rho1", "unit": "group"}, "is for guidance.method vocagno"),
+        ({"method": "rho1", "criterion": "excess_and_entropy", "max_threshold": 0.0}, "quota"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_one_another_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        GuidanceConfig(**options)
+
+
+# One pass over the logits.
+
+HIDDEN, VOCABULARY = 8, 40
+
+
+def states(seed, shape):
+    """States, a head and labels, with gradients asked for."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(*shape, HIDDEN, generator=generator, requires_grad=True)
+    weight = torch.randn(VOCABULARY, HIDDEN, generator=generator, requires_grad=True)
+    return hidden, weight, torch.randint(VOCABULARY, shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_threshold": 1.0}, {"max_threshold": 99.0, "unmapped": "exclude"},
+     {"weight": "sigmoid"}, {"min_weight": 0.3}, {"unit": "token"}, {"unmapped": "mean"}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [7, 1000])
+def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
+    """In chunks of 7 tokens, which end at groups, and in one chunk."""
+    monkeypatch.setattr("vocagno.training.head.chunk_rows", lambda *_: rows)
+    _, teacher, mask, units = drawn(11)
+    hidden, weight, labels = states(11, mask.shape)
+    labels = labels.where(mask != IGNORED, IGNORED)
+    config = group(**options)
+    units = units if config.unit == "group" else Units()
+    total, nll, weights = thresholded_cross_entropy(
+        hidden.flatten(0, 1), LanguageHead(weight), labels, teacher + 2.5, config, units
+    )
+    total.backward()
+    found = hidden.grad.clone(), weight.grad.clone()
+
+    hidden.grad = weight.grad = None
+    losses = torch.nn.functional.cross_entropy(
+        (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="none"
+    ).view(labels.shape)
+    chosen = choose(losses, teacher + 2.5, labels, config, units=units).weights_BT
+    (chosen * losses).sum().backward()
+    assert torch.allclose(nll, losses.detach(), atol=1e-5)
+    assert torch.allclose(weights, chosen, atol=1e-5)
+    assert (chosen > 0).sum() > 0 or options.get("max_threshold") == 99.0
+    assert torch.allclose(found[0], hidden.grad, atol=1e-5)
+    assert torch.allclose(found[1], weight.grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"window": 2}, {"top_fraction": 0.4}], ids=str)
+def test_thresholds_that_depend_on_other_tokens_take_two_passes(options):
+    _, teacher, mask, units = drawn(5)
+    hidden, weight, labels = states(5, mask.shape)
+    config = group(weight="sigmoid", **options)
+    loss, metrics = selective_cross_entropy(
+        hidden, weight, labels, teacher, config, criteria=Criteria(units=units)
+    )
+    loss.backward()
+    losses = torch.nn.functional.cross_entropy(
+        (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="none"
+    ).view(labels.shape)
+    expected_grad = torch.autograd.grad((metrics.weights_BT * losses).sum(), hidden)[0]
+    assert torch.allclose(hidden.grad, expected_grad, atol=1e-5)
+    with pytest.raises(ValueError, match="known only after"):
+        thresholded_cross_entropy(
+            hidden.flatten(0, 1), LanguageHead(weight), labels, teacher, config, units
+        )
+
+
+def test_nothing_kept_gives_gradients_of_zero():
+    hidden, weight, labels = states(1, (2, 6))
+    config = group(unit="token", max_threshold=1e9)
+    loss, metrics = selective_cross_entropy(hidden, weight, labels, torch.zeros(2, 6), config)
+    loss.backward()
+    assert loss == 0
+    assert not metrics.weights_BT.any()
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["group", "none", "hole"])), max_size=12)
+)
+@settings(max_examples=200, deadline=None)
+def test_chunks_may_end_wherever_no_group_is_cut(parts):
+    """A group may have tokens inside it that are in none (special tokens)."""
+    numbers = []
+    for number, (size, kind) in enumerate(parts):
+        if kind == "none":
+            numbers += [-1] * size
+        else:
+            inside = [-1] * (size - 1) if kind == "hole" else [number] * (size - 1)
+            numbers += [number, *inside, number]
+    cut = {
+        place
+        for place in range(1, len(numbers))
+        if {n for n in numbers[:place] if n >= 0} & {n for n in numbers[place:] if n >= 0}
+    }
+    ends = group_ends(np.array(numbers, np.int64)).tolist()
+    assert ends == [place for place in range(1, len(numbers) + 1) if place not in cut]
+
+
+# Which groups are compared.
+
+
+def compare(student, teacher, nll, predicted=None, ends=(), student_cu=None, teacher_cu=None):
+    student, teacher = (np.array(s, np.int32).reshape(-1, 2) for s in (student, teacher))
+    ends_row = np.isin(np.arange(len(student)), list(ends))
+    return compared_groups(
+        student, teacher, np.array(nll, np.float32),
+        None if predicted is None else np.array(predicted, bool), ends_row,
+        student_cu_seqlens=np.array(student_cu or [0, len(student)]),
+        teacher_cu_seqlens=np.array(teacher_cu or [0, len(teacher)]),
+    )  # fmt: skip
+
+
+STUDENT = [(0, 2), (2, 4), (4, 9), (9, 9), (9, 12), (12, 13)]
+TEACHER = [(0, 4), (4, 6), (6, 9), (9, 13)]
+"""Groups: tokens 0 and 1 to 0; 2 to 1 and 2; 4 and 5 (behind a special token) to 3."""
+LOSSES = [1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_group_has_the_sum_of_the_teacher_over_its_student_tokens():
+    found = compare(STUDENT, TEACHER, LOSSES)
+    assert found.groups.tolist() == [0, 0, 1, -1, 2, 2]
+    assert found.mapping.tolist() == [[0, 1], [0, 1], [1, 3], [-1, -1], [3, 4], [3, 4]]
+    np.testing.assert_array_equal(found.teacher_loss, [0.5, 0.5, 6.0, NAN, 4.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({"predicted": [0, 1, 1, 1, 1, 1]}, [-1, -1, 0, -1, 1, 1]),  # the first token of a row
+        ({"predicted": [0, 0, 0, 1, 1, 1]}, [-1, -1, -1, -1, 0, 0]),  # a prompt
+        ({"ends": [5]}, [0, 0, 1, -1, -1, -1]),  # text may go on in the next row
+        ({"ends": [3]}, [0, 0, 1, -1, 2, 2]),  # the end of a document ends the row
+        ({"nll": [NAN, 2.0, 4.0, 8.0]}, [-1, -1, 0, -1, 1, 1]),  # no BOS: the first has no loss
+        ({"nll": [1.0, math.inf, 4.0, 8.0]}, [0, 0, -1, -1, 1, 1]),  # a part of a group
+        ({"teacher": [(0, 4), (4, 6), (6, 9), (9, 11)]}, [0, 0, 1, -1, -1, -1]),  # truncated
+        ({"teacher": TEACHER[:3], "nll": LOSSES[:3]}, [0, 0, 1, -1, -1, -1]),
+        ({"teacher": [], "nll": []}, [-1] * 6),
+    ],
+)  # fmt: skip
+def test_groups_that_are_known_in_part_are_not_compared(options, groups):
+    given_here = {"student": STUDENT, "teacher": TEACHER, "nll": LOSSES} | options
+    found = compare(**given_here)
+    assert found.groups.tolist() == groups
+    assert (np.isnan(found.teacher_loss) == (np.array(groups) < 0)).all()
+    assert ((found.mapping[:, 0] < 0) == (np.array(groups) < 0)).all()
+
+
+def test_texts_of_a_batch_are_compared_each_with_its_own():
+    twice = [*STUDENT, *STUDENT]
+    found = compare(
+        twice, [*TEACHER, *TEACHER], [*LOSSES, *LOSSES], ends=[11], student_cu=[0, 6, 12],
+        teacher_cu=[0, 4, 8],
+    )  # fmt: skip
+    assert found.groups.tolist() == [0, 0, 1, -1, 2, 2, 3, 3, 4, -1, -1, -1]
+    sizes = [len(list(same)) for number, same in groupby(found.groups.tolist()) if number >= 0]
+    assert sizes == [2, 1, 2, 2, 1]
