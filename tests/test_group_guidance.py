@@ -87,7 +87,8 @@ def drawn(seed, rows=3, tokens=24):
 RULES = [
     {}, {"top_fraction": 0.4}, {"top_fraction": 0.4, "max_threshold": None},
     {"max_threshold": 0.5, "unmapped": "exclude"}, {"window": 2},
-    {"window": 1, "window_threshold": 0.7}, {"window": "line"}, {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
+    {"window": 1, "window_threshold": 0.7}, {"window": "line"},
+    {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
     {"weight": "sigmoid"}, {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
     {"unit": "token"}, {"unit": "token", "window": 3}, {"unit": "token", "window": "line"},
     {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},

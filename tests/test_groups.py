@@ -119,3 +119,23 @@ def test_real_text_is_in_groups_as_a_whole(teacher):
             assert (as_lists(found.student), as_lists(found.teacher)) == of_trl(*sides)
             compared += 1
     assert compared > 5
+
+
+def test_the_excess_of_groups_by_hand():
+    """'proofread' as pro|of|read and pr|oofre|ad, then '!' on both sides."""
+    student = np.array([[0, 3], [3, 5], [5, 9], [9, 9], [9, 10], [12, 13]])
+    teacher = np.array([[0, 2], [2, 7], [7, 9], [9, 10]])
+    found = vocagno.groups(student, teacher)
+    own, other = [1.0, 2.0, 3.0, 9.0, 0.5, 7.0], [0.5, 0.25, 0.75, 1.5]
+    nan = np.nan
+    np.testing.assert_array_equal(found.excess(own, other), [1.5, 1.5, 1.5, nan, -1, nan])
+    np.testing.assert_array_equal(
+        found.excess(own, [nan, *other[1:]]), [nan, nan, nan, nan, -1, nan]
+    )
+    np.testing.assert_array_equal(
+        found.excess([*own[:4], np.inf, 1.0], other), [1.5, 1.5, 1.5, nan, nan, nan]
+    )
+    for bad in (own[:2], [own]):
+        with pytest.raises(ValueError, match="student_nll: expected one loss for each token"):
+            found.excess(bad, other)
+    assert vocagno.groups(student, teacher[:0]).excess(own, []).shape == (6,)

@@ -28,6 +28,46 @@ class Groups(NamedTuple):
     cu_seqlens: NDArray[np.int64]
     """(B + 1,): which groups are of which text; [0, G] for one."""
 
+    def excess(self, student_nll: ArrayLike, teacher_nll: ArrayLike) -> NDArray[np.float32]:
+        """How far the student is behind the teacher on the text of each token's group.
+
+        Args:
+            student_nll: (N,) losses of all student tokens, in nats.
+            teacher_nll: (M,) losses of all teacher tokens, in nats.
+        Returns: (N,) nats a student token: the sum of the student's losses over the group minus the
+            sum of the teacher's, divided by its student tokens. NaN for tokens that are in no
+            group, and for groups in which a loss is NaN or infinite.
+        Raises: ValueError for losses that are not one-dimensional or too few.
+
+        Losses of empty spans that lie inside a group (special tokens) are counted.
+        """
+        student, first, stop = _summed(student_nll, self.student, "student_nll")
+        teacher, _, _ = _summed(teacher_nll, self.teacher, "teacher_nll")
+        count = stop - first
+        of_group = np.where(count > 0, (student - teacher) / np.maximum(count, 1), np.nan)
+        excess = np.full(np.shape(student_nll), np.nan, np.float32)
+        places = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        excess[places] = np.repeat(of_group, count)
+        return excess
+
+
+def _summed(
+    losses: ArrayLike, ranges: NDArray[np.int32], name: str
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite; and the ranges."""
+    values = np.asarray(losses, np.float64)
+    first, stop = ranges.astype(np.int64).T
+    if values.ndim != 1 or len(values) < stop.max(initial=0):
+        raise ValueError(
+            f"{name}: expected one loss for each token, at least {stop.max(initial=0)}, got "
+            f"{values.shape}"
+        )
+    is_finite = np.isfinite(values)
+    running = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
+    missing = np.concatenate([[0], np.cumsum(~is_finite)])
+    sums = running[stop] - running[first]
+    return np.where(missing[stop] == missing[first], sums, np.nan), first, stop
+
 
 def groups(
     student_spans: ArrayLike,
