@@ -156,11 +156,12 @@ def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
 def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
     breaks = np.zeros(20, bool)
     breaks[[11, 13]] = True
-    guidance = GuidanceConfig(window="line", **GROUPS)
+    guidance = GuidanceConfig(window="line", window_max_loss=1.0, **GROUPS)
     data = DataConfig(train="unused", seq_len=10)
     batch = Collator(Scores(), guidance, data, breaks)(rows(10))
     # BOS pro of read EOS | BOS a b EOS: of and a break
     assert batch.tensors["lines"].tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
+    assert batch.tensors["token_bytes"].tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
     with pytest.raises(ValueError, match="line_ends"):
         Collator(Scores(), guidance, data)
     Collator(None, guidance, data)(rows(10))  # nothing is ranked

@@ -30,7 +30,7 @@ def group(**options):
     )
 
 
-def expected(nll, teacher, labels, groups, lines, config):
+def expected(nll, teacher, labels, groups, lines, sizes, config):
     """Weights of one row by the definition: loops, no tensors. Returns them and the threshold."""
     n = len(nll)
     own = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
@@ -57,9 +57,13 @@ def expected(nll, teacher, labels, groups, lines, config):
                 around = [k for k in range(n) if lines[k] == lines[i] >= 0]
             else:
                 around = range(max(0, own[i][0] - config.window), own[i][-1] + config.window + 1)
-            others = [excess[k] for k in around if k < n and competes[k] and k not in own[i]]
-            if others and math.fsum(others) / len(others) < config.window_threshold:
-                weight = 0.0
+            others = [k for k in around if k < n and competes[k] and k not in own[i]]
+            if others and config.window_threshold is not None:
+                mean = math.fsum(excess[k] for k in others) / len(others)
+                weight *= mean >= config.window_threshold
+            if others and config.window_max_loss is not None:
+                size = sum(sizes[k] for k in others)
+                weight *= math.fsum(teacher[k] for k in others) / size <= config.window_max_loss
         weights.append(config.min_weight + (1 - config.min_weight) * weight)
     return weights, threshold
 
@@ -80,17 +84,22 @@ def drawn(seed, rows=3, tokens=24):
     groups[broken[groups]] = -1
     lines = np.cumsum(rng.random((rows, tokens)) < 0.2).reshape(rows, tokens)
     lines += np.arange(rows)[:, None]  # no line goes on in the next row
-    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in (nll, teacher, labels)]
-    return *tensors, Units(torch.from_numpy(groups), torch.from_numpy(lines))
+    sizes = rng.integers(1, 6, (rows, tokens), np.int32)
+    arrays = (nll, teacher, labels, groups, lines, sizes)
+    *tensors, groups, lines, sizes = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+    return *tensors, Units(groups, lines, sizes)
 
 
 RULES = [
     {}, {"top_fraction": 0.4}, {"top_fraction": 0.4, "max_threshold": None},
-    {"max_threshold": 0.5, "unmapped": "exclude"}, {"window": 2},
-    {"window": 1, "window_threshold": 0.7}, {"window": "line"},
+    {"max_threshold": 0.5, "unmapped": "exclude"}, {"window": 2, "window_threshold": 0},
+    {"window": 1, "window_threshold": 0.7}, {"window": "line", "window_threshold": 0},
+    {"window": 2, "window_max_loss": 0.3}, {"window": "line", "window_max_loss": 0.4},
+    {"window": 3, "window_max_loss": 0.3, "window_threshold": 0.4, "top_fraction": 0.7},
     {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
     {"weight": "sigmoid"}, {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
-    {"unit": "token"}, {"unit": "token", "window": 3}, {"unit": "token", "window": "line"},
+    {"unit": "token"}, {"unit": "token", "window": 3, "window_threshold": 0},
+    {"unit": "token", "window": "line", "window_max_loss": 0.3},
     {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},
 ]  # fmt: skip
 
@@ -104,7 +113,8 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     for row in range(len(nll)):
         groups = units.groups_BT if config.unit == "group" else torch.full_like(labels, -1)
         given_row = [tensor[row].tolist() for tensor in (nll, teacher, labels, groups)]
-        weights, threshold = expected(*given_row, units.lines_BT[row].tolist(), config)
+        given_row += [units.lines_BT[row].tolist(), units.bytes_BT[row].tolist()]
+        weights, threshold = expected(*given_row, config)
         assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
         assert found.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
 
@@ -144,7 +154,12 @@ def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
 
 def test_a_loss_that_is_nan_is_never_kept_and_one_that_is_infinite_is():
     nll = torch.tensor([[NAN, math.inf, 1.0]])
-    for options in ({}, {"weight": "sigmoid"}, {"weight": "power"}, {"window": 1}):
+    for options in (
+        {},
+        {"weight": "sigmoid"},
+        {"weight": "power"},
+        {"window": 1, "window_threshold": -9.0},
+    ):
         config = group(unit="token", max_threshold=0.0, **options)
         weights = token_weights(nll, torch.zeros(1, 3), torch.ones(1, 3).long(), config)
         assert weights[0, 0] == 0
@@ -157,7 +172,15 @@ def test_what_a_rule_needs_is_asked_for():
     with pytest.raises(ValueError, match="groups"):
         choose(nll, teacher, labels, group())
     with pytest.raises(ValueError, match="lines"):
-        choose(nll, teacher, labels, group(window="line"), units=Units(units.groups_BT))
+        choose(
+            nll, teacher, labels, group(window="line", window_threshold=0.0),
+            units=Units(units.groups_BT),
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="bytes"):
+        choose(
+            nll, teacher, labels, group(window=2, window_max_loss=1.0),
+            units=Units(units.groups_BT),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -166,8 +189,9 @@ def test_what_a_rule_needs_is_asked_for():
         ({"top_fraction": None}, "give that"),
         ({"max_threshold": NAN}, "not finite"),
         ({"unit": "group", "aggregation": "sum"}, "leave it out"),
-        ({"window_threshold": 1.0}, "needs guidance.window"),
-        ({"window": 0}, "at least 1"),
+        ({"window_threshold": 1.0}, "need it"),
+        ({"window": 3}, "needs window_max_loss"),
+        ({"window": 0, "window_max_loss": 1.0}, "at least 1"),
         ({"weight_scale": 2.0}, "weight_scale"),
         ({"weight": "sigmoid", "weight_scale": 0.0}, "positive"),
         ({"min_weight": 1.0}, "min_weight"),
@@ -198,7 +222,10 @@ def states(seed, shape):
 @pytest.mark.parametrize(
     "options",
     [{}, {"max_threshold": 1.0}, {"max_threshold": 99.0, "unmapped": "exclude"},
-     {"weight": "sigmoid"}, {"min_weight": 0.3}, {"unit": "token"}, {"unmapped": "mean"}],
+     {"weight": "sigmoid"}, {"min_weight": 0.3}, {"unit": "token"}, {"unmapped": "mean"},
+     {"window": 2, "window_max_loss": 0.9},
+     {"window": "line", "window_max_loss": 1.0, "unmapped": "mean"},
+     {"unit": "token", "window": "line", "window_max_loss": 1.0, "min_weight": 0.2}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [7, 1000])
@@ -209,7 +236,7 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     hidden, weight, labels = states(11, mask.shape)
     labels = labels.where(mask != IGNORED, IGNORED)
     config = group(**options)
-    units = units if config.unit == "group" else Units()
+    units = Units(units.groups_BT if config.unit == "group" else None, *units[1:])
     total, nll, weights = thresholded_cross_entropy(
         hidden.flatten(0, 1), LanguageHead(weight), labels, teacher + 2.5, config, units
     )
@@ -229,7 +256,9 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     assert torch.allclose(found[1], weight.grad, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"window": 2}, {"top_fraction": 0.4}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"window": 2, "window_threshold": 0.0}, {"top_fraction": 0.4}], ids=str
+)
 def test_thresholds_that_depend_on_other_tokens_take_two_passes(options):
     _, teacher, mask, units = drawn(5)
     hidden, weight, labels = states(5, mask.shape)

@@ -47,10 +47,12 @@ METHODS = {
 METHODS |= {
     "groups": {
         "guidance.unit": "group", "guidance.top_fraction": "null", "guidance.max_threshold": "0.0",
+        "guidance.window": "4", "guidance.window_max_loss": "1.5",
     },
     "window": {
         "guidance.unit": "group", "guidance.top_fraction": "0.5", "guidance.window": "line",
-        "guidance.weight": "sigmoid", "guidance.min_weight": "0.1", "guidance.scope": "step",
+        "guidance.window_threshold": "0.0", "guidance.weight": "sigmoid",
+        "guidance.min_weight": "0.1", "guidance.scope": "step",
     },
 }  # fmt: skip
 """And thresholds on groups: in one pass, and ranked over all processes."""

@@ -25,7 +25,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
     monkeypatch.setattr(assets, "QUESTIONS", 5)
     (tmp_path / "configs").mkdir()
-    for name in ("teacher", "naive", "guided"):
+    for name in ("teacher", "naive", "paper", "guided"):
         config = yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
         config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
         config["optimizer"]["warmup_steps"] = 1
@@ -38,11 +38,12 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
     output = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert lines["naive"][-1] == "100.0%"
-    assert 40 < float(lines["guided"][-1].rstrip("%")) < 50
+    assert 40 < float(lines["paper"][-1].rstrip("%")) < 50
+    assert 50 < float(lines["guided"][-1].rstrip("%")) < 100
     page = (small / "runs" / "quickstart" / "quickstart.html").read_text(encoding="utf-8")
     assert "<html" in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    for row in ("teacher", "naive", "guided"):
+    for row in ("teacher", "naive", "paper", "guided"):
         assert row in page
 
 
@@ -54,16 +55,17 @@ def test_train_without_a_configuration_makes_what_it_needs(small):
     assert (small / "runs" / "quickstart" / "guided" / "final" / "model.safetensors").is_file()
 
 
-def test_naive_and_guided_differ_in_guidance_alone():
-    """Same start, same tokens: nothing else in the two files may differ."""
-    naive, guided = (
+def test_the_students_differ_in_guidance_only():
+    """Same start, same tokens: nothing else in the files may differ."""
+    naive, paper, guided = (
         yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
-        for name in ("naive", "guided")
+        for name in quickstart.STUDENTS
     )
-    for config in (naive, guided):
+    assert paper["teacher"] == guided["teacher"]
+    for config in (naive, paper, guided):
         for key in ("guidance", "teacher", "output"):
             config.pop(key, None)
-    assert naive == guided
+    assert naive == paper == guided
 
 
 def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
     "unit": ("vocagno",),
     "max_threshold": _RANKING,
     "window": _RANKING,
+    "window_max_loss": _RANKING,
     "window_threshold": _RANKING,
     "weight": _RANKING,
     "weight_scale": _RANKING,
@@ -58,11 +59,14 @@ class GuidanceConfig:
     quota is full. A threshold above zero stops training tokens that the student still predicts
     worse than the teacher (docs/guidance.md). null: no limit, as in the paper."""
     window: int | Literal["line"] | None = None
-    """Neighbours whose mean excess loss must reach `window_threshold`, or the unit is dropped as
-    noise: this many tokens of the row before and after the unit, or the other tokens of its line of
-    text. The unit itself is not counted. null: neighbours are not looked at."""
-    window_threshold: float = 0.0
-    """In nats a token."""
+    """Neighbours that tell whether a unit is noise, and dropped: this many tokens of the row before
+    and after it, or the other tokens of its line of text. The unit itself is not counted. null:
+    neighbours are not looked at."""
+    window_max_loss: float | None = None
+    """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
+    byte."""
+    window_threshold: float | None = None
+    """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
     weight: Literal["hard", "sigmoid", "power"] = "hard"
     """Weight of a token whose unit is z = (excess loss - threshold) / `weight_scale` above the
     threshold. hard: 1 where z >= 0, else 0 (Eq. 4); sigmoid: 1 / (1 + exp(-z)); power: exp(z), at
@@ -109,7 +113,7 @@ class GuidanceConfig:
             self.top_fraction is not None or self.max_threshold is not None,
             "guidance.top_fraction: null keeps what reaches guidance.max_threshold; give that",
         )
-        for name in ("max_threshold", "window_threshold"):
+        for name in ("max_threshold", "window_max_loss", "window_threshold"):
             value = getattr(self, name)
             require(
                 value is None or math.isfinite(value), f"guidance.{name} is not finite: {value}"
@@ -150,9 +154,15 @@ class GuidanceConfig:
             f"guidance.aggregation: {self.aggregation}: guidance.unit: group adds the losses of a "
             "group up; leave it out",
         )
+        limits = self.window_max_loss, self.window_threshold
         require(
-            self.window is not None or self.window_threshold == 0,
-            "guidance.window_threshold: needs guidance.window",
+            self.window is not None or limits == (None, None),
+            "guidance.window: window_max_loss and window_threshold need it; give a number of "
+            "tokens, or line",
+        )
+        require(
+            self.window is None or limits != (None, None),
+            "guidance.window: needs window_max_loss, window_threshold or both",
         )
         require(
             self.weight != "hard" or self.weight_scale == 1,
@@ -209,8 +219,10 @@ class GuidanceConfig:
 
     @property
     def has_fixed_threshold(self) -> bool:
-        """Whether the weight of a unit depends on its own losses only, and not on other units."""
-        return self.method in _RANKING and self.top_fraction is None and self.window is None
+        """Whether the weight of a unit depends on no student losses but its own."""
+        return (
+            self.method in _RANKING and self.top_fraction is None and self.window_threshold is None
+        )
 
     @property
     def has_soft_weights(self) -> bool:

@@ -52,7 +52,8 @@ class Batch:
     (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
     (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
     padding (`chunks`), and what ranks them if not their losses (`chunk_scores`); for `unit: group`
-    and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`).
+    and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
+    and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: Tensor
     """(len(COUNTS),) int64, on the host."""
@@ -135,6 +136,10 @@ class Collator:
             assert self.line_ends is not None
             lines = _line_numbers(ids, piece, self.line_ends)
             tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
+        if self.guidance.window_max_loss is not None and self.scores is not None:
+            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+            of_places = causal_shift(_spread(sizes, places, 0))[1]
+            tensors["token_bytes"] = torch.from_numpy(np.ascontiguousarray(of_places))
         tokens = self.aligned(rows)
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None

@@ -39,6 +39,8 @@ class Units(NamedTuple):
     lines_BT: Tensor | None = None
     """The number of each token's line of text (less than B * (T + 1)), -1 for none; for
     `window: line`."""
+    bytes_BT: Tensor | None = None
+    """The bytes of text that each token covers; for `window_max_loss`."""
 
 
 class Choice(NamedTuple):
@@ -129,16 +131,44 @@ def choose(
     else:
         thresholds_S = _thresholds(excess, competing, config)
         weights = _weights(excess, thresholds_S[:, None], config)
-        if config.window is not None:
+        if config.window_max_loss is not None:
+            is_noise_BT = sounds_like_noise(teacher_loss_BT, labels_BT, units, config)
+            weights = weights.masked_fill(is_noise_BT.view(shape), 0.0)
+        if config.window_threshold is not None:
+            assert config.window is not None
+            counted = competing & ~excess.isnan()
             around_BT = window_means(
-                excess.view(labels_BT.shape), competing_BT, groups_BT, units.lines_BT, config
-            )
+                torch.where(counted, excess, 0.0).view(labels_BT.shape),
+                counted.view(labels_BT.shape), groups_BT, units.lines_BT, config.window,
+            )  # fmt: skip
             is_noise = (around_BT < config.window_threshold).view(shape)
             weights = weights.masked_fill(is_noise, 0.0)
         weights = config.min_weight + (1 - config.min_weight) * weights
         weights = weights.masked_fill(~competing, 0.0)
     weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
     return Choice(weights_BT, thresholds_S)
+
+
+def sounds_like_noise(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) boolean: tokens on whose neighbours the teacher loses more than `window_max_loss` nats
+    a byte. It needs nothing of the student, so it is known before the forward pass.
+
+    Args: as `choose`.
+    Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
+    """
+    assert config.window is not None
+    assert config.window_max_loss is not None
+    if units.bytes_BT is None:
+        raise ValueError("guidance.window_max_loss needs the bytes of the tokens")
+    counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
+    around_BT = window_means(
+        torch.where(counted_BT, teacher_loss_BT, 0.0),
+        torch.where(counted_BT, units.bytes_BT, 0),
+        units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
+    )  # fmt: skip
+    return around_BT > config.window_max_loss
 
 
 def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
@@ -259,17 +289,20 @@ def _ranked_together(
     before = (labels_BT.numel() + len(labels_BT)) * group.get_rank()
     shifted = (
         None if numbers is None else torch.where(numbers < 0, numbers, numbers + before)
-        for numbers in units
+        for numbers in (units.groups_BT, units.lines_BT)
     )
-    own = (student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2, *shifted)
-    student, teacher, labels, entropy, sums, groups, lines = (
+    own = (
+        student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2, *shifted,
+        units.bytes_BT,
+    )  # fmt: skip
+    student, teacher, labels, entropy, sums, *others = (
         None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
         for tensor in own
     )
     assert student is not None
     assert teacher is not None
     assert labels is not None
-    found = choose(student, teacher, labels, as_one, entropy, sums, Units(groups, lines))
+    found = choose(student, teacher, labels, as_one, entropy, sums, Units(*others))
     weights = found.weights_BT.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
     return Choice(weights, found.thresholds_S)
 

@@ -91,6 +91,7 @@ class GuidedStudent(nn.Module):
         teacher_sums: Tensor | None = None,
         groups: Tensor | None = None,
         lines: Tensor | None = None,
+        token_bytes: Tensor | None = None,
         chunk_ends: NDArray[np.int64] | None = None,
     ) -> StudentOutput:
         """Loss and metrics.
@@ -98,8 +99,9 @@ class GuidedStudent(nn.Module):
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
             `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_scores`,
-            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups` and `lines`: as
-            `Units`. `teacher`: the distributions that `kld` and `uld` need to train.
+            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups`, `lines` and
+            `token_bytes`: as `Units`. `teacher`: the distributions that `kld` and `uld` need to
+            train.
         """
         guidance = self.guidance
         if teacher_loss is None:
@@ -117,7 +119,8 @@ class GuidedStudent(nn.Module):
         loss, metrics = selective_cross_entropy(
             states_BTH, head, labels, teacher_loss, guidance,
             criteria=Criteria(
-                entropy, chunks, chunk_scores, teacher_sums, Units(groups, lines), chunk_ends
+                entropy, chunks, chunk_scores, teacher_sums, Units(groups, lines, token_bytes),
+                chunk_ends,
             ),
             num_kept=num_kept, head_loss_by=self.head_loss_by,
         )  # fmt: skip

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.chunked_loss import chunked_loss, cross_entropy_
-from vocagno.training.guidance import Units, choose, filled_teacher_loss
+from vocagno.training.guidance import (
+    IGNORED,
+    Units,
+    choose,
+    filled_teacher_loss,
+    sounds_like_noise,
+)
 from vocagno.training.head import Head
 from vocagno.training.head_loss import product_dtype
 
@@ -43,12 +49,15 @@ def thresholded_cross_entropy(
     """
     if not guidance.has_fixed_threshold:
         raise ValueError("guidance: the threshold is known only after all losses")
-    teacher_loss_BT = filled_teacher_loss(teacher_loss_BT, labels_BT, guidance, teacher_sums_B2)
     groups_N = None if units.groups_BT is None else units.groups_BT.flatten()
     if groups_N is not None and chunk_ends is None:
         chunk_ends = group_ends(groups_N.cpu())
+    noise_N = None
+    if guidance.window_max_loss is not None:
+        noise_N = sounds_like_noise(teacher_loss_BT, labels_BT, units, guidance).flatten()
+    teacher_loss_BT = filled_teacher_loss(teacher_loss_BT, labels_BT, guidance, teacher_sums_B2)
     objective = _Thresholded(
-        labels_BT.flatten(), teacher_loss_BT.flatten(), groups_N, guidance, chunk_ends
+        labels_BT.flatten(), teacher_loss_BT.flatten(), groups_N, noise_N, guidance, chunk_ends
     )
     dtype = product_dtype(hidden_NH)
     with torch.autocast(hidden_NH.device.type, enabled=False):
@@ -88,11 +97,13 @@ class _Thresholded:
         labels_N: Tensor,
         teacher_loss_N: Tensor,
         groups_N: Tensor | None,
+        noise_N: Tensor | None,
         guidance: GuidanceConfig,
         ends: Sequence[int] | NDArray[np.int64] | None,
     ) -> None:
         self._labels_N, self._teacher_loss_N, self._groups_N = labels_N, teacher_loss_N, groups_N
-        self._guidance = replace(guidance, scope="sequence")
+        self._noise_N = noise_N
+        self._guidance = replace(guidance, scope="sequence", window=None, window_max_loss=None)
         self.ends = ends
         self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
 
@@ -124,7 +135,12 @@ class _Thresholded:
             has_group_C = groups_C >= 0
             first = torch.where(has_group_C, groups_C, torch.iinfo(groups_C.dtype).max).min()
             groups_1C = torch.where(has_group_C, groups_C - first, groups_C)[None]
-        return choose(
+        weights_C = choose(
             nll_C[None], self._teacher_loss_N[None, place], self._labels_N[None, place],
             self._guidance, units=Units(groups_1C),
         ).weights_BT[0]  # fmt: skip
+        if self._noise_N is None:
+            return weights_C
+        has_loss_C = self._teacher_loss_N[place].isfinite() & (self._labels_N[place] != IGNORED)
+        dropped_C = self._noise_N[place] & has_loss_C
+        return weights_C.masked_fill(dropped_C, self._guidance.min_weight)

@@ -3,10 +3,10 @@
 B: rows, T: tokens of a row, N = B * T.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
-
-from vocagno.guidance_config import GuidanceConfig
 
 NO_GROUP = -1
 """In place of a group's number: the token is compared with no teacher token, and is a unit of its
@@ -27,72 +27,50 @@ def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
 
 
 def window_means(
-    excess_BT: Tensor,
-    competing_BT: Tensor,
+    values_BT: Tensor,
+    sizes_BT: Tensor,
     groups_BT: Tensor | None,
     lines_BT: Tensor | None,
-    config: GuidanceConfig,
+    window: int | Literal["line"],
 ) -> Tensor:
-    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, which is left
-    out itself; NaN without neighbours.
+    """(B, T) float64: the sum of the values of the neighbours of each token's unit, which is left
+    out itself, divided by the sum of their sizes; NaN without neighbours.
 
     Args:
-        excess_BT: of units, at each of their tokens.
-        competing_BT: the tokens that count (boolean).
+        values_BT: at each token.
+        sizes_BT: 0 for tokens that do not count; their values must be 0.
         groups_BT: as `group_means`; None where each token is a unit.
         lines_BT: the number of the line of text of each token, less than B * (T + 1); -1 for none.
-            Needed for `window: line`.
-        config: window.
+            Needed for a window of `line`.
     """
-    if config.window is None:
-        raise ValueError("guidance.window: null has no neighbours")
-    counted_BT = competing_BT & ~excess_BT.isnan()
-    values_BT = torch.where(counted_BT, excess_BT, 0.0).double()
-    if config.window == "line":
-        if lines_BT is None:
-            raise ValueError("guidance.window: line needs the lines of the tokens")
-        sums_BT, count_BT = _around_in_line(values_BT, counted_BT, groups_BT, lines_BT)
+    parts = values_BT.double(), sizes_BT.double()
+    if window != "line":
+        sums_BT, size_BT = (_around(part_BT, groups_BT, window) for part_BT in parts)
+    elif lines_BT is None:
+        raise ValueError("guidance.window: line needs the lines of the tokens")
     else:
-        sums_BT, count_BT = _around(values_BT, counted_BT, groups_BT, config.window)
-    return torch.where(count_BT > 0, sums_BT / count_BT, torch.nan)
+        sums_BT, size_BT = (_around_in_line(part_BT, groups_BT, lines_BT) for part_BT in parts)
+    return torch.where(size_BT > 0, sums_BT / size_BT, torch.nan)
 
 
-def _around_in_line(
-    values_BT: Tensor, counted_BT: Tensor, groups_BT: Tensor | None, lines_BT: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Sums and counts of the other tokens of a line."""
-    sums_BT, _ = _sums(values_BT, lines_BT)
-    count_BT, _ = _sums(counted_BT.double(), lines_BT)
-    own_BT, size_BT = values_BT, counted_BT.double()
+def _around_in_line(part_BT: Tensor, groups_BT: Tensor | None, lines_BT: Tensor) -> Tensor:
+    """Sums over the other tokens of a line."""
+    own_BT = part_BT
     if groups_BT is not None:  # the part of a group that is in this line
         has_group_BT = groups_BT >= 0
-        first_BT = torch.where(has_group_BT, _edges(groups_BT, values_BT, lines_BT)[0], -1)
-        own_BT, size_BT = (
-            torch.where(has_group_BT, _row_sums(part_BT, first_BT), part_BT)
-            for part_BT in (own_BT, size_BT)
-        )
-    has_line_BT = lines_BT >= 0
-    return (
-        torch.where(has_line_BT, sums_BT - own_BT, 0.0),
-        torch.where(has_line_BT, count_BT - size_BT, 0.0),
-    )
+        first_BT = torch.where(has_group_BT, _edges(groups_BT, part_BT, lines_BT)[0], -1)
+        own_BT = torch.where(has_group_BT, _row_sums(part_BT, first_BT), part_BT)
+    return torch.where(lines_BT >= 0, _sums(part_BT, lines_BT)[0] - own_BT, 0.0)
 
 
-def _around(
-    values_BT: Tensor, counted_BT: Tensor, groups_BT: Tensor | None, width: int
-) -> tuple[Tensor, Tensor]:
-    """Sums and counts of `width` tokens on either side of each unit."""
-    num_tokens = values_BT.shape[1]
-    first_BT, stop_BT = _edges(groups_BT, values_BT)
+def _around(part_BT: Tensor, groups_BT: Tensor | None, width: int) -> Tensor:
+    """Sums over `width` tokens on either side of each unit."""
+    first_BT, stop_BT = _edges(groups_BT, part_BT)
     before_BT = (first_BT - width).clamp_min(0)
-    behind_BT = (stop_BT + width).clamp_max(num_tokens)
-    found = []
-    for part_BT in (values_BT, counted_BT.double()):
-        running_BT = torch.nn.functional.pad(part_BT.cumsum(1), (1, 0))
-        all_BT = running_BT.gather(1, behind_BT) - running_BT.gather(1, before_BT)
-        own_BT = running_BT.gather(1, stop_BT) - running_BT.gather(1, first_BT)
-        found.append(all_BT - own_BT)
-    return found[0], found[1]
+    behind_BT = (stop_BT + width).clamp_max(part_BT.shape[1])
+    running_BT = torch.nn.functional.pad(part_BT.cumsum(1), (1, 0))
+    all_BT = running_BT.gather(1, behind_BT) - running_BT.gather(1, before_BT)
+    return all_BT - (running_BT.gather(1, stop_BT) - running_BT.gather(1, first_BT))
 
 
 def _row_sums(values_BT: Tensor, first_BT: Tensor) -> Tensor:
