@@ -121,28 +121,41 @@ def trained(tmp_path, prepared):
     return train
 
 
-@pytest.mark.parametrize("normalize", ["tokens", "selected"])
-def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, normalize):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize": "tokens"},
+        {"normalize": "selected"},
+        {"unit": "group", "top_fraction": None, "max_threshold": 3.0, "window": 4,
+         "window_max_loss": 3.0},
+        {"unit": "group", "weight": "power", "window": 2, "window_threshold": 0.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
     from transformers import AutoModelForCausalLM
 
-    from vocagno.training.guidance import token_weights
+    from vocagno.training.guidance import Units, token_weights
 
     start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
-    whole = trained(8, 1, normalize=normalize)
-    cut = trained(2, 4, normalize=normalize)
+    whole = trained(8, 1, **options)
+    cut = trained(2, 4, **options)
     before = dict(start.named_parameters())
     for one, two in zip(whole.model.named_parameters(), cut.model.named_parameters(), strict=True):
         moved = one[1] - before[one[0]]
         assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
     # The same step by hand: the rows that the Trainer drew, from all logits.
     drawn = next(iter(whole.get_train_dataloader()))
-    guidance = GuidanceConfig(normalize=normalize)
+    guidance = GuidanceConfig(**options)
     logits = start(input_ids=drawn["input_ids"]).logits
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
     ).view(drawn["labels"].shape)
-    weights = token_weights(nll, drawn["teacher_loss"], drawn["labels"], guidance)
-    counted = (drawn["labels"] >= 0).sum() if normalize == "tokens" else weights.sum()
+    units = Units(*(drawn.get(name) for name in ("groups", "lines", "token_bytes")))
+    given = drawn["teacher_loss"], drawn["labels"]
+    weights = token_weights(nll, *given, guidance, units=units)
+    assert 0.1 < weights.sum() / (drawn["labels"] >= 0).sum() < 0.9
+    counted = weights.sum() if guidance.normalize == "selected" else (given[1] >= 0).sum()
     ((nll * weights).sum() / counted).backward()
     for name, parameter in whole.model.named_parameters():
         expected = before[name] - 0.1 * before[name].grad
