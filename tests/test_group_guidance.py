@@ -206,6 +206,16 @@ def test_options_that_contradict_one_another_are_refused(options, message):
         GuidanceConfig(**options)
 
 
+def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
+    options = {"window": 4, "window_max_loss": 2.0, "min_weight": 0.1, "weight": "sigmoid"}
+    naive = group(method="cpt", **options)
+    assert naive.knows_kept
+    assert not naive.has_fixed_threshold
+    nll, teacher, labels, units = drawn(0)
+    weights = token_weights(nll, teacher, labels, naive, units=units)
+    assert torch.equal(weights, (labels != IGNORED).float())
+
+
 # One pass over the logits.
 
 HIDDEN, VOCABULARY = 8, 40

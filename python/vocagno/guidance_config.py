@@ -10,15 +10,17 @@ from vocagno.reduction import Reduction
 Method = Literal["vocagno", "rho1", "chunk", "kld", "uld", "cpt"]
 
 _RANKING: tuple[Method, ...] = ("vocagno", "rho1")
+_OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
+"""A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
-    "unit": ("vocagno",),
-    "max_threshold": _RANKING,
-    "window": _RANKING,
-    "window_max_loss": _RANKING,
-    "window_threshold": _RANKING,
-    "weight": _RANKING,
-    "weight_scale": _RANKING,
-    "min_weight": _RANKING,
+    "unit": ("vocagno", "cpt"),
+    "max_threshold": _OR_NAIVE,
+    "window": _OR_NAIVE,
+    "window_max_loss": _OR_NAIVE,
+    "window_threshold": _OR_NAIVE,
+    "weight": _OR_NAIVE,
+    "weight_scale": _OR_NAIVE,
+    "min_weight": _OR_NAIVE,
     "criterion": ("rho1",),
     "chunks": ("chunk",),
     "selection": ("chunk",),
@@ -143,7 +145,7 @@ class GuidanceConfig:
         for name, methods in _OPTIONS_OF.items():
             if getattr(self, name) != defaults[name] and self.method not in methods:
                 raise ConfigError(
-                    f"guidance.{name}: is for guidance.method {' and '.join(methods)}, not "
+                    f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
                     f"{self.method}; leave it out"
                 )
         self._check_combinations()
@@ -260,6 +262,10 @@ class GuidanceConfig:
         if self.distillation_weight is not None:
             return self.distillation_weight
         return _USUAL_WEIGHT[self.method]
+
+
+def _listed(methods: tuple[Method, ...]) -> str:
+    return " and ".join(method for method in methods if method != "cpt")
 
 
 def as_naive(guidance: GuidanceConfig) -> GuidanceConfig:
