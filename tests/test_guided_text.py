@@ -314,7 +314,7 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
         (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
         (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
         (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
-        (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\], got 2"),
+        (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),
         (["x", "--bos", "<none>"], "teacher.bos: '<none>' is not a token"),
         (["x", "--gguf", "none.gguf"], "none.gguf"),
         (["x", "--file", "y"], "--file: there is a text"),

@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -14,14 +14,17 @@ from typing import Any
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.guidance_page import guidance_fragment, guidance_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
-from vocagno.pictures.verdicts import Verdict, percent, verdicts
+from vocagno.pictures.rules import is_quota, percent, threshold_that_applied
+from vocagno.pictures.verdicts import Verdict, verdicts, whys
 
 CSV_COLUMNS = (
     "row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop",
-    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "kept", "why", "lacks",
+    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours", "weight", "kept",
+    "why", "lacks",
 )  # fmt: skip
 """Of `GuidedText.csv`: a line a student token; teacher tokens and their losses as JSON lists, a
-cell empty where there is no value."""
+cell empty where there is no value. For `unit: group` teacher_loss and excess are those of the
+token's group; neighbours is the mean excess loss that `window` looks at."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +53,69 @@ class GuidedText:
             "predicted": len(found) - counted["not predicted"],
             "kept": sum(verdict.kept for verdict in found),
             "competing": sum(verdict.competed for verdict in found),
-            **{why: counted[why] for why in ("top", "below", "included", "excluded")},
+            **{why: counted[why] for why in whys(self.guidance)},
         }
 
     @property
+    def weight(self) -> float:
+        """The weights of all tokens added up; under a rule without soft weights: how many are
+        kept."""
+        return self.passage.weight
+
+    @property
     def threshold(self) -> float | None:
-        """The least excess loss, in nats, of a kept token that competed and has a teacher loss."""
+        """The excess loss, in nats, that decides. For a quota, the least of a kept token that
+        competed and has a teacher loss; with `max_threshold` or soft weights, the threshold that
+        applied."""
+        if not is_quota(self.guidance):
+            return self.passage.threshold
         rows = zip(self.passage.student, self.verdicts, strict=True)
         excesses = [token.excess for token, verdict in rows if verdict.why == "top"]
         return min((excess for excess in excesses if excess is not None), default=None)
 
     def summary(self) -> str:
         """The counts in words."""
-        counts, threshold = self.counts, self.threshold
-        found = (
-            f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
-            f"{counts['competing']:,} compete, of which {counts['top']:,} have the largest excess "
-            f"losses (the top {percent(self.guidance)}"
-            + ("" if threshold is None else f", from {threshold:+.3f} nats on")
-            + ")"
-        )
+        counts = self.counts
+        if self.guidance.weight == "hard":
+            found = f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
+        else:
+            found = (
+                f"The weights of {counts['predicted']:,} predicted tokens add up to "
+                f"{self.weight:.2f}; {counts['kept']:,} of them {_be(counts['kept'])} "
+                f"{self.passage.least_kept:g} or more. "
+            )
+        found += f"{counts['competing']:,} compete"
+        found += self._quota() if is_quota(self.guidance) else self._rule()
         for policy in ("included", "excluded"):
             if number := counts[policy]:
                 found += f"; {number:,} without a teacher loss {_be(number)} {policy}"
         return found + "."
+
+    def _quota(self) -> str:
+        top, threshold = self.counts["top"], self.threshold
+        least = "" if threshold is None else f", from {threshold:+.3f} nats on"
+        share = f"the top {percent(self.guidance)}{least}"
+        return f", of which {top:,} have the largest excess losses ({share})"
+
+    def _rule(self) -> str:
+        """What became of the competing tokens, without a full stop."""
+        guidance, counts = self.guidance, self.counts
+        group = " by the excess losses of their groups" if guidance.unit == "group" else ""
+        threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
+        if guidance.weight == "hard":
+            found = f"{group}, of which {counts['reaches']:,} reach {threshold}"
+            if guidance.window is not None:
+                found += " and are not noise"
+            if guidance.min_weight:
+                found += f"; the others have the weight {guidance.min_weight:g}"
+        else:
+            found = f"{group}, with weights ({guidance.weight}) by the distance from {threshold}"
+        if number := counts.get("noise", 0):
+            found += (
+                f"; {number:,} {_be(number)} noise: the mean excess loss of their neighbours is "
+            )
+            found += f"below {guidance.window_threshold:g} nats"
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; spans in bytes, losses in nats, `teacher` a half-open range
@@ -83,11 +125,9 @@ class GuidedText:
             "text": passage.text,
             "student": self.student,
             "teacher": self.teacher,
-            "guidance": {
-                name: getattr(self.guidance, name)
-                for name in ("top_fraction", "aggregation", "unmapped")
-            },
+            "guidance": self._options(),
             "counts": self.counts,
+            "weight": self.weight,
             "threshold": self.threshold,
             "tokens": [self._as_dict(row) for row in range(len(passage.student))],
             "teacher_tokens": [
@@ -102,6 +142,15 @@ class GuidedText:
             ],
         }
 
+    def _options(self) -> dict[str, Any]:
+        """The options of the choice: those of the quota, and others that are set."""
+        options, defaults = asdict(self.guidance), asdict(GuidanceConfig())
+        shown = ["top_fraction", "aggregation", "unmapped"]
+        if self.guidance.unit == "group":  # adds losses up
+            shown.remove("aggregation")
+        shown += [name for name in options if options[name] != defaults[name]]
+        return {name: options[name] for name in dict.fromkeys(shown)}
+
     def _as_dict(self, row: int) -> dict[str, Any]:
         token, verdict = self.passage.student[row], self.verdicts[row]
         first, stop = self.passage.mapping[row]
@@ -114,6 +163,8 @@ class GuidedText:
             "teacher": [first, stop] if first >= 0 else None,
             "teacher_loss": token.teacher_loss,
             "excess": token.excess,
+            "neighbours": token.neighbours,
+            "weight": token.weight,
             "kept": verdict.kept,
             "why": verdict.why,
             "lacks": verdict.lacks,
@@ -163,11 +214,11 @@ class GuidedText:
         """`rich.print(guided)` draws the table for terminals."""
         from rich.text import Text
 
-        from vocagno.pictures.guidance_terminal import LEGEND, guidance_table
+        from vocagno.pictures.guidance_terminal import guidance_table, legend
 
         yield guidance_table(self.passage, self.guidance, options.max_width)
         yield Text()
-        yield Text(LEGEND, "dim")
+        yield Text(legend(self.passage, self.guidance), "dim")
         yield Text(self.summary())
 
     def __repr__(self) -> str:

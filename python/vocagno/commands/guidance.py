@@ -8,6 +8,13 @@ from vocagno.commands.drawing import draw_in_terminal
 from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 
+_RULE = (
+    "unit", "top_fraction", "max_threshold", "window", "window_threshold", "weight",
+    "weight_scale", "min_weight", "aggregation", "unmapped",
+)  # fmt: skip
+"""Options of the choice, of `GuidanceConfig`. A text is a row of its own, so that `scope` and
+`normalize` say nothing."""
+
 _MODEL = "folder or hub name of a causal language model"
 
 
@@ -25,7 +32,7 @@ def add_guidance(parser: Any) -> None:
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
     parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
     parser.add_argument("--out", type=Path, help="write the numbers into this .csv file")
-    _add_fields(parser, GuidanceConfig, ("top_fraction", "aggregation", "unmapped"))
+    _add_fields(parser, GuidanceConfig, _RULE)
     parser.add_argument("--student_tokenizer", type=str, help="default: that of the student")
     parser.add_argument("--eos", type=str, help="token after the text; default: the tokenizer's")
     parser.add_argument("--gguf", type=str, help="name of a GGUF file in the teacher's folder")
@@ -54,10 +61,7 @@ def guidance(options: Any) -> dict[str, Any] | None:
         bos=options.bos, context=options.context, min_context=options.min_context,
         dtype=options.dtype,
     )  # fmt: skip
-    rule = GuidanceConfig(
-        top_fraction=options.top_fraction, aggregation=options.aggregation,
-        unmapped=options.unmapped,
-    )  # fmt: skip
+    rule = GuidanceConfig(**{name: getattr(options, name) for name in _RULE})
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
         from vocagno.figures.style import check_format

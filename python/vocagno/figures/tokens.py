@@ -2,7 +2,7 @@
 mapped to one another (Fig. 2 and 8 of arXiv 2503.19123)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -59,6 +59,10 @@ _CHOICE = {
 }
 
 
+_ABOVE = 0.3
+"""Room for the weights above the boxes of the first row, in units of the vertical axis."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """A row of student tokens, and a row of teacher tokens below it."""
@@ -103,12 +107,18 @@ def draw_tokens(found: Sequence[AlignedText]) -> Figure:
 
 
 def draw_guidance(passage: Passage) -> Figure:
-    """Draws one text with what the student is trained on, by the weights of its tokens.
+    """Draws one text with what the student is trained on, by the weights of its tokens; if some lie
+    between 0 and 1, with all weights as numbers.
 
     Raises: as `draw_tokens`.
     """
-    kinds = [_CHOICE[token.weight > 0] for token in passage.student]
-    return _draw([_Pair("student", "teacher", passage, kinds)], [*_CHOICE.values()])
+    choice = _CHOICE
+    if passage.has_soft_weights:
+        least = f"{passage.least_kept:g}"
+        names = {True: f"weight {least} or more", False: f"weight below {least}"}
+        choice = {kept: replace(kind, name=names[kept]) for kept, kind in _CHOICE.items()}
+    kinds = [choice[passage.is_kept(row)] for row in range(len(passage.student))]
+    return _draw([_Pair("student", "teacher", passage, kinds)], [*choice.values()])
 
 
 def _draw(pairs: Sequence[_Pair], kinds: Sequence[_Kind]) -> Figure:
@@ -121,13 +131,16 @@ def _draw(pairs: Sequence[_Pair], kinds: Sequence[_Kind]) -> Figure:
     for pair in pairs:
         student, teacher = _boxes(pair.passage, columns, top)
         _draw_boxes(axes, student, [kind.fill for kind in pair.kinds])
+        if pair.passage.has_soft_weights:
+            _draw_weights(axes, pair.passage, student)
         _draw_boxes(axes, teacher, [_TEACHERS_FILL] * len(teacher))
         _draw_links(axes, pair, student, teacher)
         rows += [_row(pair.student, student), _row(pair.teacher, teacher)]
         bottom = min(box.bottom for box in teacher if box)
         top = bottom - _TO_NEXT_PAIR
     axes.set_yticks(*zip(*rows, strict=True), fontsize=9)
-    axes.set_ylim(bottom - 0.1, 0.1)
+    above = _ABOVE if pairs[0].passage.has_soft_weights else 0.1
+    axes.set_ylim(bottom - 0.1, above)
     axes.set_xlim(-0.3, columns.width + 0.3)
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
@@ -228,6 +241,17 @@ def _draw_boxes(axes: Axes, boxes: Sequence[_Box | None], fills: Sequence[str]) 
             box.middle, box.bottom + 0.48 * _HEIGHT, plain(box.label), ha="center", va="center",
             family=_FONTS, fontsize=9,
         )  # fmt: skip
+
+
+def _draw_weights(axes: Axes, passage: Passage, boxes: Sequence[_Box | None]) -> None:
+    """Above each student token; ".4" is 0.4."""
+    for box, token in zip(boxes, passage.student, strict=True):
+        if box is not None:
+            weight = f"{token.weight:.2f}".removeprefix("0").rstrip("0").rstrip(".") or "0"
+            axes.text(
+                box.middle, box.bottom + _HEIGHT + 0.03, weight, ha="center", va="bottom",
+                family=_FONTS, fontsize=5.5,
+            )  # fmt: skip
 
 
 def _draw_links(

@@ -93,10 +93,10 @@ def _chip(passage: Passage, side: str, row: int, label: str, place: str) -> str:
     kind = f"chip {side}"
     if side == "student":
         title = student_title(passage, row)
-        if passage.mapping[row][0] < 0:
-            kind += " unmapped"
-        elif passage.student[row].reason == "unscored":
+        if passage.student[row].reason in ("unscored", "partial"):
             kind += " unscored"
+        elif passage.mapping[row][0] < 0:
+            kind += " unmapped"
     else:
         title = teacher_title(passage, row)
         if passage.teacher[row].start == passage.teacher[row].end:
@@ -123,23 +123,41 @@ def _nats(value: float | None, sign: str = "") -> str:
 
 def student_title(passage: Passage, row: int) -> str:
     """What pointing at a student token tells, escaped."""
-    token, (first, stop) = passage.student[row], passage.mapping[row]
+    token = passage.student[row]
     facts = [
         f"student token {row}" + ("" if token.id is None else f", id {token.id}"),
         f"vocabulary string {visible(token.text)}",
         f"bytes {token.start}-{token.end}",
-        f"teacher tokens {first}-{stop - 1}" if stop > first >= 0 else "no teacher token",
+        _mapped_to(passage, row),
     ]
     if passage.has_losses:
+        of_group = "" if token.unit_nll is None else f", of its group {_nats(token.unit_nll)}"
         facts += [
-            f"student loss {_nats(token.nll)}",
+            f"student loss {_nats(token.nll)}{of_group}",
             f"teacher loss {_nats(token.teacher_loss)}",
             f"excess {_nats(token.excess, '+')} nats",
-            f"{'kept' if token.weight > 0 else 'dropped'} ({token.reason})",
         ]
+        if token.neighbours is not None:
+            facts.append(f"excess of its neighbours {_nats(token.neighbours, '+')} nats")
+        facts.append(f"{_outcome(passage, row)} ({token.reason})")
     elif token.reason != "mapped":
         facts.append(f"unmapped: {token.reason}")
     return html.escape("\n".join(facts))
+
+
+def _mapped_to(passage: Passage, row: int) -> str:
+    first, stop = passage.mapping[row]
+    if stop > first >= 0:
+        return f"teacher tokens {first}-{stop - 1}"
+    shares_text = passage.student[row].reason in ("unscored", "partial")
+    return "no group with all losses" if shares_text else "no teacher token"
+
+
+def _outcome(passage: Passage, row: int) -> str:
+    weight = passage.student[row].weight
+    if 0 < weight < 1:
+        return f"weight {weight:.2f}"
+    return "kept" if passage.is_kept(row) else "dropped"
 
 
 def teacher_title(passage: Passage, row: int) -> str:

@@ -16,7 +16,8 @@ def choice_html(passage: Passage) -> str:
     data = passage.data
     spans = []
     for row, token in enumerate(passage.student):
-        kind = "kept" if token.weight > 0 else "dropped"
+        is_kept = passage.is_kept(row)
+        kind = "kept" if is_kept else "dropped"
         if passage.mapping[row][0] < 0:
             kind += " unmapped"
         if kind == "kept" and token.excess is not None:
@@ -25,7 +26,7 @@ def choice_html(passage: Passage) -> str:
             "␣", "<i>␣</i><wbr>"
         )
         surface = surface.replace("⏎", "<i>⏎</i>")
-        tag = "mark" if token.weight > 0 else "span"
+        tag = "mark" if is_kept else "span"
         spans.append(
             f'<{tag} class="{kind}" data-choice={row} title="{student_title(passage, row)}">'
             f"<bdo dir=ltr>{surface}</bdo></{tag}>"

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.choice import choice_html
 from vocagno.pictures.glyphs import token_label
+from vocagno.pictures.guidance_legend import guidance_legend
 from vocagno.pictures.links import links_html
 from vocagno.pictures.page import STYLE, escaped, whole_page
 from vocagno.pictures.passage import Passage
-from vocagno.pictures.verdicts import Verdict, percent, verdicts
+from vocagno.pictures.verdicts import Verdict, verdicts
 
 
 def guidance_page(
@@ -31,17 +32,17 @@ def guidance_page(
         "What the teacher chose",
         introduction,
         summary_rows,
-        [_legend(guidance), *_sections(passage, guidance)],
+        [guidance_legend(passage, guidance), *_sections(passage, guidance)],
         _LINKS_STYLE,
     )
 
 
 def guidance_fragment(passage: Passage, guidance: GuidanceConfig) -> str:
     """The same for a page that is not ours: its style reaches nothing else."""
-    body = "".join(_sections(passage, guidance))
+    body, legend = "".join(_sections(passage, guidance)), guidance_legend(passage, guidance)
     return (
         f"<div class=vocagno><style>{STYLE}{_LINKS_STYLE}</style>{body}"
-        f"<details><summary>How to read this</summary>{_legend(guidance)}</details></div>"
+        f"<details><summary>How to read this</summary>{legend}</details></div>"
     )
 
 
@@ -59,20 +60,19 @@ def _sections(passage: Passage, guidance: GuidanceConfig) -> list[str]:
     ]
 
 
-def _legend(guidance: GuidanceConfig) -> str:
-    return _LEGEND.format(
-        top=percent(guidance),
-        aggregation=guidance.aggregation,
-        unmapped=_UNMAPPED[guidance.unmapped],
-    )
-
-
 def _numbers(passage: Passage, guidance: GuidanceConfig) -> str:
     """A table with a line for each student token."""
-    heads = (
+    is_group = guidance.unit == "group"
+    heads = [
         "", "student token", "student's loss", "teacher tokens, their losses",
-        f"teacher's loss ({guidance.aggregation})", "excess", "",
-    )  # fmt: skip
+        f"teacher's loss ({'group' if is_group else guidance.aggregation})",
+        "excess of the group" if is_group else "excess",
+    ]  # fmt: skip
+    if guidance.window is not None:
+        heads.append("excess of its neighbours")
+    if passage.has_soft_weights:
+        heads.append("weight")
+    heads.append("")
     head = "".join(f"<th scope=col>{escaped(name)}</th>" for name in heads)
     lines = [
         _line(passage, row, verdict, guidance)
@@ -92,12 +92,17 @@ def _line(passage: Passage, row: int, verdict: Verdict, guidance: GuidanceConfig
         f"<i>{_nats(passage.teacher[place].nll)}</i>"
         for place in range(first, stop)
     ]
-    numbers = [_nats(token.teacher_loss), _nats(token.excess, "+")]
+    mean = "" if token.unit_nll is None else f" <i>⌀ {_nats(token.unit_nll)}</i>"
     cells = [
-        f"<td><bdo dir=ltr>{escaped(label)}</bdo>", f"<td>{_nats(token.nll)}",
-        f"<td>{' · '.join(others) or '∅'}", *(f"<td>{number}" for number in numbers),
-        f"<td>{escaped(verdict.words(guidance))}",
+        f"<td><bdo dir=ltr>{escaped(label)}</bdo>", f"<td>{_nats(token.nll)}{mean}",
+        f"<td>{' · '.join(others) or '∅'}", f"<td>{_nats(token.teacher_loss)}",
+        f"<td class=excess>{_nats(token.excess, '+')}",
     ]  # fmt: skip
+    if guidance.window is not None:
+        cells.append(f"<td>{_nats(token.neighbours, '+')}")
+    if passage.has_soft_weights:
+        cells.append(f"<td class=weight>{token.weight:.2f}")
+    cells.append(f"<td>{escaped(verdict.words(guidance))}")
     kind = "on" if verdict.kept else "off"
     return f"<tr class={kind}><th scope=row>{row}</th>{'</td>'.join(cells)}</td></tr>"
 
@@ -111,36 +116,6 @@ def _nats(value: float | None, sign: str = "") -> str:
     return "none" if value is None else f"{value:{sign}.3f}".replace("-", "−")
 
 
-_UNMAPPED = {
-    "include": "kept",
-    "exclude": "dropped",
-    "mean": "ranked with the mean teacher loss",
-}
-
-_LEGEND = """<section class=legend aria-label="How to read this"><div>
-<h3>The numbers</h3>
-<div class=key>
-<span class="tok student on level2"><bdo>token</bdo><small>4.20</small><small>−2.10</small>\
-<small>+2.10</small></span>
-<p>A student token: the student's loss, minus the teacher's (the {aggregation} of the tokens that it
-is tied to), which leaves the excess loss.</p>
-<span class="tok teacher"><bdo>tok</bdo><small>2.10</small></span>
-<p>Below it the teacher's tokens, each with its own loss. All losses in nats.</p>
-</div>
-</div><div>
-<h3>The choice</h3>
-<ul>
-<li><span class="tok student on level4">kept</span> thick border, solid lines: among the top {top}
-by excess loss. The deeper, the larger.</li>
-<li><span class="tok student off">dropped</span> thin border, dashed lines: the rest.</li>
-<li><span class="tok student on unmapped">&lt;s&gt;</span>
-<span class="tok student off unmapped">&lt;s&gt;</span> dashed border, ∅ opposite: tied to nothing.
-Tokens without a teacher loss are {unmapped}.</li>
-</ul>
-<p>␣ is a space, ⏎ a line break; two hexadecimal digits are one byte of a character. Point at a
-token for its id, its bytes and why it is kept or dropped.</p>
-</div></section>"""
-
 _LINKS_STYLE = """
 .vocagno{
 .links,.tok,.numbers bdo{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
@@ -152,10 +127,10 @@ border-radius:5px;white-space:pre;line-height:1.35;overflow:hidden}
 .tok bdo{display:block}
 .tok small{display:block;font:inherit;font-size:11px;font-variant-numeric:tabular-nums}
 .tok .wide{display:inline-block;width:calc(2*var(--col));text-align:center}
-.tok.student small:last-child{border-top:1px solid;margin:1px auto 0;width:5.2ch}
+.tok.student .excess{border-top:1px solid;margin:1px auto 0;width:5.2ch}
 .tok.student.on{border:2px solid rgb(var(--heat));padding:0;
 background:rgba(var(--heat),var(--shade,.07))}
-.tok.student.on small:last-child{font-weight:700}
+.tok.student.on .excess{font-weight:700}
 .tok.student.off{color:var(--faint)}
 .tok.student.unmapped{border-style:dashed;background:none}
 .tok.teacher{grid-row:3;align-self:start;background:var(--teacher-bg);color:var(--teacher);
@@ -176,7 +151,7 @@ summary{cursor:pointer;font-weight:600}
 .numbers td:nth-child(4),.numbers td:last-child{white-space:normal;text-align:left;min-width:17ch}
 .numbers td:nth-child(2){text-align:left}
 .numbers i{font-style:normal;color:var(--soft)}
-.numbers .on td:nth-child(6){font-weight:700}
+.numbers .on .excess{font-weight:700}
 .numbers .off td,.numbers .off i{color:var(--faint)}
 }
 """

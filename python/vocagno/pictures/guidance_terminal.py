@@ -4,7 +4,8 @@
     ␣quick   7.00  ━┳━  ␣qu      3.00   3.00   +4.00  ● top
                     ┗━  ick      0.10
 
-Signs say what colours say; a narrow terminal gets fewer columns.
+Signs say what colours say; a narrow terminal gets fewer columns. Where there are weights between 0
+and 1, the last column begins with the weight.
 """
 
 from collections.abc import Iterator
@@ -18,15 +19,24 @@ from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
 from vocagno.pictures.terminal import short_label
 from vocagno.pictures.verdicts import Verdict, verdicts
 
-LEGEND = "● ━ kept   ○ ╌ dropped   · not predicted   × unmapped   - no loss"
-
 _WIDE, _NARROW = 80, 56
 """Terminals from so many columns on show all; under the second, excess losses alone."""
 _LEAST_LABEL = 8
+_WEIGHT = 4
+"""Columns of a weight."""
 
 _SIGNS = {True: "●", False: "○", None: "·"}
 _LINKS = {True: ("━━━", "━┳━", " ┣━", " ┗━"), False: ("╌╌╌", "╌┬╌", " ├╌", " └╌")}
 """To one teacher token; to the first, one in the middle, and the last of several."""
+
+
+def legend(passage: Passage, guidance: GuidanceConfig) -> str:
+    """The signs of the table, in a line."""
+    kept, dropped = "kept", "dropped"
+    if guidance.weight != "hard":
+        kept, dropped = f"weight {passage.least_kept:g} or more", "less"
+    unmapped = "in no whole group" if guidance.unit == "group" else "unmapped"
+    return f"● ━ {kept}   ○ ╌ {dropped}   · not predicted   × {unmapped}   - no loss"
 
 
 def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Table:
@@ -37,7 +47,7 @@ def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Ta
     for name, size in sizes.items():
         on_left = name in ("student", "teacher", "why", "")
         table.add_column(
-            _heading(name, guidance), justify="left" if on_left else "right", width=size,
+            _heading(name, passage, guidance), justify="left" if on_left else "right", width=size,
             no_wrap=True, overflow="ellipsis",
         )  # fmt: skip
     for row, verdict in enumerate(found):
@@ -51,16 +61,18 @@ def _column_sizes(
     passage: Passage, guidance: GuidanceConfig, found: list[Verdict], width: int
 ) -> dict[str, int]:
     """The columns that there is room for, by name; tokens share what the others leave."""
-    words = max((len(verdict.short) for verdict in found), default=0)
+    words = max((len(_why(passage, verdict)) for verdict in found), default=0)
     sizes = {
         "#": len(str(max(1, len(found) - 1))), "student": 0, "nll": 6, "": 3, "teacher": 0,
-        "loss": 6, "aggregated": max(6, len(guidance.aggregation)), "excess": 7, "why": 2 + words,
+        "loss": 6, "aggregated": max(6, len(_compared(guidance))), "excess": 7, "why": 2 + words,
     }  # fmt: skip
     if width < _WIDE:
-        sizes |= {"why": 1}
+        sizes |= {"why": 2 + _WEIGHT if passage.has_soft_weights else 1}
         del sizes["#"]
     if width < _NARROW:
         del sizes["nll"], sizes["aggregated"]
+        if passage.has_soft_weights:
+            del sizes["loss"]
     between = 2 * (len(sizes) - 1)
     room = max(_LEAST_LABEL, (width - sum(sizes.values()) - between) // 2)
     for side, tokens in (("student", passage.student), ("teacher", passage.teacher)):
@@ -69,9 +81,23 @@ def _column_sizes(
     return sizes
 
 
-def _heading(name: str, guidance: GuidanceConfig) -> str:
-    headings = {"nll": "loss", "aggregated": guidance.aggregation, "why": ""}
+def _heading(name: str, passage: Passage, guidance: GuidanceConfig) -> str:
+    why = "weight" if passage.has_soft_weights else ""
+    headings = {"nll": "loss", "aggregated": _compared(guidance), "why": why}
     return headings.get(name, name)
+
+
+def _compared(guidance: GuidanceConfig) -> str:
+    """How a token's teacher loss came about."""
+    return "group" if guidance.unit == "group" else guidance.aggregation
+
+
+def _why(passage: Passage, verdict: Verdict) -> str:
+    """The last column after its sign: the weight, if there are any between 0 and 1, and why."""
+    if not passage.has_soft_weights or verdict.why == "not predicted":
+        return verdict.short
+    weight = f"{verdict.weight:.2f}"
+    return weight if verdict.short == "weighted" else f"{weight} {verdict.short}"
 
 
 def _lines(
@@ -81,7 +107,7 @@ def _lines(
     token that it is mapped to."""
     token, (first, stop) = passage.student[row], passage.mapping[row]
     mark = _SIGNS[None if verdict.why == "not predicted" else verdict.kept]
-    words = verdict.short if sizes["why"] > 1 else ""
+    words = _why(passage, verdict)[: max(0, sizes["why"] - 2)]
     style = "bold" if verdict.kept else ""
     line = {
         "#": Text(str(row)),

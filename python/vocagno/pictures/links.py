@@ -19,6 +19,9 @@ _NO_LOSS = "–"
 _HEIGHT = 10
 """Of the links, in units of their own: they are stretched to what the style gives them."""
 
+Cells = tuple[str, list[tuple[str, str]]]
+"""The label of a token, and the numbers below it, each with its class."""
+
 Place = tuple[int, int]
 """First column of a token, and the first one behind it."""
 
@@ -71,29 +74,34 @@ def _group(
     return f"<span class=tie style='--n:{size}'>{''.join(drawn)}</span>"
 
 
-def _student_cells(passage: Passage, row: int) -> list[str]:
-    """What stands in a student token: label, its loss, minus the teacher's, the excess."""
+def _student_cells(passage: Passage, row: int) -> Cells:
+    """What stands in a student token: label, its loss (then the mean of its group, if groups are
+    ranked), minus the teacher's, the excess; the weight, if there are any between 0 and 1."""
     token = passage.student[row]
-    label = token_label(passage.data, token.start, token.end, token.text)
-    numbers = _number(token.nll), _number(token.teacher_loss, "−"), _number(token.excess, sign="+")
-    return [label, *numbers]
+    numbers = [(_number(token.nll), "loss")]
+    if token.unit_nll is not None:
+        numbers.append((_number(token.unit_nll, "⌀"), "mean"))
+    numbers.append((_number(token.teacher_loss, "−"), "teachers"))
+    numbers.append((_number(token.excess, sign="+"), "excess"))
+    if passage.has_soft_weights:
+        numbers.append((f"×{token.weight:.2f}", "weight"))
+    return token_label(passage.data, token.start, token.end, token.text), numbers
 
 
-def _teacher_cells(passage: Passage, row: int) -> list[str]:
+def _teacher_cells(passage: Passage, row: int) -> Cells:
     token = passage.teacher[row]
-    return [
-        token_label(passage.data, token.start, token.end, token.text), _number(token.nll),
-    ]  # fmt: skip
+    label = token_label(passage.data, token.start, token.end, token.text)
+    return label, [(_number(token.nll), "loss")]
 
 
 def _number(value: float | None, before: str = "", sign: str = "") -> str:
     return _NO_LOSS if value is None else f"{before}{value:{sign}.2f}".replace("-", "−")
 
 
-def _width(cells: Sequence[str]) -> int:
+def _width(cells: Cells) -> int:
     """Columns of a token with what stands round its label; numbers are set in a smaller size."""
-    label, *numbers = cells
-    return max(columns(label) + 2, *(len(number) + 1 for number in numbers))
+    label, numbers = cells
+    return max(columns(label) + 2, *(len(number) + 1 for number, _ in numbers))
 
 
 def _places(widths: Sequence[int], size: int) -> Iterator[Place]:
@@ -113,10 +121,10 @@ def _student_kind(passage: Passage, row: int, verdict: Verdict) -> str:
     return kind + (" unmapped" if passage.mapping[row][0] < 0 else "")
 
 
-def _token(row: str, kind: str, title: str, cells: Sequence[str], place: Place) -> str:
-    label, *numbers = cells
+def _token(row: str, kind: str, title: str, cells: Cells, place: Place) -> str:
+    label, numbers = cells
     column = f"grid-column:{place[0] + 1}/{place[1] + 1}"
-    small = "".join(f"<small>{number}</small>" for number in numbers)
+    small = "".join(f"<small class={name}>{number}</small>" for number, name in numbers)
     return (
         f'<span class="{kind}" {row} style="{column}" title="{title}">'
         f"<bdo dir=ltr>{in_columns(label)}</bdo>{small}</span>"

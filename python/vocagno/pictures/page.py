@@ -6,10 +6,12 @@ No script and no network: inline CSS alone, light and dark, readable without col
 import html
 from collections.abc import Mapping, Sequence
 
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.alignment import alignment_html
 from vocagno.pictures.choice import choice_html
 from vocagno.pictures.glyphs import visible_character
 from vocagno.pictures.passage import Passage
+from vocagno.pictures.rules import is_quota, rule
 
 
 def render_page(
@@ -18,6 +20,7 @@ def render_page(
     summary_rows: Sequence[Mapping[str, str]],
     passages: Sequence[Passage],
     introduction: str = "",
+    guidance: GuidanceConfig | None = None,
 ) -> str:
     """The whole page as one HTML string.
 
@@ -28,8 +31,10 @@ def render_page(
         passages: what to draw; each once as alignment and, where it has losses, once as choice of
             tokens.
         introduction: a sentence or two of plain text under the title.
+        guidance: what the passages were ranked under, for the legend; default: the largest excess
+            losses are kept.
     """
-    sections = [_legend(passages), *map(_passage, passages)]
+    sections = [_legend(passages, guidance), *map(_passage, passages)]
     return whole_page(title, introduction, summary_rows, sections)
 
 
@@ -65,9 +70,22 @@ def render_fragment(passage: Passage) -> str:
     )
 
 
-def _legend(passages: Sequence[Passage]) -> str:
-    parts = _CUT + (_CHOICE if any(passage.has_losses for passage in passages) else "")
+def _legend(passages: Sequence[Passage], guidance: GuidanceConfig | None = None) -> str:
+    shown = [passage for passage in passages if passage.has_losses]
+    parts = _CUT + (_choice(shown[0], guidance or GuidanceConfig()) if shown else "")
     return f'<section class=legend aria-label="How to read this">{parts}</section>'
+
+
+def _choice(passage: Passage, guidance: GuidanceConfig) -> str:
+    """How to read what was chosen under a rule."""
+    is_group, is_soft = guidance.unit == "group", guidance.weight != "hard"
+    return _CHOICE.format(
+        excess=_GROUP if is_group else _TOKEN,
+        rule=_QUOTA if is_quota(guidance) else escaped(rule(guidance)),
+        kept=f"weight {passage.least_kept:g} or more" if is_soft else "kept",
+        dropped="of less weight" if is_soft else "dropped",
+        unscored="\nor not of all the text of its group" if is_group else "",
+    )  # fmt: skip
 
 
 def _summary(rows: Sequence[Mapping[str, str]]) -> str:
@@ -100,9 +118,13 @@ def _passage(passage: Passage) -> str:
     heading = f"<h2>{escaped(passage.title)}</h2>"
     if not passage.has_losses:
         return f"<section>{heading}<p class=counts>{counts}</p>{alignment_html(passage)}</section>"
-    kept = sum(token.weight > 0 for token in passage.student)
+    kept = sum(map(passage.is_kept, range(len(passage.student))))
+    outcome = f"{kept} kept"
+    if passage.has_soft_weights:
+        least = f"{passage.least_kept:g}"
+        outcome = f"weights add up to {passage.weight:.1f}, {kept} of {least} or more"
     return (
-        f"<section>{heading}<p class=counts>{counts} · {kept} kept</p>"
+        f"<section>{heading}<p class=counts>{counts} · {outcome}</p>"
         f"<h3>How the two tokenizers cut it</h3>{alignment_html(passage)}"
         f"<h3>What the teacher chose</h3>{choice_html(passage)}</section>"
     )
@@ -130,20 +152,27 @@ its id and its bytes.</p>
 
 _CHOICE = """<div>
 <h3>The choice</h3>
-<p>A token's excess loss is the student's loss minus the teacher's: how much the student still has
-to learn there, and can. The largest ones are kept for training, the rest is only read.</p>
+<p>{excess}: how much the student still has
+to learn there, and can. {rule}</p>
 <ul>
-<li><mark class="kept level1">kept</mark> <mark class="kept level2">from 0.5</mark>
+<li><mark class="kept level1">{kept}</mark> <mark class="kept level2">from 0.5</mark>
 <mark class="kept level3">1</mark> <mark class="kept level4">2</mark>
 <mark class="kept level5">4 nats</mark> underlined; the deeper, the larger the
 excess.</li>
-<li><span class=dropped>pale, not underlined</span>: dropped.</li>
+<li><span class=dropped>pale, not underlined</span>: {dropped}.</li>
 <li><span class="chip student unscored">The</span> dotted, above: mapped, but the teacher has no
-loss there.</li>
+loss there{unscored}.</li>
 <li><mark class="kept unmapped">&lt;s&gt;</mark> dashed: unmapped, so nothing to compare it
 with.</li>
 </ul>
 </div>"""
+
+_TOKEN = "A token's excess loss is the student's loss minus the teacher's"
+_GROUP = (
+    "The excess loss of a group, the fewest tokens of both sides that cover the same text, is the "
+    "student's loss minus the teacher's, for each student token"
+)
+_QUOTA = "The largest ones are kept for training, the rest is only read."
 
 STYLE = """
 .vocagno{

@@ -5,11 +5,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+_ROUNDING = 1e-6
+"""Of weights; that of the token at a quota's threshold is `least_kept` itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentToken:
     """One student token: its vocabulary string, its half-open byte span (empty: it covers no text),
-    losses in nats (None: there is none), its weight in the loss and why it is mapped or not."""
+    losses in nats (None: there is none), its weight in the loss and why it is mapped or not (a
+    `Reason` in lower case; partial: the teacher has no loss of all the text of its group)."""
 
     text: str
     start: int
@@ -19,14 +23,28 @@ class StudentToken:
     teacher_loss: float | None = None
     weight: float = 1.0
     reason: str = "mapped"
+    unit_excess: float | None = None
+    """Excess loss of the token's group in nats, where groups are ranked: the mean of the student's
+    losses over the group, minus `teacher_loss`."""
+    neighbours: float | None = None
+    """Mean excess loss of the neighbours in nats, where a rule looks at them; None without any."""
 
     @property
     def excess(self) -> float | None:
-        """Student NLL minus teacher loss in nats; None where either is missing."""
+        """Student NLL minus teacher loss in nats, of the token's group where groups are ranked;
+        None where either is missing."""
         if self.nll is None or self.teacher_loss is None:
             return None
-        excess = self.nll - self.teacher_loss
+        own = self.nll - self.teacher_loss
+        excess = own if self.unit_excess is None else self.unit_excess
         return excess if math.isfinite(excess) else None
+
+    @property
+    def unit_nll(self) -> float | None:
+        """The mean of the student's losses over the token's group; None where tokens are ranked."""
+        if self.unit_excess is None or self.teacher_loss is None:
+            return None
+        return self.unit_excess + self.teacher_loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +68,23 @@ class Passage:
     student: Sequence[StudentToken]
     teacher: Sequence[TeacherToken]
     mapping: Sequence[tuple[int, int]]
+    threshold: float | None = None
+    """The excess loss, in nats, that a token had to reach to be kept; None if it is not known."""
+    least_kept: float = 0.5
+    """The smallest weight that is shown as kept: halfway from that of dropped tokens to 1."""
     data: bytes = field(init=False, repr=False)
     """The text in UTF-8, which spans count in."""
     has_losses: bool = field(init=False, repr=False)
     """Whether any token has one; else it is a picture of the alignment alone."""
+    has_soft_weights: bool = field(init=False, repr=False)
+    """Whether any weight lies between 0 and 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", self.text.encode())
         losses = [token.nll for token in self.student] + [token.nll for token in self.teacher]
         object.__setattr__(self, "has_losses", any(loss is not None for loss in losses))
+        is_soft = any(0 < token.weight < 1 for token in self.student)
+        object.__setattr__(self, "has_soft_weights", is_soft)
         if len(self.mapping) != len(self.student):
             raise ValueError(
                 f"mapping: expected one range for each of the {len(self.student)} student tokens, "
@@ -72,6 +98,16 @@ class Passage:
                         f"{side} token {row}: span [{token.start}, {token.end}) is not inside the "
                         f"text's {size} bytes"
                     )
+
+    @property
+    def weight(self) -> float:
+        """The weights of all student tokens added up; without soft ones: how many are kept."""
+        return sum(token.weight for token in self.student)
+
+    def is_kept(self, row: int) -> bool:
+        """Whether a student token is shown as kept: its weight is `least_kept` or more (float32:
+        up to 1e-6 less)."""
+        return self.student[row].weight > self.least_kept - _ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

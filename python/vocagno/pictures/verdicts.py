@@ -5,11 +5,16 @@ from typing import Literal
 
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.passage import Passage, StudentToken
+from vocagno.pictures.rules import excess_of, is_quota, percent, threshold_that_applied
 
-Why = Literal["top", "below", "included", "excluded", "not predicted"]
-"""What settled it. top, below: the token competed, and its excess loss is among the largest or
-not; included, excluded: it has no teacher loss, and such tokens are kept or dropped; not predicted:
-it is the first, with nothing before it to predict it from."""
+Why = Literal[
+    "top", "below", "reaches", "weighted", "noise", "included", "excluded", "not predicted"
+]
+"""What settled it. top, below: the token competed for a quota, and its excess loss is among the
+largest or not; reaches, below: its excess loss reaches the threshold or not; weighted: its weight
+grows with its excess loss; noise: its neighbours' mean excess loss is below their threshold,
+whatever its own; included, excluded: it has no teacher loss, and such tokens are kept or dropped;
+not predicted: it is the first, with nothing before it to predict it from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +22,23 @@ class Verdict:
     """Of one student token: whether it trains, and why."""
 
     kept: bool
+    """With soft weights: the weight is at least halfway from `min_weight` to 1."""
     why: Why
     lacks: str | None
-    """Why there is no teacher loss (special, truncated, hole, unscored); None if there is one."""
+    """Why there is no teacher loss (special, truncated, hole, unscored, partial); None if there is
+    one."""
+    weight: float
+    excess: float | None = None
+    """Of the token, or of its group, in nats."""
+    neighbours: float | None = None
+    """Their mean excess loss, in nats, where the rule looks at them."""
+    threshold: float | None = None
+    """The excess loss to be reached, in nats; None if it is not known."""
 
     @property
     def competed(self) -> bool:
-        """Whether it was ranked by its excess loss."""
-        return self.why in ("top", "below")
+        """Whether it was judged by its excess loss, or that of its neighbours."""
+        return self.why in ("top", "below", "reaches", "weighted", "noise")
 
     @property
     def short(self) -> str:
@@ -33,18 +47,45 @@ class Verdict:
 
     def words(self, guidance: GuidanceConfig) -> str:
         """The verdict as a sentence without its full stop."""
-        outcome = "kept" if self.kept else "dropped"
         if self.why == "not predicted":
             return "not predicted: nothing stands before it"
+        outcome = "kept" if self.kept else "dropped"
         if not self.competed:
             policy = f"and such tokens are {self.why}"
             return f"{outcome}: {_LACKS[self.lacks or 'special']}, {policy}"
-        place = f"among the top {percent(guidance)} by excess loss"
-        if self.why == "below":
-            place = f"not {place}"
+        if guidance.weight != "hard":
+            outcome = f"weight {self.weight:.2f}"
+        elif guidance.min_weight and not self.kept:
+            outcome = f"dropped, weight {self.weight:.2f}"
+        if self.why == "noise":
+            return f"{outcome}: {self._noise(guidance)}"
+        place = self._in_quota(guidance) if is_quota(guidance) else self._by_threshold(guidance)
         if self.lacks:
             place = f"{_LACKS[self.lacks]}; with the mean teacher loss instead, {place}"
         return f"{outcome}: {place}"
+
+    def _in_quota(self, guidance: GuidanceConfig) -> str:
+        place = f"among the top {percent(guidance)} by excess loss"
+        return f"not {place}" if self.why == "below" else place
+
+    def _by_threshold(self, guidance: GuidanceConfig) -> str:
+        threshold = threshold_that_applied(guidance, self.threshold)
+        # A token without a teacher loss belongs to no group.
+        subject = "its excess loss" if self.lacks else excess_of(guidance)
+        if self.excess is None and not self.lacks:
+            return f"{subject} is NaN or infinite"
+        if self.why != "weighted":
+            return f"{subject} {'reaches' if self.kept else 'does not reach'} {threshold}"
+        if self.excess is None or self.threshold is None:
+            return f"by the distance of {subject} from {threshold}"
+        distance = self.excess - self.threshold
+        side = "below" if distance < 0 else "above"
+        return f"{subject} is {abs(distance):.3f} nats {side} {threshold}"
+
+    def _noise(self, guidance: GuidanceConfig) -> str:
+        mean = "" if self.neighbours is None else f" of {self.neighbours:+.3f}"
+        least = f"{guidance.window_threshold:g}"
+        return f"noise, its neighbours' mean excess loss{mean} is below {least}"
 
 
 _LACKS = {
@@ -52,25 +93,49 @@ _LACKS = {
     "truncated": "it stands behind the teacher's last token",
     "hole": "no teacher token covers its text",
     "unscored": "the teacher has no loss there",
+    "partial": "its group is known only in part: cut by an end of the row, or a teacher loss is "
+    "missing",
 }
 
 
-def percent(guidance: GuidanceConfig) -> str:
-    """The share of the competing tokens that is kept."""
-    assert guidance.top_fraction is not None
-    return f"{100 * guidance.top_fraction:.6g} %"
+def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
+    """The verdicts on predicted tokens that the rule may give."""
+    noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
+    if is_quota(guidance):
+        return "top", "below", "included", "excluded"
+    if guidance.weight == "hard":
+        return "reaches", "below", *noise, "included", "excluded"
+    return "weighted", *noise, "included", "excluded"
 
 
 def verdicts(passage: Passage, guidance: GuidanceConfig) -> list[Verdict]:
     """One for each student token of a passage that was ranked under `guidance`."""
-    return [_verdict(token, guidance) for token in passage.student]
+    return [
+        _verdict(token, guidance, passage.threshold, kept=passage.is_kept(row))
+        for row, token in enumerate(passage.student)
+    ]
 
 
-def _verdict(token: StudentToken, guidance: GuidanceConfig) -> Verdict:
-    kept = token.weight > 0
+def _verdict(
+    token: StudentToken, guidance: GuidanceConfig, threshold: float | None, *, kept: bool
+) -> Verdict:
+    lacks = token.reason if token.nll is not None and token.teacher_loss is None else None
+    return Verdict(
+        kept, _why(token, guidance, kept=kept), lacks, token.weight, token.excess,
+        token.neighbours, threshold,
+    )  # fmt: skip
+
+
+def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
     if token.nll is None:
-        return Verdict(kept, "not predicted", None)
-    lacks = token.reason if token.teacher_loss is None else None
-    if lacks is None or guidance.unmapped == "mean":
-        return Verdict(kept, "top" if kept else "below", lacks)
-    return Verdict(kept, "included" if kept else "excluded", lacks)
+        return "not predicted"
+    if token.teacher_loss is None and guidance.unmapped != "mean":
+        return "included" if kept else "excluded"
+    if is_quota(guidance):
+        return "top" if kept else "below"
+    around = token.neighbours
+    if around is not None and around < guidance.window_threshold:
+        return "noise"
+    if guidance.weight != "hard":
+        return "weighted"
+    return "reaches" if kept else "below"

@@ -88,15 +88,16 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         "on which it is furthest behind the teacher; and on the groups of tokens on which it is "
         "not ahead of the teacher."
     )
-    found = []
+    found, rules = [], {}
     for name, rule in (("guided", "groups"), ("paper", "the rule of the paper")):
         config, _ = parse(["--config", str(CONFIGS / f"quickstart-{name}.yaml")])
+        rules[rule] = config.guidance
         found += [
             replace(passage, title=f"{passage.title}, {rule}") for passage in passages(config)
         ]
     html = render_page(
         title="A student, a teacher, two vocabularies", introduction=introduction,
-        summary_rows=rows, passages=found,
+        summary_rows=rows, passages=found, guidance=rules,
     )  # fmt: skip
     page.write_text(html, encoding="utf-8")
 

@@ -26,8 +26,9 @@ def passages(config: Config) -> list[Passage]:
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
     model = AutoModelForCausalLM.from_pretrained(final_folder(config)).eval()
     data = replace(config.data, seq_len=TOKENS)
+    ends = tokenizer.spans.line_ends() if config.guidance.window == "line" else None
     sampler = Sampler(
         choose_samples(corpus, tokenizer, TOKENS), tokenizer, teacher_spans(config.teacher),
-        Collator(scores, config.guidance, data),
+        Collator(scores, config.guidance, data, ends),
     )  # fmt: skip
     return sampler.passages(GuidedStudent(model, config.guidance), cpu)

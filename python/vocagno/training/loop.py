@@ -275,7 +275,8 @@ class Training:
         assert self.sampler is not None  # there are documents wherever it is asked for
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
-            write_page(self.config.output / "samples" / f"step_{done}.html", passages, done)
+            page = self.config.output / "samples" / f"step_{done}.html"
+            write_page(page, passages, done, self.config.guidance)
 
     def _publish(self) -> None:
         """Writes the final model and tokenizer as `from_pretrained` reads them."""

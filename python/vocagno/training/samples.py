@@ -10,23 +10,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.alignment import Reason
+from vocagno.alignment import Reason, align
 from vocagno.corpus import Corpus
 from vocagno.files import appearing
+from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.page import render_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
 from vocagno.rows import Row, cut_rows, join_documents
 from vocagno.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.data import Collator
 from vocagno.training.live import LiveTeacher, ReadingTeacher
+from vocagno.training.student import SUMS, StudentOutput
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.teacher_view import TeacherView
+from vocagno.training.unit_facts import unit_facts
 
 DOCUMENTS = 3
 SHORTEST = 200
 """Characters of a document that makes a good picture."""
 TOKENS = 200
 """Of each document that are shown at most, from its beginning."""
+
+_UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, None, None)
+"""Loss, teacher loss, weight, reason, excess loss of the group and of the neighbours of a token
+that nothing stands before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +118,54 @@ class Sampler:
             tensors |= self.live.guide(None, tensors, [])
             predicted = tensors["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
-        shown = _shown(view.mapping)
+        # Groups that are known in part are mapped to nothing, but both sides are shown.
+        shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
+        shown = _shown(shared)
         end = max(
             int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
         )
         data = sample.text.encode()
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
+        guidance, output = self.collator.guidance, student(**tensors)
         return Passage(
             title=f"Document {sample.number}", text=data[:end].decode(),
-            student=self._student_tokens(row, tensors, batch.tensors["reasons"], student),
+            student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
             teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
             mapping=[
                 (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
                 for first, stop in view.mapping
             ],
+            threshold=_threshold(output), least_kept=(1 + guidance.min_weight) / 2,
         )  # fmt: skip
 
     def _student_tokens(
-        self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, student: Any
+        self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, output: StudentOutput
     ) -> list[StudentToken]:
-        output = student(**tensors)
+        facts = unit_facts(output.nll_BT, tensors, self.collator.guidance)
+        columns = output.nll_BT, tensors["teacher_loss"], output.weights_BT, reasons_BT, *facts
         count = len(row.ids) - 1
-        known: list[tuple[float | None, float, float, int]]
-        known = [(None, np.nan, 0.0, Reason.SPECIAL)]  # the first token is not predicted
-        known += zip(
-            output.nll_BT[0, :count].tolist(), tensors["teacher_loss"][0, :count].tolist(),
-            output.weights_BT[0, :count].tolist(), reasons_BT[0, :count].tolist(), strict=True,
-        )  # fmt: skip
+        nothing = [None] * count
+        # The first token is not predicted.
+        nll, teacher, weights, reasons, excess, around = (
+            [first, *(nothing if column is None else column[0, :count].tolist())]
+            for first, column in zip(_UNPREDICTED, columns, strict=True)
+        )
         return [
             StudentToken(
                 text=self.tokenizer.spans.token(int(index)) or "", id=int(index),
-                start=int(start), end=int(end), nll=nll, teacher_loss=_finite(loss),
-                weight=weight, reason=Reason(reason).name.lower(),
+                start=int(start), end=int(end), nll=nll[place],
+                teacher_loss=_finite(teacher[place]), weight=weights[place],
+                reason=self._reason(reasons[place], teacher[place]),
+                unit_excess=_finite(excess[place]), neighbours=_finite(around[place]),
             )
-            for index, (start, end), (nll, loss, weight, reason) in zip(
-                row.ids, row.spans, known, strict=True
-            )
+            for place, (index, (start, end)) in enumerate(zip(row.ids, row.spans, strict=True))
         ]  # fmt: skip
+
+    def _reason(self, reason: int, teacher_loss: float) -> str:
+        """In lower case; partial for a token that is mapped but has no loss of all its group."""
+        is_mapped = reason == Reason.MAPPED and self.collator.guidance.unit == "group"
+        return "partial" if is_mapped and not np.isfinite(teacher_loss) else _name(reason)
 
     def _teacher_tokens(
         self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
@@ -184,7 +201,9 @@ def _shown(mapping: NDArray[np.int32]) -> slice:
     return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
 
 
-def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
+def write_page(
+    path: Path, passages: Sequence[Passage], step: int, guidance: GuidanceConfig
+) -> None:
     """One HTML page, whole or not at all."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}", summary_rows=[], passages=passages,
@@ -192,10 +211,21 @@ def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
             f"The first {TOKENS} tokens of a few documents, each ranked by itself, with the "
             "student as it was then."
         ),
+        guidance=guidance,
     )  # fmt: skip
     with appearing(path) as file:
         file.write(html.encode())
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def _threshold(output: StudentOutput) -> float | None:
+    """Of the one scope that a row of its own is."""
+    total, scopes = output.sums[[SUMS.index("threshold"), SUMS.index("scopes")]].tolist()
+    return total if scopes == 1 else None
+
+
+def _name(reason: int) -> str:
+    return Reason(reason).name.lower()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
