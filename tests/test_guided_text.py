@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -68,9 +69,9 @@ def plain_losses(folder, ids):
     return np.array([np.nan, *nll.tolist()], np.float32)
 
 
-def plain(student_model, teacher_model, how):
+def plain(student_model, teacher_model, how, text=TEXT):
     """Losses of both sides, the mapping, and the aggregated losses, from the definitions."""
-    student, teacher = (TokenSpans(path).encode([TEXT]) for path in (student_model, teacher_model))
+    student, teacher = (TokenSpans(path).encode([text]) for path in (student_model, teacher_model))
     ids = [1, *student.ids.tolist(), 2]
     spans = np.concatenate([[[0, 0]], student.spans, [[0, 0]]])
     teacher_nll = plain_losses(teacher_model, teacher.ids.tolist()).astype(np.float16)
@@ -113,6 +114,110 @@ def test_the_choice_is_that_of_the_definition(
     assert counts["top"] == math.ceil(round(top_fraction * counts["competing"], 9))
     assert counts["kept"] == counts["top"] + counts["included"]
     assert counts["predicted"] == counts["competing"] + counts["included"] + counts["excluded"]
+
+
+CUT = "frac{1}{2}\nrac{1}{2} of 17, 42.\nZoë has 3 bees"
+"""Its first group has a teacher token without a loss, and one in its second line two student
+tokens; the student's line breaks are tokens of their own."""
+
+THRESHOLD = {"top_fraction": None, "max_threshold": 0.25}
+RULES = {
+    "threshold": THRESHOLD,
+    "quota with cap": {"top_fraction": 0.3, "max_threshold": 0.2},
+    "groups": {"unit": "group", **THRESHOLD},
+    "quota of groups": {"unit": "group", "top_fraction": 0.3, "unmapped": "exclude"},
+    "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
+    "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
+    "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
+    "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
+}
+
+
+def by_hand(student_model, teacher_model, guidance):
+    """Of each student token of CUT the excess loss, that of its neighbours, and the weight; and the
+    threshold."""
+    nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
+    units = {row: [row] for row in range(len(nll))}
+    if guidance.unit == "group":
+        student, teacher = (TokenSpans(path) for path in (student_model, teacher_model))
+        spans = [side.encode([CUT]).spans for side in (student, teacher)]
+        aggregated = np.full(len(nll), np.nan, np.float32)
+        for (first, stop), (start, end) in zip(*oracle.groups(*spans), strict=True):
+            rows = range(first + 1, stop + 1)  # <s> stands before them
+            aggregated[rows] = teacher_nll[start:end].astype(np.float32).sum() / len(rows)
+            if np.isfinite(aggregated[rows]).all():
+                units |= {row: list(rows) for row in rows}
+    excess = np.array([nll[units[row]].mean() for row in range(len(nll))]) - aggregated
+    competing = [row for row in range(1, len(nll)) if np.isfinite(excess[row])]
+    threshold = guidance.max_threshold
+    if guidance.top_fraction is not None:
+        best = sorted(excess[competing])[-math.ceil(guidance.top_fraction * len(competing)) :]
+        threshold = min([best[0], *([] if threshold is None else [threshold])])
+    spans = TokenSpans(student_model).encode([CUT]).spans
+    line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
+    around, weights = np.full(len(nll), np.nan), np.zeros(len(nll))
+    for row in range(1, len(nll)):
+        if row not in competing:
+            weights[row] = guidance.unmapped == "include"
+            continue
+        first, last = units[row][0], units[row][-1]
+        if guidance.window == "line":
+            near = [other for other in competing if line[other] == line[row]]
+        else:
+            width = guidance.window or 0
+            near = [other for other in competing if first - width <= other <= last + width]
+        near = [excess[other] for other in near if other not in units[row]]
+        if guidance.window is not None and near:
+            around[row] = np.mean(near)
+        z = (excess[row] - threshold) / guidance.weight_scale
+        weight = {
+            "hard": float(z > -1e-6), "sigmoid": 1 / (1 + math.exp(-z)),
+            "power": math.exp(min(z, 0)),
+        }[guidance.weight]  # fmt: skip
+        if around[row] < guidance.window_threshold:
+            weight = 0.0
+        weights[row] = guidance.min_weight + (1 - guidance.min_weight) * weight
+    return excess, around, weights, threshold
+
+
+@pytest.mark.parametrize("options", RULES.values(), ids=RULES.keys())
+def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_model, options):
+    guided = guide(CUT, **options)
+    guidance = guided.guidance
+    excess, around, weights, threshold = by_hand(student_model, teacher_model, guidance)
+    np.testing.assert_allclose(found(guided, "excess"), excess, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "neighbours"), around, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "weight"), weights, atol=1e-4)
+    assert guided.threshold == pytest.approx(threshold, abs=1e-4)
+    least = (1 + guidance.min_weight) / 2
+    assert found(guided, "kept").tolist() == (weights > least - 1e-4).tolist()
+    competing = np.isfinite(excess)
+    tokens = guided.as_dict()["tokens"]
+    noise = [token["why"] == "noise" for token in tokens]
+    assert noise == (around < guidance.window_threshold).tolist()
+    judged = [token["why"] in ("reaches", "below", "weighted", "noise") for token in tokens]
+    assert judged == competing.tolist()
+    reaches = [token["why"] == "reaches" for token in tokens]
+    if guidance.weight == "hard":
+        assert reaches == (competing & (excess > threshold - 1e-6) & ~np.array(noise)).tolist()
+    assert 0 < sum(weights[1:] > least - 1e-4) < len(weights) - 1  # the rule says something
+    assert (sum(noise) > 0) is (guidance.window is not None)
+
+
+def test_a_group_that_is_known_in_part(guide):
+    """The teacher has no loss for "frac", which is what "▁f" alone shares text with."""
+    guided = guide(CUT, unit="group", **THRESHOLD)
+    tokens = guided.as_dict()["tokens"]
+    assert [token["lacks"] for token in tokens[1:4]] == ["unscored", "partial", "partial"]
+    assert [token["why"] for token in tokens[1:4]] == ["included"] * 3
+    assert guided.verdicts[2].words(guided.guidance) == (
+        "kept: its group is known only in part: cut by an end of the row, or a teacher loss is "
+        "missing, and such tokens are included"
+    )
+    sizes = Counter(tuple(token["teacher"]) for token in tokens if token["teacher"])
+    assert max(sizes.values()) > 1  # of groups that have several student tokens
+    assert guided.passage.teacher[0].text == "frac"  # shown, although no group has it
+    assert all(token["lacks"] != "partial" for token in guide(CUT).as_dict()["tokens"])
 
 
 def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher_model, tmp_path):
@@ -271,6 +376,23 @@ def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
     (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
     assert main([*command, "--file", str(tmp_path / "t.txt"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == TEXT
+
+
+def test_the_command_takes_every_rule(command, capsys, guide):
+    rule = {
+        "unit": "group", "top_fraction": None, "max_threshold": -1.0, "window": "line",
+        "window_threshold": -2.0, "weight": "sigmoid", "weight_scale": 0.5, "min_weight": 0.1,
+        "unmapped": "exclude",
+    }  # fmt: skip
+    written = [f"--{name}={'null' if value is None else value}" for name, value in rule.items()]
+    assert main([*command, TEXT, "--json", *written]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["guidance"] == rule
+    assert printed["tokens"] == guide(**rule).as_dict()["tokens"]
+    assert main([*command, TEXT, "--window=16", "--max_threshold=-1", "--top_fraction=null"]) == 0
+    assert "reach the threshold of -1 nats" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, TEXT, "--unit=group", "--aggregation=sum"]) == 2
+    assert "guidance.unit: group adds the losses" in capsys.readouterr().err
 
 
 def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):

@@ -1,5 +1,8 @@
 """What a run shows: trackers, pages of what the teacher chose, the progress line, MFU."""
 
+import math
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -89,6 +92,36 @@ def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
 
     drawn, undrawn = (final_weights(tmp_path / name) for name in ("run", "plain"))
     assert all(torch.equal(drawn[name], undrawn[name]) for name in drawn)
+
+
+def test_pages_show_the_rule_of_the_run(tmp_path, config):
+    """Soft weights of groups, with losses that a live teacher finds."""
+    rule = {
+        "unit": "group", "top_fraction": None, "max_threshold": -0.5, "weight": "sigmoid",
+        "window": "line", "window_threshold": -9.0,
+    }  # fmt: skip
+    path = config(
+        train={"sample_every": 2, "steps": 2}, teacher={"mode": "live"}, data={"seq_len": 64},
+        guidance=rule,
+    )  # fmt: skip
+    assert train_here(path) == 0
+    page = (tmp_path / "run" / "samples" / "step_2.html").read_text(encoding="utf-8")
+    assert "where the excess loss of its group is x nats above the threshold of -0.5 nats" in page
+    assert "The largest ones are kept" not in page
+    assert re.search(r"weights add up to \d+\.\d, \d+ of 0\.5 or more", page)
+    tokens = [
+        [float(number) for number in found]
+        for found in re.findall(
+            r"student loss [\d.]+, of its group ([\d.]+)\nteacher loss ([\d.]+)\n"
+            r"excess ([+-][\d.]+) nats\nexcess of its neighbours [+-][\d.]+ nats\n"
+            r"weight ([\d.]+) \(mapped\)",
+            page,
+        )
+    ]
+    assert len(tokens) > 20
+    for mean, teacher_loss, excess, weight in tokens:
+        assert excess == pytest.approx(mean - teacher_loss, abs=2e-3)
+        assert weight == pytest.approx(1 / (1 + math.exp(-0.5 - excess)), abs=1e-2)
 
 
 def test_nothing_is_chosen_without_a_teacher(config, capsys):

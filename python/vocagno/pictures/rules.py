@@ -77,10 +77,11 @@ def rule(guidance: GuidanceConfig) -> str:
 
 def neighbours(guidance: GuidanceConfig) -> str:
     """Whose mean excess loss the window takes."""
-    owner = "group" if guidance.unit == "group" else "token"
+    unit = "its group" if guidance.unit == "group" else "it"
     if guidance.window == "line":
-        return f"the tokens of its line without the {owner} itself"
-    return f"{guidance.window} tokens before its {owner} and as many after it"
+        return f"the tokens of its line without {unit}"
+    tokens = "1 token" if guidance.window == 1 else f"{guidance.window} tokens"
+    return f"{tokens} before {unit} and as many after it"
 
 
 def _formula(guidance: GuidanceConfig) -> str:
