@@ -128,14 +128,15 @@ RULES = {
     "quota of groups": {"unit": "group", "top_fraction": 0.3, "unmapped": "exclude"},
     "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
     "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
+    "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 3.5},
     "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
     "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
 }
 
 
 def by_hand(student_model, teacher_model, guidance):
-    """Of each student token of CUT the excess loss, that of its neighbours, and the weight; and the
-    threshold."""
+    """Of each student token of CUT the excess loss, that of its neighbours, what the teacher loses
+    on them, whether that is noise, and the weight; and the threshold."""
     nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
     units = {row: [row] for row in range(len(nll))}
     if guidance.unit == "group":
@@ -155,7 +156,9 @@ def by_hand(student_model, teacher_model, guidance):
         threshold = min([best[0], *([] if threshold is None else [threshold])])
     spans = TokenSpans(student_model).encode([CUT]).spans
     line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
-    around, weights = np.full(len(nll), np.nan), np.zeros(len(nll))
+    sizes = [0, *np.diff(spans)[:, 0], 0]
+    around, heard, weights = np.full(len(nll), np.nan), np.full(len(nll), np.nan), 0.0 * nll
+    weights[0], noise = 0, np.zeros(len(nll), bool)
     for row in range(1, len(nll)):
         if row not in competing:
             weights[row] = guidance.unmapped == "include"
@@ -166,42 +169,47 @@ def by_hand(student_model, teacher_model, guidance):
         else:
             width = guidance.window or 0
             near = [other for other in competing if first - width <= other <= last + width]
-        near = [excess[other] for other in near if other not in units[row]]
-        if guidance.window is not None and near:
-            around[row] = np.mean(near)
+        near = [other for other in near if other not in units[row]]
+        if guidance.window_threshold is not None and near:
+            around[row] = np.mean(excess[near])
+            noise[row] = around[row] < guidance.window_threshold
+        if guidance.window_max_loss is not None and near:
+            heard[row] = aggregated[near].sum() / sum(sizes[other] for other in near)
+            noise[row] = heard[row] > guidance.window_max_loss
         z = (excess[row] - threshold) / guidance.weight_scale
         weight = {
             "hard": float(z > -1e-6), "sigmoid": 1 / (1 + math.exp(-z)),
             "power": math.exp(min(z, 0)),
         }[guidance.weight]  # fmt: skip
-        if around[row] < guidance.window_threshold:
-            weight = 0.0
+        weight *= not noise[row]
         weights[row] = guidance.min_weight + (1 - guidance.min_weight) * weight
-    return excess, around, weights, threshold
+    return excess, (around, heard, noise), weights, threshold
 
 
 @pytest.mark.parametrize("options", RULES.values(), ids=RULES.keys())
 def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_model, options):
     guided = guide(CUT, **options)
     guidance = guided.guidance
-    excess, around, weights, threshold = by_hand(student_model, teacher_model, guidance)
+    excess, neighbours, weights, threshold = by_hand(student_model, teacher_model, guidance)
+    around, heard, noise = neighbours
     np.testing.assert_allclose(found(guided, "excess"), excess, atol=1e-4)
-    np.testing.assert_allclose(found(guided, "neighbours"), around, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "neighbours_excess"), around, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "neighbours_loss"), heard, atol=1e-4)
     np.testing.assert_allclose(found(guided, "weight"), weights, atol=1e-4)
     assert guided.threshold == pytest.approx(threshold, abs=1e-4)
     least = (1 + guidance.min_weight) / 2
     assert found(guided, "kept").tolist() == (weights > least - 1e-4).tolist()
     competing = np.isfinite(excess)
     tokens = guided.as_dict()["tokens"]
-    noise = [token["why"] == "noise" for token in tokens]
-    assert noise == (around < guidance.window_threshold).tolist()
+    assert [token["why"] == "noise" for token in tokens] == noise.tolist()
     judged = [token["why"] in ("reaches", "below", "weighted", "noise") for token in tokens]
     assert judged == competing.tolist()
     reaches = [token["why"] == "reaches" for token in tokens]
     if guidance.weight == "hard":
-        assert reaches == (competing & (excess > threshold - 1e-6) & ~np.array(noise)).tolist()
+        assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
     assert 0 < sum(weights[1:] > least - 1e-4) < len(weights) - 1  # the rule says something
-    assert (sum(noise) > 0) is (guidance.window is not None)
+    assert bool(noise.any()) is (guidance.window is not None)
+    assert not noise.all()
 
 
 def test_a_group_that_is_known_in_part(guide):
@@ -381,7 +389,8 @@ def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
 def test_the_command_takes_every_rule(command, capsys, guide):
     rule = {
         "unit": "group", "top_fraction": None, "max_threshold": -1.0, "window": "line",
-        "window_threshold": -2.0, "weight": "sigmoid", "weight_scale": 0.5, "min_weight": 0.1,
+        "window_max_loss": 9.0, "window_threshold": -2.0, "weight": "sigmoid",
+        "weight_scale": 0.5, "min_weight": 0.1,
         "unmapped": "exclude",
     }  # fmt: skip
     written = [f"--{name}={'null' if value is None else value}" for name, value in rule.items()]
@@ -389,7 +398,8 @@ def test_the_command_takes_every_rule(command, capsys, guide):
     printed = json.loads(capsys.readouterr().out)
     assert printed["guidance"] == rule
     assert printed["tokens"] == guide(**rule).as_dict()["tokens"]
-    assert main([*command, TEXT, "--window=16", "--max_threshold=-1", "--top_fraction=null"]) == 0
+    fixed = ["--max_threshold=-1", "--top_fraction=null"]
+    assert main([*command, TEXT, "--window=16", "--window_max_loss=9", *fixed]) == 0
     assert "reach the threshold of -1 nats" in " ".join(capsys.readouterr().out.split())
     assert main([*command, TEXT, "--unit=group", "--aggregation=sum"]) == 2
     assert "guidance.unit: group adds the losses" in capsys.readouterr().err

@@ -18,10 +18,13 @@ LOSSES = {"a": (1.0, 3.5), "b": (2.0, 3.0), "c": (3.0, 2.5)}
 """Of student and teacher; "d" has none of the teacher's. Excess: -2.5, -1.0, +0.5."""
 
 
-def guided(weights, threshold, *, groups=None, neighbours=None, reasons=None, **options):
+def guided(
+    weights, threshold, *, groups=None, neighbours=None, heard=None, reasons=None, **options
+):
     """`<s>`, a, b, c, d and `</s>` with the weights of the last five."""
     guidance = GuidanceConfig(**options)
-    groups, neighbours, reasons = groups or {}, neighbours or {}, reasons or {}
+    groups, neighbours, heard = groups or {}, neighbours or {}, heard or {}
+    reasons = reasons or {}
     student = [StudentToken(text="<s>", start=0, end=0, weight=0.0, reason="special")]
     for at, (name, weight) in enumerate(zip("abcd", weights, strict=False)):
         nll, teacher_loss = LOSSES.get(name, (4.0, None))
@@ -29,7 +32,8 @@ def guided(weights, threshold, *, groups=None, neighbours=None, reasons=None, **
             StudentToken(
                 text=name, start=at, end=at + 1, nll=nll, teacher_loss=teacher_loss,
                 weight=weight, reason=reasons.get(name, "mapped" if teacher_loss else "unscored"),
-                unit_excess=groups.get(name), neighbours=neighbours.get(name),
+                unit_excess=groups.get(name), neighbours_excess=neighbours.get(name),
+                neighbours_loss=heard.get(name),
             )
         )  # fmt: skip
     student.append(
@@ -164,11 +168,39 @@ def test_neighbours_that_say_noise():
         "1 reach the threshold of -1 nats and are not noise; 1 is noise: the mean excess loss of "
         "their neighbours is below -1.5 nats"
     ) in found.summary()
-    assert [token["neighbours"] for token in found.as_dict()["tokens"][1:4]] == [-1, -1.75, -1]
+    tokens = found.as_dict()["tokens"]
+    assert [token["neighbours_excess"] for token in tokens[1:4]] == [-1, -1.75, -1]
     page = found.html()
     assert "excess of its neighbours" in page
     assert "<td>−1.750</td>" in page
-    assert "its neighbours (1 token before it and as many after it)" in page
+    assert "Its neighbours are 1 token before it and as many after it." in page
+
+
+def test_a_teacher_that_loses_much_on_the_neighbours():
+    """Above the limit, not at it; the same token may be noise by its neighbours' excess, too."""
+    found = guided(
+        [0, 1, 0, 1, 1], -1.0, **THRESHOLD, window="line", window_max_loss=2.75,
+        window_threshold=0.0, heard={"a": 3.0, "b": 2.75, "c": 2.5},
+        neighbours={"a": -0.5, "b": 0.0, "c": -0.5},
+    )  # fmt: skip
+    assert words(found)[:3] == [
+        "dropped: noise, on its neighbours the teacher loses 3.000 nats a byte, more than 2.75",
+        "kept: its excess loss reaches the threshold of -1",
+        "dropped: noise, its neighbours' mean excess loss of -0.500 is below 0",
+    ]
+    assert found.counts["noise"] == 2
+    signs = (
+        "the teacher loses more than 2.75 nats a byte on {0} neighbours or the mean excess loss of "
+        "{0} neighbours is below 0 nats"
+    )
+    assert f"2 are noise: {signs.format('their')};" in found.summary()
+    page = found.html()
+    assert f"A token is noise, and dropped, if {signs.format('its')}." in page
+    assert "Its neighbours are the tokens of its line without it." in page
+    assert "<td>2.750</td><td>+0.000</td>" in page
+    assert "teacher loss on its neighbours 3.000 nats a byte" in page
+    lines = list(csv.DictReader(io.StringIO(found.csv())))
+    assert [line["neighbours_loss"] for line in lines[1:4]] == ["3.0", "2.75", "2.5"]
 
 
 def test_soft_weights_are_numbers():
@@ -212,6 +244,7 @@ def test_soft_weights_are_numbers():
 def test_a_power_has_noise_without_weight():
     found = guided(
         [math.exp(-1.5), 1, 0, 1, 1], -1.0, **THRESHOLD, weight="power", window="line",
+        window_threshold=0.0,
         neighbours={"a": 0.5, "b": 0.0, "c": -0.5},
     )  # fmt: skip
     assert words(found)[:3] == [
@@ -220,9 +253,7 @@ def test_a_power_has_noise_without_weight():
         "weight 0.00: noise, its neighbours' mean excess loss of -0.500 is below 0",
     ]
     assert "The weight of a token is min(1, exp(x))" in found.html()
-    assert "of weight 0, if the mean excess loss of its neighbours (the tokens of its line" in (
-        found.html()
-    )
+    assert "A token is noise, and of weight 0, if the mean excess loss" in found.html()
 
 
 def test_dropped_tokens_may_have_a_weight():
@@ -249,6 +280,17 @@ def test_the_mean_teacher_loss_under_a_threshold():
         "weight 0.60: the teacher has no loss there; with the mean teacher loss instead, by the "
         "distance of its excess loss from the threshold of -1"
     )
+
+
+def test_a_page_of_several_rules_has_a_legend_for_each():
+    rules = {"paper <1>": GuidanceConfig(), "groups": GuidanceConfig(unit="group", **THRESHOLD)}
+    passages = [guided([0, 0, 1, 1, 1], None).passage]
+    page = render_page(title="", summary_rows=[], passages=passages, guidance=rules)
+    assert re.findall("<h3>(The choice.*?)</h3>", page) == [
+        "The choice, paper &lt;1&gt;", "The choice, groups",
+    ]  # fmt: skip
+    assert "The largest ones are kept for training, the rest is only read." in page
+    assert "the excess loss of its group reaches the threshold of -1 nats" in page
 
 
 def test_pages_of_a_run_follow_the_rule():

@@ -14,17 +14,17 @@ from typing import Any
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.guidance_page import guidance_fragment, guidance_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
-from vocagno.pictures.rules import is_quota, percent, threshold_that_applied
+from vocagno.pictures.rules import is_quota, percent, signs_of_noise, threshold_that_applied
 from vocagno.pictures.verdicts import Verdict, verdicts, whys
 
 CSV_COLUMNS = (
     "row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop",
-    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours", "weight", "kept",
-    "why", "lacks",
+    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours_loss",
+    "neighbours_excess", "weight", "kept", "why", "lacks",
 )  # fmt: skip
 """Of `GuidedText.csv`: a line a student token; teacher tokens and their losses as JSON lists, a
 cell empty where there is no value. For `unit: group` teacher_loss and excess are those of the
-token's group; neighbours is the mean excess loss that `window` looks at."""
+token's group; neighbours_loss, in nats a byte, and neighbours_excess are what `window` looks at."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,7 @@ class GuidedText:
         else:
             found = f"{group}, with weights ({guidance.weight}) by the distance from {threshold}"
         if number := counts.get("noise", 0):
-            found += (
-                f"; {number:,} {_be(number)} noise: the mean excess loss of their neighbours is "
-            )
-            found += f"below {guidance.window_threshold:g} nats"
+            found += f"; {number:,} {_be(number)} noise: {signs_of_noise(guidance, 'their')}"
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -163,7 +160,8 @@ class GuidedText:
             "teacher": [first, stop] if first >= 0 else None,
             "teacher_loss": token.teacher_loss,
             "excess": token.excess,
-            "neighbours": token.neighbours,
+            "neighbours_loss": token.neighbours_loss,
+            "neighbours_excess": token.neighbours_excess,
             "weight": token.weight,
             "kept": verdict.kept,
             "why": verdict.why,

@@ -9,8 +9,8 @@ from vocagno.commands.texts import add_text, given_text
 from vocagno.errors import InputError
 
 _RULE = (
-    "unit", "top_fraction", "max_threshold", "window", "window_threshold", "weight",
-    "weight_scale", "min_weight", "aggregation", "unmapped",
+    "unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold",
+    "weight", "weight_scale", "min_weight", "aggregation", "unmapped",
 )  # fmt: skip
 """Options of the choice, of `GuidanceConfig`. A text is a row of its own, so that `scope` and
 `normalize` say nothing."""

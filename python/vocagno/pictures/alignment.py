@@ -137,8 +137,12 @@ def student_title(passage: Passage, row: int) -> str:
             f"teacher loss {_nats(token.teacher_loss)}",
             f"excess {_nats(token.excess, '+')} nats",
         ]
-        if token.neighbours is not None:
-            facts.append(f"excess of its neighbours {_nats(token.neighbours, '+')} nats")
+        if token.neighbours_excess is not None:
+            facts.append(f"excess of its neighbours {_nats(token.neighbours_excess, '+')} nats")
+        if token.neighbours_loss is not None:
+            facts.append(
+                f"teacher loss on its neighbours {_nats(token.neighbours_loss)} nats a byte"
+            )
         facts.append(f"{_outcome(passage, row)} ({token.reason})")
     elif token.reason != "mapped":
         facts.append(f"unmapped: {token.reason}")

@@ -68,7 +68,9 @@ def _numbers(passage: Passage, guidance: GuidanceConfig) -> str:
         f"teacher's loss ({'group' if is_group else guidance.aggregation})",
         "excess of the group" if is_group else "excess",
     ]  # fmt: skip
-    if guidance.window is not None:
+    if guidance.window_max_loss is not None:
+        heads.append("teacher's loss on its neighbours, a byte")
+    if guidance.window_threshold is not None:
         heads.append("excess of its neighbours")
     if passage.has_soft_weights:
         heads.append("weight")
@@ -98,8 +100,10 @@ def _line(passage: Passage, row: int, verdict: Verdict, guidance: GuidanceConfig
         f"<td>{' · '.join(others) or '∅'}", f"<td>{_nats(token.teacher_loss)}",
         f"<td class=excess>{_nats(token.excess, '+')}",
     ]  # fmt: skip
-    if guidance.window is not None:
-        cells.append(f"<td>{_nats(token.neighbours, '+')}")
+    if guidance.window_max_loss is not None:
+        cells.append(f"<td>{_nats(token.neighbours_loss)}")
+    if guidance.window_threshold is not None:
+        cells.append(f"<td>{_nats(token.neighbours_excess, '+')}")
     if passage.has_soft_weights:
         cells.append(f"<td class=weight>{token.weight:.2f}")
     cells.append(f"<td>{escaped(verdict.words(guidance))}")

@@ -11,7 +11,7 @@ from vocagno.pictures.alignment import alignment_html
 from vocagno.pictures.choice import choice_html
 from vocagno.pictures.glyphs import visible_character
 from vocagno.pictures.passage import Passage
-from vocagno.pictures.rules import is_quota, rule
+from vocagno.pictures.rules import is_quota, least_kept, rule
 
 
 def render_page(
@@ -20,7 +20,7 @@ def render_page(
     summary_rows: Sequence[Mapping[str, str]],
     passages: Sequence[Passage],
     introduction: str = "",
-    guidance: GuidanceConfig | None = None,
+    guidance: GuidanceConfig | Mapping[str, GuidanceConfig] | None = None,
 ) -> str:
     """The whole page as one HTML string.
 
@@ -31,8 +31,8 @@ def render_page(
         passages: what to draw; each once as alignment and, where it has losses, once as choice of
             tokens.
         introduction: a sentence or two of plain text under the title.
-        guidance: what the passages were ranked under, for the legend; default: the largest excess
-            losses are kept.
+        guidance: what the passages were ranked under, for the legend; several rules by their names;
+            default: the largest excess losses are kept.
     """
     sections = [_legend(passages, guidance), *map(_passage, passages)]
     return whole_page(title, introduction, summary_rows, sections)
@@ -70,19 +70,25 @@ def render_fragment(passage: Passage) -> str:
     )
 
 
-def _legend(passages: Sequence[Passage], guidance: GuidanceConfig | None = None) -> str:
-    shown = [passage for passage in passages if passage.has_losses]
-    parts = _CUT + (_choice(shown[0], guidance or GuidanceConfig()) if shown else "")
+def _legend(
+    passages: Sequence[Passage],
+    guidance: GuidanceConfig | Mapping[str, GuidanceConfig] | None = None,
+) -> str:
+    rules = guidance if isinstance(guidance, Mapping) else {"": guidance or GuidanceConfig()}
+    parts = _CUT
+    if any(passage.has_losses for passage in passages):
+        parts += "".join(_choice(name, one) for name, one in rules.items())
     return f'<section class=legend aria-label="How to read this">{parts}</section>'
 
 
-def _choice(passage: Passage, guidance: GuidanceConfig) -> str:
+def _choice(name: str, guidance: GuidanceConfig) -> str:
     """How to read what was chosen under a rule."""
     is_group, is_soft = guidance.unit == "group", guidance.weight != "hard"
     return _CHOICE.format(
+        heading=f"The choice, {escaped(name)}" if name else "The choice",
         excess=_GROUP if is_group else _TOKEN,
         rule=_QUOTA if is_quota(guidance) else escaped(rule(guidance)),
-        kept=f"weight {passage.least_kept:g} or more" if is_soft else "kept",
+        kept=f"weight {least_kept(guidance):g} or more" if is_soft else "kept",
         dropped="of less weight" if is_soft else "dropped",
         unscored="\nor not of all the text of its group" if is_group else "",
     )  # fmt: skip
@@ -151,7 +157,7 @@ its id and its bytes.</p>
 </div>"""
 
 _CHOICE = """<div>
-<h3>The choice</h3>
+<h3>{heading}</h3>
 <p>{excess}: how much the student still has
 to learn there, and can. {rule}</p>
 <ul>

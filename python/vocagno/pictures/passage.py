@@ -26,8 +26,11 @@ class StudentToken:
     unit_excess: float | None = None
     """Excess loss of the token's group in nats, where groups are ranked: the mean of the student's
     losses over the group, minus `teacher_loss`."""
-    neighbours: float | None = None
-    """Mean excess loss of the neighbours in nats, where a rule looks at them; None without any."""
+    neighbours_excess: float | None = None
+    """Mean excess loss of the neighbours in nats, where a rule looks at it; None without any."""
+    neighbours_loss: float | None = None
+    """What the teacher loses on the neighbours, in nats a byte, where a rule looks at it; None
+    without any."""
 
     @property
     def excess(self) -> float | None:

@@ -11,6 +11,11 @@ def is_quota(guidance: GuidanceConfig) -> bool:
     return guidance.keeps_quota or guidance.method not in ("vocagno", "rho1")
 
 
+def least_kept(guidance: GuidanceConfig) -> float:
+    """The smallest weight that is shown as kept: halfway from that of dropped tokens to 1."""
+    return (1 + guidance.min_weight) / 2
+
+
 def percent(guidance: GuidanceConfig) -> str:
     """The share of the competing tokens that is kept."""
     assert guidance.top_fraction is not None
@@ -68,15 +73,24 @@ def rule(guidance: GuidanceConfig) -> str:
         ]
     if guidance.window is not None:
         outcome = "dropped" if guidance.weight == "hard" else f"of weight {least}"
-        sentences.append(
-            f"A token is noise, and {outcome}, if the mean excess loss of its neighbours "
-            f"({neighbours(guidance)}) is below {guidance.window_threshold:g} nats."
-        )
+        signs = signs_of_noise(guidance, "its")
+        sentences.append(f"A token is noise, and {outcome}, if {signs}.")
+        sentences.append(f"Its neighbours are {neighbours(guidance)}.")
     return " ".join(sentences)
 
 
+def signs_of_noise(guidance: GuidanceConfig, whose: str) -> str:
+    """What the neighbours have to do for a token to be noise."""
+    signs = []
+    if (most := guidance.window_max_loss) is not None:
+        signs.append(f"the teacher loses more than {most:g} nats a byte on {whose} neighbours")
+    if (least := guidance.window_threshold) is not None:
+        signs.append(f"the mean excess loss of {whose} neighbours is below {least:g} nats")
+    return " or ".join(signs)
+
+
 def neighbours(guidance: GuidanceConfig) -> str:
-    """Whose mean excess loss the window takes."""
+    """Whose losses the window takes."""
     unit = "its group" if guidance.unit == "group" else "it"
     if guidance.window == "line":
         return f"the tokens of its line without {unit}"

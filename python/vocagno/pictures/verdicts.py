@@ -12,9 +12,9 @@ Why = Literal[
 ]
 """What settled it. top, below: the token competed for a quota, and its excess loss is among the
 largest or not; reaches, below: its excess loss reaches the threshold or not; weighted: its weight
-grows with its excess loss; noise: its neighbours' mean excess loss is below their threshold,
-whatever its own; included, excluded: it has no teacher loss, and such tokens are kept or dropped;
-not predicted: it is the first, with nothing before it to predict it from."""
+grows with its excess loss; noise: its neighbours say so, whatever its own losses; included,
+excluded: it has no teacher loss, and such tokens are kept or dropped; not predicted: it is the
+first, with nothing before it to predict it from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Verdict:
     weight: float
     excess: float | None = None
     """Of the token, or of its group, in nats."""
-    neighbours: float | None = None
-    """Their mean excess loss, in nats, where the rule looks at them."""
+    noise: str | None = None
+    """Why the token is noise, if it is."""
     threshold: float | None = None
     """The excess loss to be reached, in nats; None if it is not known."""
 
@@ -58,7 +58,7 @@ class Verdict:
         elif guidance.min_weight and not self.kept:
             outcome = f"dropped, weight {self.weight:.2f}"
         if self.why == "noise":
-            return f"{outcome}: {self._noise(guidance)}"
+            return f"{outcome}: noise, {self.noise}"
         place = self._in_quota(guidance) if is_quota(guidance) else self._by_threshold(guidance)
         if self.lacks:
             place = f"{_LACKS[self.lacks]}; with the mean teacher loss instead, {place}"
@@ -81,11 +81,6 @@ class Verdict:
         distance = self.excess - self.threshold
         side = "below" if distance < 0 else "above"
         return f"{subject} is {abs(distance):.3f} nats {side} {threshold}"
-
-    def _noise(self, guidance: GuidanceConfig) -> str:
-        mean = "" if self.neighbours is None else f" of {self.neighbours:+.3f}"
-        least = f"{guidance.window_threshold:g}"
-        return f"noise, its neighbours' mean excess loss{mean} is below {least}"
 
 
 _LACKS = {
@@ -120,22 +115,31 @@ def _verdict(
     token: StudentToken, guidance: GuidanceConfig, threshold: float | None, *, kept: bool
 ) -> Verdict:
     lacks = token.reason if token.nll is not None and token.teacher_loss is None else None
-    return Verdict(
-        kept, _why(token, guidance, kept=kept), lacks, token.weight, token.excess,
-        token.neighbours, threshold,
-    )  # fmt: skip
+    noise = _noise(token, guidance)
+    why = _why(token, guidance, kept=kept, is_noise=noise is not None)
+    return Verdict(kept, why, lacks, token.weight, token.excess, noise, threshold)
 
 
-def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
+def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool, is_noise: bool) -> Why:
     if token.nll is None:
         return "not predicted"
     if token.teacher_loss is None and guidance.unmapped != "mean":
         return "included" if kept else "excluded"
     if is_quota(guidance):
         return "top" if kept else "below"
-    around = token.neighbours
-    if around is not None and around < guidance.window_threshold:
+    if is_noise:
         return "noise"
     if guidance.weight != "hard":
         return "weighted"
     return "reaches" if kept else "below"
+
+
+def _noise(token: StudentToken, guidance: GuidanceConfig) -> str | None:
+    """What says that a token is noise; None if nothing does."""
+    loss, most = token.neighbours_loss, guidance.window_max_loss
+    if loss is not None and most is not None and loss > most:
+        return f"on its neighbours the teacher loses {loss:.3f} nats a byte, more than {most:g}"
+    mean, least = token.neighbours_excess, guidance.window_threshold
+    if mean is not None and least is not None and mean < least:
+        return f"its neighbours' mean excess loss of {mean:+.3f} is below {least:g}"
+    return None

@@ -108,11 +108,10 @@ def choose(
     competing = competing_BT.reshape(shape)
     teacher = filled_teacher_loss(teacher_loss_BT, labels_BT, config, teacher_sums_B2)
     nll_BT = student_nll_BT.detach()
-    groups_BT = None
     if config.unit == "group":
-        if (groups_BT := units.groups_BT) is None:
+        if units.groups_BT is None:
             raise ValueError("guidance.unit: group needs the groups of the tokens")
-        nll_BT = group_means(nll_BT, groups_BT)
+        nll_BT = group_means(nll_BT, units.groups_BT)
     excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
     if config.keeps_quota:
         rank = excess
@@ -135,12 +134,9 @@ def choose(
             is_noise_BT = sounds_like_noise(teacher_loss_BT, labels_BT, units, config)
             weights = weights.masked_fill(is_noise_BT.view(shape), 0.0)
         if config.window_threshold is not None:
-            assert config.window is not None
-            counted = competing & ~excess.isnan()
-            around_BT = window_means(
-                torch.where(counted, excess, 0.0).view(labels_BT.shape),
-                counted.view(labels_BT.shape), groups_BT, units.lines_BT, config.window,
-            )  # fmt: skip
+            around_BT = excess_of_neighbours(
+                excess.view(labels_BT.shape), competing_BT, units, config
+            )
             is_noise = (around_BT < config.window_threshold).view(shape)
             weights = weights.masked_fill(is_noise, 0.0)
         weights = config.min_weight + (1 - config.min_weight) * weights
@@ -155,20 +151,50 @@ def sounds_like_noise(
     """(B, T) boolean: tokens on whose neighbours the teacher loses more than `window_max_loss` nats
     a byte. It needs nothing of the student, so it is known before the forward pass.
 
+    Args, Raises: as `loss_on_neighbours`.
+    """
+    assert config.window_max_loss is not None
+    around_BT = loss_on_neighbours(teacher_loss_BT, labels_BT, units, config)
+    return around_BT > config.window_max_loss
+
+
+def loss_on_neighbours(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) float64: what the teacher loses on the neighbours of each token's unit, in nats a
+    byte; NaN without any.
+
     Args: as `choose`.
     Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
     """
     assert config.window is not None
-    assert config.window_max_loss is not None
     if units.bytes_BT is None:
         raise ValueError("guidance.window_max_loss needs the bytes of the tokens")
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
-    around_BT = window_means(
+    return window_means(
         torch.where(counted_BT, teacher_loss_BT, 0.0),
         torch.where(counted_BT, units.bytes_BT, 0),
         units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
     )  # fmt: skip
-    return around_BT > config.window_max_loss
+
+
+def excess_of_neighbours(
+    excess_BT: Tensor, competing_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, in nats; NaN
+    without any.
+
+    Args:
+        excess_BT: of units, at each of their tokens.
+        competing_BT: the tokens that count (boolean).
+        units, config: as `choose`.
+    """
+    assert config.window is not None
+    counted_BT = competing_BT & ~excess_BT.isnan()
+    return window_means(
+        torch.where(counted_BT, excess_BT, 0.0), counted_BT,
+        units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
+    )  # fmt: skip
 
 
 def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:

@@ -16,6 +16,7 @@ from vocagno.files import appearing
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.pictures.page import render_page
 from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
+from vocagno.pictures.rules import least_kept
 from vocagno.rows import Row, cut_rows, join_documents
 from vocagno.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.data import Collator
@@ -23,7 +24,7 @@ from vocagno.training.live import LiveTeacher, ReadingTeacher
 from vocagno.training.student import SUMS, StudentOutput
 from vocagno.training.student_tokenizer import StudentTokenizer
 from vocagno.training.teacher_view import TeacherView
-from vocagno.training.unit_facts import unit_facts
+from vocagno.training.unit_facts import UnitFacts, unit_facts
 
 DOCUMENTS = 3
 SHORTEST = 200
@@ -31,9 +32,14 @@ SHORTEST = 200
 TOKENS = 200
 """Of each document that are shown at most, from its beginning."""
 
-_UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, None, None)
-"""Loss, teacher loss, weight, reason, excess loss of the group and of the neighbours of a token
-that nothing stands before."""
+_UNPREDICTED: tuple[Any, ...] = (
+    None,
+    np.nan,
+    0.0,
+    Reason.SPECIAL,
+    *[None] * len(UnitFacts._fields),
+)
+"""Loss, teacher loss, weight, reason and facts of a token that nothing stands before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class Sampler:
                 (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
                 for first, stop in view.mapping
             ],
-            threshold=_threshold(output), least_kept=(1 + guidance.min_weight) / 2,
+            threshold=_threshold(output), least_kept=least_kept(guidance),
         )  # fmt: skip
 
     def _student_tokens(
@@ -147,7 +153,7 @@ class Sampler:
         count = len(row.ids) - 1
         nothing = [None] * count
         # The first token is not predicted.
-        nll, teacher, weights, reasons, excess, around = (
+        nll, teacher, weights, reasons, excess, around, heard = (
             [first, *(nothing if column is None else column[0, :count].tolist())]
             for first, column in zip(_UNPREDICTED, columns, strict=True)
         )
@@ -157,7 +163,8 @@ class Sampler:
                 start=int(start), end=int(end), nll=nll[place],
                 teacher_loss=_finite(teacher[place]), weight=weights[place],
                 reason=self._reason(reasons[place], teacher[place]),
-                unit_excess=_finite(excess[place]), neighbours=_finite(around[place]),
+                unit_excess=_finite(excess[place]), neighbours_excess=_finite(around[place]),
+                neighbours_loss=_finite(heard[place]),
             )
             for place, (index, (start, end)) in enumerate(zip(row.ids, row.spans, strict=True))
         ]  # fmt: skip

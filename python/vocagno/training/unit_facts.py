@@ -9,18 +9,27 @@ import torch
 from torch import Tensor
 
 from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.guidance import excess_loss, filled_teacher_loss, roles
-from vocagno.training.units import group_means, window_means
+from vocagno.training.guidance import (
+    Units,
+    excess_loss,
+    excess_of_neighbours,
+    filled_teacher_loss,
+    loss_on_neighbours,
+    roles,
+)
+from vocagno.training.units import group_means
 
 
 class UnitFacts(NamedTuple):
-    """Of each token, in nats; None where the rule does not look at it."""
+    """Of each token; None where the rule does not look at it, NaN where there is none, and for a
+    token that does not compete."""
 
     excess_BT: Tensor | None
-    """The excess loss of its group, for `unit: group`; NaN without a teacher loss."""
-    neighbours_BT: Tensor | None
-    """The mean excess loss of its neighbours, for `window`; NaN without any, and for a token that
-    does not compete."""
+    """The excess loss of its group in nats, for `unit: group`."""
+    neighbours_excess_BT: Tensor | None
+    """The mean excess loss of its neighbours in nats, for `window_threshold`."""
+    neighbours_loss_BT: Tensor | None
+    """What the teacher loses on its neighbours in nats a byte, for `window_max_loss`."""
 
 
 def unit_facts(
@@ -33,17 +42,24 @@ def unit_facts(
         tensors: of a `Batch`.
         guidance: of a method that ranks tokens; others look at nothing of the kind.
     """
-    labels_BT, groups_BT = tensors["labels"], tensors.get("groups")
-    if groups_BT is None and guidance.window is None:
-        return UnitFacts(None, None)
-    teacher_BT = tensors["teacher_loss"]
+    units = Units(tensors.get("groups"), tensors.get("lines"), tensors.get("token_bytes"))
+    if units.groups_BT is None and guidance.window is None:
+        return UnitFacts(None, None, None)
+    labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]
     competing_BT, _ = roles(teacher_BT, labels_BT, guidance)
-    filled_BT = filled_teacher_loss(teacher_BT, labels_BT, guidance, tensors.get("teacher_sums"))
-    nll_BT = student_nll_BT if groups_BT is None else group_means(student_nll_BT, groups_BT)
-    excess_BT = excess_loss(nll_BT, filled_BT)
-    around_BT = None
-    if guidance.window is not None:
-        lines_BT = tensors.get("lines")
-        around_BT = window_means(excess_BT, competing_BT, groups_BT, lines_BT, guidance)
-        around_BT = around_BT.masked_fill(~competing_BT, torch.nan)
-    return UnitFacts(None if groups_BT is None else excess_loss(nll_BT, teacher_BT), around_BT)
+    nll_BT, of_group_BT, mean_BT, loss_BT = student_nll_BT, None, None, None
+    if units.groups_BT is not None:
+        nll_BT = group_means(nll_BT, units.groups_BT)
+        of_group_BT = excess_loss(nll_BT, teacher_BT)
+    if guidance.window_threshold is not None:
+        sums_B2 = tensors.get("teacher_sums")
+        filled_BT = filled_teacher_loss(teacher_BT, labels_BT, guidance, sums_B2)
+        excess_BT = excess_loss(nll_BT, filled_BT)
+        mean_BT = excess_of_neighbours(excess_BT, competing_BT, units, guidance)
+    if guidance.window_max_loss is not None:
+        loss_BT = loss_on_neighbours(teacher_BT, labels_BT, units, guidance)
+    found = (
+        None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
+        for values_BT in (of_group_BT, mean_BT, loss_BT)
+    )
+    return UnitFacts(*found)
