@@ -16,8 +16,10 @@ from runs import environment, write_config
 from vocagno.cli import main
 from vocagno.errors import ConfigError, InputError
 from vocagno.study import carrying_out
-from vocagno.study.carrying_out import Measured, carry_out, measured_so_far
-from vocagno.study.comparison import Spread, compared, markdown, write_runs
+from vocagno.study.assets import make_assets
+from vocagno.study.carrying_out import carry_out, measured_so_far
+from vocagno.study.comparison import Spread, compared, markdown
+from vocagno.study.measured import Measured, write_runs
 from vocagno.study.plan import Plan, read_plan, slug
 
 
@@ -91,6 +93,7 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     (run,) = measured_so_far(plan, out, {})
     assert run.variant == "cpt"
     assert run.seed == 3
+    assert run.confidence is None
     assert run.trained_on == 1.0
     assert 400 < run.tokens <= 2 * 8 * 32
     assert 1 < run.cpu_seconds < 300
@@ -127,7 +130,9 @@ def test_tables_and_figures(tmp_path, plan_file, trained, capsys):
     )
     assert (out / "methods.svg").read_text().count("<svg") == 1
     lines = (out / "runs.csv").read_text().splitlines()
-    assert lines[0].startswith("variant,seed,held_out_loss,exact_answers")
+    assert lines[0] == (
+        "variant,seed,held_out_loss,exact_answers,trained_on,tokens,cpu_seconds,peak_memory_mib"
+    )
     assert lines[4].startswith("top 20 %,1,0.6,,0.4,100,12.0,100.0")
     assert main([*command, "--report", "--json", "--to", str(tmp_path / "docs")]) == 0
     for name in ("tables.md", "runs.csv", "methods.svg"):
@@ -182,7 +187,11 @@ def test_names_become_folders():
         ({"seeds": [1, 1]}, "seeds: twice the same"),
         ({"sedes": [1]}, "sedes"),
         ({"noise": [0.5]}, "noise: only with assets: quickstart"),
-        ({"assets": "tokenizer"}, "vocabulary: needed with assets: tokenizer"),
+        ({"tokenizers": {"runs": {"vocabulary": 300}}}, "tokenizers: runs: cannot be the name"),
+        ({"tokenizers": {"a b": {"vocabulary": 300}}}, "tokenizers: a b: cannot be the name"),
+        ({"tokenizers": {"small": {}}}, "vocabulary"),
+        ({"confidence": -1}, "confidence: negative"),
+        ({"questions_every": 2}, "questions_every: expected at least 1 step, and `questions`"),
         ({"noise": [1.5], "assets": "quickstart"}, "noise: not in"),
         ({"variants": {"cpt": {"against": "x"}, "top 20 %": {}}}, "cpt: against: x is none of"),
         ({"variants": {"cpt": {"config": "x"}, "top 20 %": {}}}, "config: is for runs under"),
@@ -250,19 +259,52 @@ def test_runs_of_another_plan_are_refused(tmp_path, plan_file):
         measured_so_far(read_plan(plan_file(seeds=[0])), out, {"train.steps": "3"})
 
 
-def test_a_tokenizer_is_learned_once_and_from_one_text(tmp_path):
-    from vocagno.study.assets import make_assets
-
+def test_tokenizers_are_learned_once_and_from_their_texts(tmp_path, plan_file):
     text = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    plan = Plan(config="x", baseline="a", variants={"a": {}}, tables={}, assets="tokenizer",
-                vocabulary=300)  # fmt: skip
+    other = write_corpus(tmp_path / "other.jsonl", ["some other letters"] * 9 + TEXTS)
+    tokenizers = {"small": {"vocabulary": 380}, "large": {"vocabulary": 420, "text": str(other)}}
+    plan = read_plan(plan_file(tokenizers=tokenizers))
     make_assets(plan, str(text), tmp_path)
-    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "tokenizer").iterdir()}
+    made = [tmp_path / name for name in ("small", "large")]
+    files = {file: file.stat().st_mtime_ns for folder in made for file in folder.iterdir()}
+    vocabularies = [json.loads((f / "tokenizer.json").read_text())["model"]["vocab"] for f in made]
+    assert list(map(len, vocabularies)) == [380, 420]
+    assert "▁letters" in vocabularies[1]  # a word of the other text alone
+    assert "▁letters" not in vocabularies[0]
     make_assets(plan, str(text), tmp_path)
-    assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "tokenizer").iterdir()}
+    assert files == {file: file.stat().st_mtime_ns for file in files}
     write_corpus(text, TEXTS[:2])
-    with pytest.raises(ConfigError, match="was learned from another text"):
+    with pytest.raises(ConfigError, match=r"tokenizers: small: .* was learned from another text"):
         make_assets(plan, str(text), tmp_path)
+    other.unlink()
+    with pytest.raises(InputError, match=r"tokenizers: large: .*other\.jsonl: no such file"):
+        make_assets(read_plan(plan_file(tokenizers={"large": tokenizers["large"]})), "", tmp_path)
+
+
+def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
+    chain = {
+        "first": {"guidance.method": "cpt"},
+        "other": {"guidance.method": "cpt"},
+        "second one": {"teacher.model": "{out}/before/first/final"},
+        "third": {"student.model": "{out}/before/second-one/final", "student.architecture": None},
+    }
+    out = tmp_path / "study"
+    plan = read_plan(plan_file(seeds=[0], before=chain))
+    stages = plan.runs(out, {}).stages()
+    names = [[run.name for run in stage] for stage in stages]
+    assert names == [["first", "other"], ["second-one"], ["third"], ["cpt-0", "top-20-0"]]
+    third = stages[2][0].arguments
+    model = third[third.index("--student.model") + 1]
+    assert model == f"{out}/before/second-one/final"
+    carry_out(plan, out, {}, show=False)
+    assert trained == [name for stage in names for name in stage]
+    for name, options in (
+        ("second one", {"teacher.model": "{out}/before/third/final"}),  # stands below it
+        ("first", {"teacher.model": "{out}/before/first/final"}),
+    ):
+        wrong = read_plan(plan_file(before={**chain, name: options}))
+        with pytest.raises(ConfigError, match="no such run under `before`, or not above"):
+            wrong.runs(out, {})
 
 
 def test_two_processes_share_a_study(tmp_path, plan_file):

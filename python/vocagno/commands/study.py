@@ -9,15 +9,16 @@ from vocagno.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vocagno.study.carrying_out import Measured
+    from vocagno.study.measured import Measured
     from vocagno.study.plan import Plan
 
 
 def add_study(parser: Any) -> None:
     """Carries out the runs of a plan and compares them: tables, figures, and every run as CSV.
 
-    A killed study goes on where it was. Started several times, on one machine or on many that see
-    the folder, it is shared.
+    A killed study resumes. Started several times, on one machine or on many that see the folder, it
+    is shared. A finished one measures only what the plan asks for and was not measured
+    (`confidence`).
     """
     parser.add_argument("plan", type=Path, help="YAML file, as in configs/study")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
@@ -71,7 +72,8 @@ def _write(plan: "Plan", measured: "Sequence[Measured]", folder: Path) -> list[P
     from vocagno.figures.study import draw_study
     from vocagno.figures.style import save
     from vocagno.files import appearing
-    from vocagno.study.comparison import compared, markdown, write_runs
+    from vocagno.study.comparison import compared, markdown
+    from vocagno.study.measured import write_runs
     from vocagno.study.plan import slug
 
     text, figures = [], []

@@ -35,11 +35,15 @@ def accuracy_of_run(run: Path, questions: Path) -> float:
     training run answers exactly, in [0, 1]."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    lines = questions.read_text(encoding="utf-8").splitlines()
-    problems = [Asked(**json.loads(line)) for line in lines]
     model = AutoModelForCausalLM.from_pretrained(run / "final")
     tokenizer = AutoTokenizer.from_pretrained(run / "final")
-    return exact_answer_accuracy(model, tokenizer, problems)
+    return exact_answer_accuracy(model, tokenizer, read_questions(questions))
+
+
+def read_questions(path: Path) -> list[Asked]:
+    """The questions of a file, JSON Lines of `question` and `answer`."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Asked(**json.loads(line)) for line in lines]
 
 
 def exact_answer_accuracy(

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from vocagno.errors import ConfigError
+from vocagno.errors import ConfigError, InputError
 from vocagno.files import file_digest, write_json
 from vocagno.sharing import exclusively
-from vocagno.study.plan import Plan
+from vocagno.study.plan import OUT, Plan
 
 _LEARNED_FROM = "learned-from.json"
 
@@ -15,16 +15,16 @@ def make_assets(plan: Plan, train: str, out: Path) -> None:
     """Makes what is missing; several processes may call this at once.
 
     Args:
-        train: the text that the runs train on.
+        train: the text that tokenizers without a `text` are learned from.
     """
-    if plan.assets is None:
+    if plan.assets is None and not plan.tokenizers:
         return
     with exclusively("assets", out):
         if plan.assets == "quickstart":
             _make_quickstart(plan.noise, out)
-        else:
-            assert plan.vocabulary is not None
-            _make_tokenizer(train, plan.vocabulary, out / "tokenizer")
+        for name, tokenizer in plan.tokenizers.items():
+            text = (tokenizer.text or train).replace(OUT, str(out))
+            _make_tokenizer(name, text, tokenizer.vocabulary, out / name)
 
 
 def _make_quickstart(noise: list[float], out: Path) -> None:
@@ -44,21 +44,24 @@ def _make_quickstart(noise: list[float], out: Path) -> None:
             unfinished.rename(folder)
 
 
-def _make_tokenizer(train: str, vocabulary: int, folder: Path) -> None:
+def _make_tokenizer(name: str, text: str, vocabulary: int, folder: Path) -> None:
     """One of the family of the quickstart's student, learned from other text."""
     from vocagno.corpus import read_batches
     from vocagno.quickstart.tokenizers import save_student_tokenizer
 
-    learned_from = {"text": file_digest(Path(train)), "vocabulary": vocabulary}
+    source = Path(text)
+    if not source.is_file():
+        raise InputError(f"tokenizers: {name}: {text}: no such file to learn from")
+    learned_from = {"text": file_digest(source), "vocabulary": vocabulary}
     if folder.is_dir():
         if json.loads((folder / _LEARNED_FROM).read_bytes()) != learned_from:
             raise ConfigError(
-                f"vocabulary: the tokenizer in {folder} was learned from another text, or has "
-                "another number of ids; choose another --out"
+                f"tokenizers: {name}: the tokenizer in {folder} was learned from another text, or "
+                "has another number of ids; choose another --out"
             )
         return
-    texts = [text for batch in read_batches(Path(train)) for text in batch]
-    unfinished = folder.with_suffix(".tmp")
+    texts = [text for batch in read_batches(source) for text in batch]
+    unfinished = folder.with_name(f"{name}.tmp")
     save_student_tokenizer(texts, unfinished, vocabulary)
     write_json(unfinished / _LEARNED_FROM, learned_from)
     unfinished.rename(folder)

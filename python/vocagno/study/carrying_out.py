@@ -4,12 +4,11 @@ A run that is measured already stays as it is, one that was killed goes on. Seve
 carry out one study together, on all machines that see its folder.
 """
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from vocagno.config import Config
@@ -19,33 +18,15 @@ from vocagno.learning_curves import read_run
 from vocagno.progress import Progress
 from vocagno.sharing import share
 from vocagno.study.assets import make_assets
+from vocagno.study.measured import MEASURED, Measured, read_measured, write_measured
 from vocagno.study.plan import Plan, Run
 
-MEASURED = "measured.json"
 RESULTS = "results.json"
 """Scores in the form of `vocagno.results`, for `vocagno figures sweep`."""
+ENOUGH = 0.8
+"""Share of the questions whose first step is `Measured.steps_to_80`."""
 _ATTEMPTS = "attempts"
 _LOG = "log.txt"
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What came out of one run."""
-
-    variant: str
-    seed: int | None
-    held_out_loss: float
-    """Nats a token, after the last step."""
-    exact_answers: float | None
-    """Share of the questions, where there are any."""
-    trained_on: float
-    """Share of the predicted tokens that were kept."""
-    tokens: int
-    cpu_seconds: float | None
-    """Of all threads, from start to end, with validation and what was not in the cache: the first
-    run with a stored teacher has it read the corpus. None if the run was killed in between."""
-    peak_memory_mib: float | None
-    """Of the process (its main memory)."""
 
 
 def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) -> list[Measured]:
@@ -55,38 +36,34 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
         InputError for a run that fails, which names its log.
     """
     runs = plan.runs(out, extra)
-    configs = [_checked(run) for run in runs]
+    configs = {run.name: _checked(run) for run in runs}
+    baseline = next(run for run in runs.variants if run.variant == plan.baseline)
     out.mkdir(parents=True, exist_ok=True)
-    make_assets(plan, configs[0].data.train, out)
+    make_assets(plan, configs[baseline.name].data.train, out)
     if plan.questions is not None and not plan.questions.is_file():
         raise InputError(f"questions: {plan.questions}: no such file")
-    total = len(runs.before) + len(runs.variants)
-    with Progress("studying", total, unit="runs", show=show) as progress:
+    with Progress("studying", len(configs), unit="runs", show=show) as progress:
         found: dict[str, Measured] = {}
-        for part in (runs.before, runs.variants):
-            _carry_out(part, out, plan.questions, progress, found)
+        for stage in runs.stages():
+            _carry_out(stage, out, plan, progress, found)
     return [found[run.name] for run in runs.variants]
 
 
 def _carry_out(
-    part: list[Run],
-    out: Path,
-    questions: Path | None,
-    progress: Progress,
-    found: dict[str, Measured],
+    stage: list[Run], out: Path, plan: Plan, progress: Progress, found: dict[str, Measured]
 ) -> None:
     """Runs that do not need one another; what is measured goes to `found`."""
-    named = {run.name: run for run in part}
+    named = {run.name: run for run in stage}
 
     def done(name: str) -> bool:
-        return _is_measured(named[name])
+        return _is_trained(named[name]) and not _lacks_confidence(named[name], plan)
 
     def make(name: str) -> None:
         progress.at(len(found), name)
-        _measure(named[name], questions)
+        _measure(named[name], plan)
 
     def report(name: str) -> None:
-        found[name] = _read(named[name].folder)
+        found[name] = read_measured(named[name].folder)
         progress.at(len(found), name)
 
     share(list(named), out, done=done, make=make, report=report)
@@ -99,14 +76,20 @@ def measured_so_far(plan: Plan, out: Path, extra: Mapping[str, str]) -> list[Mea
         extra: as the study was given.
     Raises: ConfigError for a run that was carried out by another plan.
     """
-    runs = [run for run in plan.runs(out, extra).variants if _is_measured(run)]
+    runs = [run for run in plan.runs(out, extra).variants if _is_trained(run)]
     for run in runs:
         _checked(run)
-    return [_read(run.folder) for run in runs]
+    return [read_measured(run.folder) for run in runs]
 
 
-def _is_measured(run: Run) -> bool:
+def _is_trained(run: Run) -> bool:
     return (run.folder / MEASURED).is_file()
+
+
+def _lacks_confidence(run: Run, plan: Plan) -> bool:
+    """Whether a measured run was not asked how sure it is, or of another number of tokens."""
+    known = read_measured(run.folder).confidence
+    return plan.confidence > 0 and (known is None or known.wanted != plan.confidence)
 
 
 def _checked(run: Run) -> Config:
@@ -123,8 +106,23 @@ def _checked(run: Run) -> Config:
     return config
 
 
-def _measure(run: Run, questions: Path | None) -> None:
-    """Trains to the end, asks the questions, and writes what came out."""
+def _measure(run: Run, plan: Plan) -> None:
+    """Does what is missing of a run, and writes what came out."""
+    if not _is_trained(run):
+        write_measured(run.folder, _trained(run, plan))
+    if plan.questions_every is not None and run.seed is not None:
+        from vocagno.study.answers import discard_checkpoints
+
+        discard_checkpoints(run.folder)
+    if _lacks_confidence(run, plan):
+        from vocagno.study.confidence import confidence_of_run
+
+        confidence = confidence_of_run(run.folder, plan.confidence)
+        write_measured(run.folder, replace(read_measured(run.folder), confidence=confidence))
+
+
+def _trained(run: Run, plan: Plan) -> Measured:
+    """Trains to the end and asks the questions."""
     attempts = run.folder / _ATTEMPTS
     at_one_go = not attempts.is_file()
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -132,18 +130,23 @@ def _measure(run: Run, questions: Path | None) -> None:
     usage = _train(run)
     found = read_run(run.folder)
     held_out = found.curve("validation_loss")[1]
-    answers = _answers(run.folder, questions)
+    answers = _answers(run.folder, plan.questions)
     measured = Measured(
         run.variant, run.seed, round(held_out[-1], 6), answers, round(found.kept_share, 6),
         found.points[-1].tokens, usage["cpu_seconds"] if at_one_go else None,
         usage["peak_memory_mib"],
     )  # fmt: skip
-    if answers is not None:
-        scores = {"exact answers": 100 * answers}
-        write_json(
-            run.folder / RESULTS, {"model": run.variant, "seed": str(run.seed), "scores": scores}
-        )
-    write_json(run.folder / MEASURED, asdict(measured))
+    if answers is None:
+        return measured
+    scores = {"exact answers": 100 * answers}
+    write_json(
+        run.folder / RESULTS, {"model": run.variant, "seed": str(run.seed), "scores": scores}
+    )
+    if plan.questions_every is None or run.seed is None:
+        return measured
+    answers_at = _answers_at(run.folder, plan, last=(found.points[-1].step, answers))
+    steps = [step for step, share in answers_at if share >= ENOUGH]
+    return replace(measured, answers_at=answers_at, steps_to_80=min(steps, default=None))
 
 
 def _train(run: Run) -> dict[str, float | None]:
@@ -193,5 +196,15 @@ def _answers(folder: Path, questions: Path | None) -> float | None:
     return accuracy_of_run(folder, questions)
 
 
-def _read(folder: Path) -> Measured:
-    return Measured(**json.loads((folder / MEASURED).read_bytes()))
+def _answers_at(folder: Path, plan: Plan, last: tuple[int, float]) -> tuple[tuple[int, float], ...]:
+    """Steps and the share of the questions answered after each.
+
+    Args:
+        last: of the final model.
+    """
+    from vocagno.study.answers import answers_at_checkpoints
+
+    assert plan.questions is not None
+    assert plan.questions_every is not None
+    steps = range(plan.questions_every, last[0], plan.questions_every)
+    return (*answers_at_checkpoints(folder, plan.questions, steps).items(), last)

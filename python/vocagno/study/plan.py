@@ -15,6 +15,21 @@ OUT = "{out}"
 """Stands in options for the folder of the study."""
 _OWN = ("config", "against")
 """Of a run in a plan: what is no option of training."""
+_NEEDED = re.compile(re.escape(f"{OUT}/before/") + r"([A-Za-z0-9.-]+)")
+_RESERVED = ("before", "runs", "noise-", ".")
+"""What the names of other folders of a study begin with."""
+_ALL = 1_000_000
+"""`train.keep_checkpoints` where none is to be removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedTokenizer:
+    """A tokenizer of the family of the quickstart's student."""
+
+    vocabulary: int
+    """Its ids."""
+    text: str | None = None
+    """A file that it is learned from; default: `data.train` of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +52,22 @@ class Plan:
     """Options of all runs."""
     before: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Runs carried out first, once: teachers. `config` names another configuration to begin
-    with."""
-    assets: Literal["quickstart", "tokenizer"] | None = None
-    """What is made first where missing. quickstart: its corpus, tokenizers and teacher; tokenizer:
-    one for the student, learned from data.train, as `{out}/tokenizer`."""
-    vocabulary: int | None = None
-    """tokenizer: its ids."""
+    with. One may use the model of an earlier one: `{out}/before/NAME/final`."""
+    assets: Literal["quickstart"] | None = None
+    """What is made first where missing. quickstart: its corpus, tokenizers and teacher."""
     noise: list[float] = field(default_factory=list)
     """quickstart: corpora with such shares of junk lines, as `{out}/noise-25` for 0.25."""
+    tokenizers: dict[str, LearnedTokenizer] = field(default_factory=dict)
+    """Tokenizers learned first where missing, by their folders in that of the study: `small` is
+    `{out}/small`."""
     questions: Path | None = None
     """JSON Lines of `question` and `answer` that the final models are asked."""
+    questions_every: int | None = None
+    """Steps after which the variants are asked, too. They keep a checkpoint of each until then.
+    null: only the final models are asked."""
+    confidence: int = 0
+    """Tokens of data.validation of which is measured how sure each final model is, and which
+    temperature suits it; 0: not measured."""
 
     def __post_init__(self) -> None:
         known = set(self.variants)
@@ -65,9 +86,15 @@ class Plan:
         require(
             not self.noise or self.assets == "quickstart", "noise: only with assets: quickstart"
         )
+        for name in self.tokenizers:
+            is_free = slug(name) == name and not name.startswith(_RESERVED)
+            require(
+                is_free, f"tokenizers: {name}: cannot be the name of its folder; choose another"
+            )
+        require(self.confidence >= 0, f"confidence: negative: {self.confidence}")
         require(
-            (self.vocabulary is not None) == (self.assets == "tokenizer"),
-            "vocabulary: needed with assets: tokenizer, and there alone",
+            self.questions_every is None or (self.questions_every >= 1 and bool(self.questions)),
+            "questions_every: expected at least 1 step, and `questions`",
         )
         require(all(0 <= share < 1 for share in self.noise), f"noise: not in [0, 1): {self.noise}")
         runs = {f"{slug(name)}-{seed}" for name in self.variants for seed in self.seeds}
@@ -86,29 +113,42 @@ class Plan:
                 `common`, and behind what a run has of its own.
         """
         before = [
-            Run(name, None, out / "before" / slug(name),
-                self._arguments(options, None, out, extra))
-            for name, options in self.before.items()
-        ]  # fmt: skip
+            self._run(name, None, out / "before" / slug(name), out, extra) for name in self.before
+        ]
         variants = [
-            Run(name, seed, out / "runs" / f"{slug(name)}-{seed}",
-                self._arguments(options, seed, out, extra))
-            for name, options in self.variants.items()
+            self._run(name, seed, out / "runs" / f"{slug(name)}-{seed}", out, extra)
+            for name in self.variants
             for seed in self.seeds
-        ]  # fmt: skip
+        ]
+        for place, run in enumerate([*before, *variants]):
+            for name in run.needs - {earlier.name for earlier in before[:place]}:
+                raise ConfigError(
+                    f"{run.name}: {OUT}/before/{name}: no such run under `before`, or not above "
+                    "this one"
+                )
         return Runs(before, variants)
 
-    def _arguments(
-        self, options: Mapping[str, Any], seed: int | None, out: Path, extra: Mapping[str, str]
-    ) -> list[str]:
+    def _run(
+        self, name: str, seed: int | None, folder: Path, out: Path, extra: Mapping[str, str]
+    ) -> "Run":
+        options = self.before[name] if seed is None else self.variants[name]
         config = Path(options.get("config", self.config))
         given: dict[str, Any] = {} if "config" in options else dict(self.common)
         given |= extra
         given |= {name: value for name, value in options.items() if name not in _OWN}
-        given |= {} if seed is None else {"train.seed": seed}
-        words = {name: _word(value).replace(OUT, str(out)) for name, value in given.items()}
-        pairs = [part for name, value in words.items() for part in (f"--{name}", value)]
-        return ["--config", str(config), *pairs]
+        if seed is not None:
+            given["train.seed"] = seed
+            if self.questions_every is not None:
+                given["train.checkpoint_every"] = self.questions_every
+                given["train.keep_checkpoints"] = _ALL
+        words = {name: _word(value) for name, value in given.items()}
+        needs = {found for word in words.values() for found in _NEEDED.findall(word)}
+        pairs = [
+            part
+            for name, word in words.items()
+            for part in (f"--{name}", word.replace(OUT, str(out)))
+        ]
+        return Run(name, seed, folder, ["--config", str(config), *pairs], frozenset(needs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +161,8 @@ class Run:
     folder: Path
     arguments: Sequence[str]
     """For train.py, but for its output."""
+    needs: frozenset[str] = frozenset()
+    """Names of the runs under `before` that its options name."""
 
     @property
     def name(self) -> str:
@@ -137,6 +179,18 @@ class Runs:
 
     def __iter__(self) -> Iterator[Run]:
         return iter([*self.before, *self.variants])
+
+    def stages(self) -> list[list[Run]]:
+        """The same in parts whose runs need only those of the parts before them."""
+        stages: list[list[Run]] = []
+        stage_of: dict[str, int] = {}
+        for run in self.before:
+            stage = max((stage_of[name] + 1 for name in run.needs), default=0)
+            stage_of[run.name] = stage
+            if stage == len(stages):
+                stages.append([])
+            stages[stage].append(run)
+        return [*stages, self.variants]
 
 
 def read_plan(path: Path) -> Plan:

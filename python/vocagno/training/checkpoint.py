@@ -49,7 +49,7 @@ class Checkpoints:
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             publish_folder(temporary, final)
-            for old in sorted(_steps(self.folder))[: -self.keep]:
+            for old in sorted(saved_steps(self.folder))[: -self.keep]:
                 discard_folder(self.folder / f"step_{old}")
         accelerator.wait_for_everyone()
 
@@ -80,10 +80,11 @@ class Checkpoints:
 
 def latest_step(folder: Path) -> int:
     """The step of the last whole checkpoint in a folder; 0 without one."""
-    return max(_steps(folder), default=0)
+    return max(saved_steps(folder), default=0)
 
 
-def _steps(folder: Path) -> list[int]:
+def saved_steps(folder: Path) -> list[int]:
+    """The steps of all whole checkpoints in a folder, in no order."""
     names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
     return [int(name) for name in names if name.isdecimal()]
 

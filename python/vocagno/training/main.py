@@ -151,15 +151,25 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
     return complete
 
 
+def kept_config(output: Path) -> Config:
+    """The resolved configuration of the run in a folder.
+
+    Raises: InputError if there is none.
+    """
+    kept = output / _KEPT
+    if not kept.is_file():
+        raise InputError(f"{output}: no {_KEPT}; expected the `output` of a run")
+    return parse(["--config", str(kept)])[0]
+
+
 def check_same_run(config: Config) -> bool:
     """Whether the output folder holds a run that was begun before.
 
     Raises: ConfigError if that has another configuration.
     """
-    kept = config.output / _KEPT
-    if not kept.is_file() or not _is_begun(config.output):
+    if not (config.output / _KEPT).is_file() or not _is_begun(config.output):
         return False
-    now, (before, _) = config.as_options(), parse(["--config", str(kept)])
+    now, before = config.as_options(), kept_config(config.output)
     for name, value in before.as_options().items():
         if name not in _free(config) and value != now.get(name):
             raise ConfigError(
