@@ -4,10 +4,10 @@
 
 Into OUT go `pretrain` and `reference` (what a student and small teachers have read before), the
 held-out `valid-dev` and `valid-test`, and for each of the parts `dev` and `test` the same documents
-five times: `clean`; `junk`, with lines that nobody can predict among the lines; `swap`, with one word
-in seven replaced by another of the corpus; `pages`, inside the mark-up, menus and notices of a web
-page. A document of the noisy ones names its noise: `noise`, half-open ranges of bytes. All follows
-from the hash of a document, so that the same corpus gives the same texts.
+four times: `clean`; `junk`, with lines that nobody can predict among the lines; `swap`, with one
+word in seven replaced by another of the corpus; `pages`, inside the mark-up, menus and notices of a
+web page. A document of the noisy ones names its noise: `noise`, half-open ranges of bytes. All
+follows from the hash of a document, so that the same corpus gives the same texts.
 """
 
 import argparse
@@ -18,8 +18,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vocagno.corpus import read_batches
+from vocagno.errors import InputError
 from vocagno.quickstart.problems import noise_line
 
 SWAPPED = 0.15
@@ -59,6 +64,30 @@ def main() -> None:
         for kind, make in noisy.items():
             found = [list(make(text, random.Random(_seed(text)))) for text in documents]
             _write(options.out / f"{part}-{kind}.jsonl", found)
+
+
+class NoisyText(NamedTuple):
+    """A document, and which of its bytes are noise."""
+
+    text: str
+    noise_N2: NDArray[np.int64]
+    """Half-open ranges of bytes, in order."""
+
+
+def read_noise(path: Path) -> list[NoisyText]:
+    """The documents of a file in the order of a corpus; one without `noise` has none.
+
+    Raises: InputError for ranges that are empty, out of order or overlap.
+    """
+    found = []
+    with path.open(encoding="utf-8") as file:
+        for line in filter(str.strip, file):
+            row = json.loads(line)
+            noise = np.array(row.get("noise", []), np.int64).reshape(-1, 2)
+            if (np.diff(noise.ravel()) < 0).any() or (noise[:, 0] == noise[:, 1]).any():
+                raise InputError(f"{path}: `noise` has ranges that are empty or out of order")
+            found.append(NoisyText(row["text"], noise))
+    return found
 
 
 def with_junk(text: str, rng: random.Random) -> Iterator[Piece]:
@@ -110,9 +139,12 @@ _NOTICES = (
     "accept our privacy policy. <button>Accept</button></div>",
     '<div class="comments"><span>{number} comments</span> <a href="#reply">Leave a reply</a></div>',
     '<span class="date">Posted on {number} days ago by admin, last edited {year}</span>',
-    '<div class="advert" data-slot="{number}"><script async src="/ads.js?id={number}"></script></div>',
-    '<a class="pdf" href="/download/{number}.pdf">Download as PDF</a> <a href="/print/{number}">Print</a>',
-    '<div class="related">Related posts: <a href="/?p={number}">Previous</a> | <a href="#">Next</a></div>',
+    '<div class="advert" data-slot="{number}"><script async src="/ads.js?id={number}"></script>'
+    "</div>",
+    '<a class="pdf" href="/download/{number}.pdf">Download as PDF</a> '
+    '<a href="/print/{number}">Print</a>',
+    '<div class="related">Related posts: <a href="/?p={number}">Previous</a> | '
+    '<a href="#">Next</a></div>',
 )
 
 
