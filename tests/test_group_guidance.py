@@ -37,6 +37,8 @@ def expected(nll, teacher, labels, groups, lines, sizes, config):
     competes = [labels[i] != IGNORED and math.isfinite(teacher[i]) for i in range(n)]
     excess = [math.fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
     threshold = math.inf if config.max_threshold is None else config.max_threshold
+    if config.has_no_threshold:
+        threshold = -math.inf
     ranked = sorted((excess[i] for i in range(n) if competes[i]), reverse=True)
     if config.top_fraction is not None and ranked:
         quota = ranked[math.ceil(round(config.top_fraction * len(ranked), 9)) - 1]
@@ -49,7 +51,7 @@ def expected(nll, teacher, labels, groups, lines, sizes, config):
         distance = (excess[i] - threshold) / config.weight_scale
         weight = {
             "hard": float(distance >= 0),
-            "sigmoid": 1 / (1 + math.exp(-distance)),
+            "sigmoid": 1 / (1 + math.exp(-min(700.0, max(-700.0, distance)))),
             "power": math.exp(min(0.0, distance)),
         }[config.weight]
         if config.window is not None:
@@ -96,6 +98,7 @@ RULES = [
     {"window": 1, "window_threshold": 0.7}, {"window": "line", "window_threshold": 0},
     {"window": 2, "window_max_loss": 0.3}, {"window": "line", "window_max_loss": 0.4},
     {"window": 3, "window_max_loss": 0.3, "window_threshold": 0.4, "top_fraction": 0.7},
+    {"window": "line", "window_max_loss": 0.3, "max_threshold": None},
     {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
     {"weight": "sigmoid"}, {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
     {"unit": "token"}, {"unit": "token", "window": 3, "window_threshold": 0},
@@ -186,7 +189,8 @@ def test_what_a_rule_needs_is_asked_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_fraction": None}, "give that"),
+        ({"top_fraction": None}, "give one of them"),
+        ({"top_fraction": None, "window": 1, "window_max_loss": 1.0, "weight": "power"}, "needs a"),
         ({"max_threshold": NAN}, "not finite"),
         ({"unit": "group", "aggregation": "sum"}, "leave it out"),
         ({"window_threshold": 1.0}, "need it"),
@@ -233,7 +237,7 @@ def states(seed, shape):
     "options",
     [{}, {"max_threshold": 1.0}, {"max_threshold": 99.0, "unmapped": "exclude"},
      {"weight": "sigmoid"}, {"min_weight": 0.3}, {"unit": "token"}, {"unmapped": "mean"},
-     {"window": 2, "window_max_loss": 0.9},
+     {"window": 2, "window_max_loss": 0.9, "max_threshold": None},
      {"window": "line", "window_max_loss": 1.0, "unmapped": "mean"},
      {"unit": "token", "window": "line", "window_max_loss": 1.0, "min_weight": 0.2}],
     ids=str,

@@ -28,6 +28,13 @@ GOOD = {"predicted": 1100, "kept": 440, "with_text": 1000, "mapped": 1000, "scor
         "scored": 1000, "special": 100}  # fmt: skip
 
 
+def test_a_window_that_drops_most_of_the_text_says_so():
+    guidance = GuidanceConfig(top_fraction=None, window=8, window_max_loss=1.0)
+    entry = {"step": 10, "kept_fraction": 0.4, "unmapped": {}}
+    assert "only 40% of the tokens are kept" in unusual_selection(entry, guidance)
+    assert unusual_selection(entry | {"kept_fraction": 0.9}, guidance) is None
+
+
 def test_a_threshold_above_zero_is_said_once():
     watch = ThresholdWatch(GuidanceConfig(), steps=100)
     assert watch.look({"step": 10, "threshold": 2.0}) is None  # at the start it always is

@@ -54,8 +54,9 @@ class GuidanceConfig:
     (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
     of the teacher's, divided by its student tokens."""
     top_fraction: float | None = 0.4
-    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4); their
-    smallest excess loss is the threshold. null: no quota; `max_threshold` is the threshold."""
+    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4). Their
+    smallest excess loss is the threshold. null: no quota; the threshold is `max_threshold`, or no
+    unit is dropped for its own excess loss."""
     max_threshold: float | None = None
     """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
     quota is full. A threshold above zero stops training tokens that the student still predicts
@@ -112,8 +113,13 @@ class GuidanceConfig:
             f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
         )
         require(
-            self.top_fraction is not None or self.max_threshold is not None,
-            "guidance.top_fraction: null keeps what reaches guidance.max_threshold; give that",
+            not (self.top_fraction is None and self.max_threshold is None and self.window is None),
+            "guidance.top_fraction: null keeps what reaches guidance.max_threshold, or is not "
+            "noise by guidance.window; give one of them",
+        )
+        require(
+            self.weight == "hard" or not self.has_no_threshold,
+            f"guidance.weight: {self.weight}: needs a threshold; give guidance.max_threshold",
         )
         for name in ("max_threshold", "window_max_loss", "window_threshold"):
             value = getattr(self, name)
@@ -213,6 +219,11 @@ class GuidanceConfig:
             and self.weight == "hard"
             and self.min_weight == 0
         )
+
+    @property
+    def has_no_threshold(self) -> bool:
+        """Whether a unit is kept whatever its excess loss is, unless it is noise."""
+        return self.top_fraction is None and self.max_threshold is None
 
     @property
     def knows_kept(self) -> bool:

@@ -101,14 +101,19 @@ class GuidedText:
         """What became of the competing tokens, without a full stop."""
         guidance, counts = self.guidance, self.counts
         group = " by the excess losses of their groups" if guidance.unit == "group" else ""
-        threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
-        if guidance.weight == "hard":
+        if guidance.has_no_threshold:
+            found = f", of which {counts['reaches']:,} are not noise"
+            if guidance.min_weight:
+                found += f"; the others have the weight {guidance.min_weight:g}"
+        elif guidance.weight == "hard":
+            threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
             found = f"{group}, of which {counts['reaches']:,} reach {threshold}"
             if guidance.window is not None:
                 found += " and are not noise"
             if guidance.min_weight:
                 found += f"; the others have the weight {guidance.min_weight:g}"
         else:
+            threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
             found = f"{group}, with weights ({guidance.weight}) by the distance from {threshold}"
         if number := counts.get("noise", 0):
             found += f"; {number:,} {_be(number)} noise: {signs_of_noise(guidance, 'their')}"

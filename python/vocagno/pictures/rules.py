@@ -51,6 +51,7 @@ def threshold_that_applied(guidance: GuidanceConfig, threshold: float | None) ->
 def threshold_of_any(guidance: GuidanceConfig) -> str:
     """The threshold of every scope."""
     if guidance.top_fraction is None:
+        assert guidance.max_threshold is not None
         return f"the threshold of {guidance.max_threshold:g} nats"
     quota = f"the threshold of the top {percent(guidance)}"
     if guidance.max_threshold is None:
@@ -61,8 +62,12 @@ def threshold_of_any(guidance: GuidanceConfig) -> str:
 def rule(guidance: GuidanceConfig) -> str:
     """Sentences on what the rule does with a token; not for a quota (`is_quota`)."""
     least = f"{guidance.min_weight:g}"
-    threshold = threshold_of_any(guidance)
-    if guidance.weight == "hard":
+    threshold = "" if guidance.has_no_threshold else threshold_of_any(guidance)
+    if guidance.has_no_threshold:
+        sentences = ["A token with a teacher loss is kept unless it is noise."]
+        if guidance.min_weight:
+            sentences.append(f"Dropped tokens have the weight {least}.")
+    elif guidance.weight == "hard":
         sentences = [f"A token is kept if {excess_of(guidance)} reaches {threshold}."]
         if guidance.min_weight:
             sentences.append(f"Dropped tokens have the weight {least}.")

@@ -69,6 +69,8 @@ class Verdict:
         return f"not {place}" if self.why == "below" else place
 
     def _by_threshold(self, guidance: GuidanceConfig) -> str:
+        if guidance.has_no_threshold:
+            return "its neighbours show no noise"
         threshold = threshold_that_applied(guidance, self.threshold)
         # A token without a teacher loss belongs to no group.
         subject = "its excess loss" if self.lacks else excess_of(guidance)

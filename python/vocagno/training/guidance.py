@@ -4,6 +4,7 @@ B: rows, T: tokens of a row. A token takes part if its label is not -100. Of tho
 finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -41,6 +42,8 @@ class Units(NamedTuple):
     `window: line`."""
     bytes_BT: Tensor | None = None
     """The bytes of text that each token covers; for `window_max_loss`."""
+    noise_BT: Tensor | None = None
+    """As `sounds_like_noise`, where that is known already."""
 
 
 class Choice(NamedTuple):
@@ -49,8 +52,8 @@ class Choice(NamedTuple):
     weights_BT: Tensor
     """Float32, from 0.0 to 1.0."""
     thresholds_S: Tensor
-    """Of each scope, in nats: the excess loss that a unit had to reach; NaN where none competes,
-    and for a `criterion` that ranks by more than the excess loss."""
+    """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
+    where none competes, and for a `criterion` that ranks by more than the excess loss."""
 
 
 def token_weights(
@@ -154,6 +157,8 @@ def sounds_like_noise(
     Args, Raises: as `loss_on_neighbours`.
     """
     assert config.window_max_loss is not None
+    if units.noise_BT is not None:
+        return units.noise_BT
     around_BT = loss_on_neighbours(teacher_loss_BT, labels_BT, units, config)
     return around_BT > config.window_max_loss
 
@@ -198,10 +203,11 @@ def excess_of_neighbours(
 
 
 def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
-    """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`."""
+    """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`;
+    without either, minus infinity."""
     if config.top_fraction is None:
-        assert config.max_threshold is not None
-        return excess.new_full((len(excess),), config.max_threshold)
+        threshold = -math.inf if config.max_threshold is None else config.max_threshold
+        return excess.new_full((len(excess),), threshold)
     thresholds_S = _least(excess, top(excess, competing, config.top_fraction))
     if config.max_threshold is not None:
         thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays

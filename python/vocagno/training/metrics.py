@@ -18,6 +18,8 @@ from vocagno.training.student import SUMS
 _REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
 _SETTLED = 0.25
 """Share of a run after which the threshold of its quota is judged."""
+_LEAST_KEPT = 0.5
+"""Share of the tokens; below it a window that drops noise says so."""
 _USUAL_DEVIATION = 0.1
 """Of the share of kept tokens from `top_fraction`, before a run says so."""
 
@@ -197,7 +199,14 @@ class ThresholdWatch:
 
 
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
-    """Why far more or fewer tokens are kept than `guidance.top_fraction` says, if they are."""
+    """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
+    of the text is noise to the teacher, if they are."""
+    if guidance.window is not None and entry["kept_fraction"] < _LEAST_KEPT:
+        return (
+            f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
+            "others are noise by guidance.window. If the text is clean, its limits are too tight "
+            "for this teacher"
+        )
     if not guidance.keeps_quota or guidance.top_fraction is None or "unmapped" not in entry:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction

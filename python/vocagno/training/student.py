@@ -160,8 +160,9 @@ def _selected(
         "kept": metrics.weights_BT.sum(),
     }  # fmt: skip
     if metrics.thresholds_S is not None:
-        sums["threshold"] = metrics.thresholds_S.nansum()
-        sums["scopes"] = metrics.thresholds_S.isfinite().sum()
+        is_one_S = metrics.thresholds_S.isfinite()
+        sums["threshold"] = torch.where(is_one_S, metrics.thresholds_S, 0.0).sum()
+        sums["scopes"] = is_one_S.sum()
     return StudentOutput(loss, _stacked(sums), nll_BT, metrics.weights_BT)
 
 

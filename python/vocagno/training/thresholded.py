@@ -18,7 +18,6 @@ from torch import Tensor
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.chunked_loss import chunked_loss, cross_entropy_
 from vocagno.training.guidance import (
-    IGNORED,
     Units,
     choose,
     filled_teacher_loss,
@@ -103,7 +102,7 @@ class _Thresholded:
     ) -> None:
         self._labels_N, self._teacher_loss_N, self._groups_N = labels_N, teacher_loss_N, groups_N
         self._noise_N = noise_N
-        self._guidance = replace(guidance, scope="sequence", window=None, window_max_loss=None)
+        self._guidance = replace(guidance, scope="sequence")
         self.ends = ends
         self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
 
@@ -135,12 +134,8 @@ class _Thresholded:
             has_group_C = groups_C >= 0
             first = torch.where(has_group_C, groups_C, torch.iinfo(groups_C.dtype).max).min()
             groups_1C = torch.where(has_group_C, groups_C - first, groups_C)[None]
-        weights_C = choose(
+        noise_1C = None if self._noise_N is None else self._noise_N[None, place]
+        return choose(
             nll_C[None], self._teacher_loss_N[None, place], self._labels_N[None, place],
-            self._guidance, units=Units(groups_1C),
+            self._guidance, units=Units(groups_1C, noise_BT=noise_1C),
         ).weights_BT[0]  # fmt: skip
-        if self._noise_N is None:
-            return weights_C
-        has_loss_C = self._teacher_loss_N[place].isfinite() & (self._labels_N[place] != IGNORED)
-        dropped_C = self._noise_N[place] & has_loss_C
-        return weights_C.masked_fill(dropped_C, self._guidance.min_weight)
