@@ -292,6 +292,21 @@ def test_thresholds_that_depend_on_other_tokens_take_two_passes(options):
         )
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch):
+    """torch warns where a result does not fit into what was given for it."""
+    monkeypatch.setattr("vocagno.training.head.chunk_rows", lambda *_: 4)
+    hidden, weight, labels = states(2, (1, 20))
+    groups = (torch.arange(20) >= 10).long()[None]
+    loss, _ = selective_cross_entropy(
+        hidden, weight, labels, torch.zeros(1, 20), group(), criteria=Criteria(units=Units(groups))
+    )
+    expected = torch.nn.functional.cross_entropy(
+        (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="sum"
+    )
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_nothing_kept_gives_gradients_of_zero():
     hidden, weight, labels = states(1, (2, 6))
     config = group(unit="token", max_threshold=1e9)

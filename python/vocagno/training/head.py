@@ -64,9 +64,12 @@ class LanguageHead:
         """(C, V) in float32: operands in the model's type, accumulated in float32.
 
         Args:
-            room: of `room_for`, where they may be put; then there is no gradient.
+            room: of `room_for`, where they are put if it is large enough; then there is no
+                gradient.
         """
-        out = None if room is None else room[: len(hidden_CH)]
+        out = None
+        if room is not None and len(hidden_CH) <= len(room):
+            out = room[: len(hidden_CH)]
         if hidden_CH.is_cuda and hidden_CH.dtype != torch.float32:
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
         else:  # no such product on CPU; the operands are exact in float32
