@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import training
 from gpu.gauge import autocast, drawn_model
 from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
+from guided_steps import GUIDED, materials
 from vocagno.config import DataConfig, OptimizerConfig
 from vocagno.training.data import COUNTS, Batch, Collator
 from vocagno.training.loading import local_device
@@ -53,15 +53,15 @@ class Side:
 
 def _side(fields: dict[str, Any], device: torch.device, precision: str) -> Side:
     model = drawn_model(fields, torch.float32).cpu()
-    student = GuidedStudent(model, training.GUIDED).to(device)
+    student = GuidedStudent(model, GUIDED).to(device)
     return Side(student, build_optimizer(student, OPTIMIZER, device), device, precision)
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     made = Material(folder, sizes.few)
-    rows, scores = training.materials(made.options(seq_len=sizes.small_length), folder)
+    rows, scores = materials(made.options(seq_len=sizes.small_length), folder)
     data = DataConfig(train="", seq_len=sizes.small_length)
-    collator = Collator(scores, training.GUIDED, data)
+    collator = Collator(scores, GUIDED, data)
     fields = sizes.small | {"vocab_size": sizes.few.student_ids}
     cpu, device = torch.device("cpu"), local_device()
     left, right = _side(fields, cpu, "fp32"), _side(fields, device, "bf16")

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-import training
 from gpu.gauge import autocast, drawn_model, peak_if_it_fits, seconds_of
 from gpu.part import main
 from gpu.sizes import Sizes
 from gpu.steps import Kinds, tidy
+from guided_steps import GUIDED
 from vocagno import TokenSpans
 from vocagno.config import DataConfig
 from vocagno.corpus import scan
@@ -67,7 +67,7 @@ class LiveSteps(Kinds):
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
-    steps = LiveSteps(sizes, folder, training.GUIDED)
+    steps = LiveSteps(sizes, folder, GUIDED)
     for rows in (sizes.rows, sizes.rows // 2):
         for checkpointing in (False, True):
             steps.options = argparse.Namespace(**vars(steps.options) | {"rows": rows})

@@ -6,7 +6,6 @@ and eager steps are taken again between the compiled ones, to compare with.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,29 +15,26 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import training
 from gpu.gauge import free, in_turn, peak_if_it_fits, ratio, seconds_of
 from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
-from vocagno.config import DataConfig
+from guided_steps import GUIDED, Steps
 from vocagno.training import head
-from vocagno.training.data import Collator
 from vocagno.training.layers import compile_layers, decoder_layers
 from vocagno.training.throughput import model_flops, peak_flops
 
 Loss = Callable[[], Tensor]
 
 
-class Kinds(training.Steps):
+class Kinds(Steps):
     """Steps under switches: checkpointing, isolated documents, chunks of logits."""
 
     def __init__(self, sizes: Sizes, folder: Path) -> None:
         self.made = Material(folder, sizes.text)
         options = self.made.options(rows=sizes.rows, seq_len=sizes.seq_len, precision="bf16")
         super().__init__(options, folder, sizes.student)
-        isolated = replace(DataConfig(train="", seq_len=sizes.seq_len), isolate=True)
-        self.collators["isolated"] = Collator(self.scores, training.GUIDED, isolated)
+        self.add("isolated", GUIDED, isolate=True)
 
     def eager(self) -> dict[str, Callable[[], None]]:
         """The usual kinds; the guided one also under each switch."""
