@@ -117,6 +117,7 @@ TRAINING := benches/results/$(shell date +%Y-%m-%d)-training.jsonl
 bench-training: $(VENV)/.built ## guided steps beside naive ones; writes docs/training.md. CORPUS=, TEACHER=, GGUF=, TOKENIZERS= (a folder)
 	test -n "$(CORPUS)" -a -n "$(TEACHER)" -a -n "$(TOKENIZERS)"
 	$(BIN)/python benches/training.py all $(CORPUS) --tokenizers $(TOKENIZERS) > $(TRAINING)
+	$(BIN)/python benches/thresholds.py all $(CORPUS) --tokenizers $(TOKENIZERS) >> $(TRAINING)
 	$(BIN)/python benches/live.py $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) \
 	  --tokenizer $(TOKENIZERS)/tinyllama.json.gz >> $(TRAINING)
 	$(BIN)/python benches/plan.py $(CORPUS) --student $(TOKENIZERS)/tinyllama.json.gz \

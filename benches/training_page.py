@@ -1,4 +1,5 @@
-"""Fills the tables of docs/training.md from the lines of training.py, live.py and plan.py.
+"""Fills the tables of docs/training.md from the lines of training.py, thresholds.py, live.py and
+plan.py.
 
 python benches/training_page.py RESULTS.jsonl docs/training.md
 """
@@ -15,7 +16,8 @@ def main() -> None:
     results, page = map(Path, sys.argv[1:])
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     text = page.read_text()
-    for name, table in (("steps", steps), ("live", live), ("plan", planned)):
+    tables = {"steps": steps, "thresholds": thresholds, "live": live, "plan": planned}
+    for name, table in tables.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
         _, after = rest.split(end)
@@ -37,6 +39,33 @@ def steps(lines: list[dict]) -> Iterator[str]:
             f"{line['ratio_to_cpt']:.2f}",
             ", ".join(f"{speed[kind]:,.0f}" for kind in ("guided", "cpt", "dense", "torch")),
             f"{line['memory_ratio']:.2f}",
+        )  # fmt: skip
+    yield ""
+    yield measured(found[0])
+
+
+def thresholds(lines: list[dict]) -> Iterator[str]:
+    found = [line for line in lines if line["what"] == "thresholds"]
+    if not found:
+        yield "Not measured yet."
+        return
+    ways = list(found[0]["ratio"])
+    yield from plan.head(
+        "student", "device, precision", f"tokens kept: {', '.join(ways)}",
+        *(f"{way} over the fastest of torch's" for way in ways),
+        "over our own naive", "peak memory over that rival",
+        f"seconds: {', '.join(ways)}, `cpt`, that rival",
+    )  # fmt: skip
+    for line in found:
+        seconds, rival = line["seconds"], line["rival"]
+        kept = (f"{line['kept'][way]:.1%}" for way in ways)
+        yield plan.row(
+            f"{line['shape']}, {line['layers']} layers", f"{line['device']}, {line['precision']}",
+            f"{line['share']:.0%}: {', '.join(kept)}",
+            *(f"{line['ratio'][way]:.3f} ({rival})" for way in ways),
+            ", ".join(f"{line['ratio_to_cpt'][way]:.3f}" for way in ways),
+            ", ".join(f"{line['memory_ratio'][way]:.2f}" for way in ways),
+            ", ".join(f"{seconds[kind]:.2f}" for kind in (*ways, "cpt", rival)),
         )  # fmt: skip
     yield ""
     yield measured(found[0])

@@ -55,7 +55,7 @@ def thresholded_cross_entropy(
     if guidance.window_max_loss is not None:
         noise_N = sounds_like_noise(teacher_loss_BT, labels_BT, units, guidance).flatten()
     teacher_loss_BT = filled_teacher_loss(teacher_loss_BT, labels_BT, guidance, teacher_sums_B2)
-    objective = _Thresholded(
+    objective = ChosenCrossEntropy(
         labels_BT.flatten(), teacher_loss_BT.flatten(), groups_N, noise_N, guidance, chunk_ends
     )
     dtype = product_dtype(hidden_NH)
@@ -84,8 +84,11 @@ def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
     return ends[ends > 0]
 
 
-class _Thresholded:
-    """Cross-entropy of the tokens that reach the threshold: an `Objective`."""
+class ChosenCrossEntropy:
+    """Cross-entropy with the weights that `choose` gives the tokens of each chunk: an `Objective`.
+
+    With a threshold that is known beforehand they are the weights of the whole row.
+    """
 
     weights: tuple[float] = (1.0,)
     num_parts = 2

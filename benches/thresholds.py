@@ -1,0 +1,257 @@
+"""What a step costs whose tokens are chosen by a threshold, by three ways to compute it. Prints
+JSON, one object a line.
+
+    python benches/thresholds.py step CORPUS --shape 576x49k --student gpt2.json.gz \\
+        --eos "<|endoftext|>" --teacher qwen2.5.json.gz
+    python benches/thresholds.py all CORPUS --tokenizers FOLDER
+
+One pass: the threshold is known beforehand, so each chunk of logits is weighted and differentiated
+at once. Two passes: the same threshold, but the losses of all tokens come first, as a quota needs
+them. A row at a time: one pass, with a quota; all logits of a row exist together. Steps, rows,
+rivals and memory are those of `training.py`. The threshold for a share of tokens is the quantile of
+the excess losses of the first batches. The learning rate is 0, so that the share stays.
+"""
+
+import argparse
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import training
+from gpu.gauge import ratio
+from guided_steps import Steps
+from machine import machine, print_lines
+from vocagno.guidance_config import GuidanceConfig
+from vocagno.training import head, selective, student
+from vocagno.training.chunked_loss import chunked_loss
+from vocagno.training.guidance import IGNORED, excess_loss
+from vocagno.training.head import Head
+from vocagno.training.head_loss import product_dtype
+from vocagno.training.selective import Criteria, TokenMetrics
+from vocagno.training.student import SUMS
+from vocagno.training.thresholded import ChosenCrossEntropy
+from vocagno.training.units import group_means
+
+SHARES = (0.70, 0.98)
+"""Of the predicted tokens: how many are to be trained on."""
+
+BATCHES = 8
+"""Of which the thresholds are quantiles."""
+
+CHECKED_ROWS = 48
+"""Tokens of a chunk while gradients are checked, so that there are several chunks."""
+
+
+class Rule(NamedTuple):
+    """What keeps a share of the tokens."""
+
+    share: float
+    threshold: float
+    """In nats a token of a group."""
+    quota: float
+    """Of the tokens that compete."""
+
+
+@contextmanager
+def two_passes() -> Iterator[None]:
+    """Steps that do not use that a threshold is known beforehand."""
+    with patch.object(selective, "_takes_one_pass", lambda *_: False):
+        yield
+
+
+@contextmanager
+def a_row_at_a_time() -> Iterator[None]:
+    """Steps under a quota that compute the logits of each row once."""
+    with patch.object(student, "selective_cross_entropy", cross_entropy_of_rows):
+        yield
+
+
+def cross_entropy_of_rows(
+    hidden_BTH: Tensor,
+    language_head: Head,
+    labels_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    guidance: GuidanceConfig,
+    *,
+    criteria: Criteria,
+    **_: Any,
+) -> tuple[Tensor, TokenMetrics]:
+    """As `selective_cross_entropy`, with chunks that are rows."""
+    num_rows, num_tokens = labels_BT.shape
+    groups_BT = criteria.units.groups_BT
+    objective = ChosenCrossEntropy(
+        labels_BT.flatten(), teacher_loss_BT.flatten(),
+        None if groups_BT is None else groups_BT.flatten(), None, guidance,
+        [num_tokens * (row + 1) for row in range(num_rows)],
+    )  # fmt: skip
+    hidden_NH = hidden_BTH.flatten(0, 1)
+    dtype = product_dtype(hidden_NH)
+    no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
+    with no_autocast, patch.object(head, "chunk_rows", lambda *_: num_tokens):
+        total, parts_N2 = chunked_loss(hidden_NH, language_head, objective, dtype)
+    nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
+    return total, TokenMetrics(nll_BT, weights_BT)
+
+
+WAYS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "one pass": nullcontext, "two passes": two_passes, "a row at a time": a_row_at_a_time,
+}  # fmt: skip
+
+
+def name_of(way: str, share: float) -> str:
+    return f"{way}, {share:.0%}"
+
+
+class ThresholdSteps(Steps):
+    """Steps of each way to keep each share, and naive ones."""
+
+    def __init__(
+        self, options: argparse.Namespace, folder: Path, fields: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(options, folder, fields)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        self.add("any", GuidanceConfig(unit="group", top_fraction=None, max_threshold=0.0))
+        self.kept: dict[str, list[Tensor]] = defaultdict(list)
+
+    def rules(self) -> list[Rule]:
+        """For each share, from the first batches."""
+        excess, included, predicted = [], 0, 0
+        for _ in range(BATCHES):
+            of_batch, more, asked = self._excess()
+            excess.append(of_batch)
+            included, predicted = included + more, predicted + asked
+        together = np.sort(np.concatenate(excess))
+        return [rule(share, together, included, predicted) for share in SHARES]
+
+    @torch.no_grad()
+    def _excess(self) -> tuple[NDArray[np.float32], int, int]:
+        """Of the tokens that compete; how many others are kept; and how many are predicted."""
+        batch = self.batch("any")
+        output, predicted = self.passed("any", batch=batch)
+        tensors = batch.tensors
+        nll_BT = group_means(output.nll_BT.cpu(), tensors["groups"])
+        excess_BT = excess_loss(nll_BT, tensors["teacher_loss"])
+        is_asked_BT = tensors["labels"] != IGNORED
+        excess = excess_BT[is_asked_BT & excess_BT.isfinite()].numpy()
+        return excess, predicted - len(excess), predicted
+
+    def ways(self, rules: list[Rule]) -> dict[str, Callable[[], Tensor]]:
+        """As `kinds`, of each way to keep each share."""
+        found: dict[str, Callable[[], Tensor]] = {}
+        for share, threshold, quota in rules:
+            fixed = GuidanceConfig(unit="group", top_fraction=None, max_threshold=threshold)
+            for way, under in WAYS.items():
+                name = name_of(way, share)
+                is_quota = way == "a row at a time"
+                self.add(name, GuidanceConfig(unit="group", top_fraction=quota)
+                         if is_quota else fixed)  # fmt: skip
+                found[name] = partial(self._under, under, name)
+        return found
+
+    def _under(self, way: Callable[[], AbstractContextManager[None]], name: str) -> Tensor:
+        with way():
+            output, predicted = self.passed(name)
+        self.kept[name].append(output.sums[SUMS.index("kept")] / predicted)
+        return output.loss / predicted
+
+    def differences(self, rules: list[Rule]) -> dict[str, float]:
+        """Of the gradients of each way from those of all logits; SystemExit if one is large."""
+        with patch.object(head, "chunk_rows", lambda *_: CHECKED_ROWS):
+            return {
+                name: training.judged(name, self.check(name, WAYS[way]))
+                for share, *_ in rules
+                for way in WAYS
+                for name in [name_of(way, share)]
+            }
+
+
+def rule(share: float, excess: NDArray[np.float32], included: int, predicted: int) -> Rule:
+    """What keeps this share of the predicted tokens, `included` of which are kept anyway.
+
+    Args:
+        excess: of the tokens that compete, rising. The threshold lies between two of them.
+    """
+    dropped = predicted - round(share * predicted)
+    if not 0 < dropped < len(excess):
+        raise SystemExit(f"{share:.0%}: {included} of {predicted} tokens are kept anyway")
+    least = excess[dropped]
+    lower = excess[excess < least]
+    below = lower[-1] if len(lower) else least - 1
+    return Rule(share, float(below + least) / 2, 1 - dropped / len(excess))
+
+
+def step(options: argparse.Namespace) -> Iterator[dict]:
+    with tempfile.TemporaryDirectory() as folder:
+        steps = ThresholdSteps(options, Path(folder))
+        rules = steps.rules()
+        ways = steps.ways(rules)
+        differences = steps.differences(rules)
+        seconds = steps.seconds(ways | steps.naive(), options.repeats)
+        kept = {name: fmean(map(float, shares)) for name, shares in steps.kept.items()}
+        rival = steps.rival(seconds)
+        del steps, ways
+    peaks = {kind: _peak(options, kind, rules) for kind in (*kept, "cpt", rival)}
+    for share, threshold, quota in rules:
+        names = {way: name_of(way, share) for way in WAYS}
+        kinds = names | {"cpt": "cpt", rival: rival}
+        yield {
+            "what": "thresholds", **training.measured_case(options),
+            "share": share, "threshold": round(threshold, 4), "quota": round(quota, 4),
+            "gradient_difference": {way: differences[name] for way, name in names.items()},
+            "kept": {way: round(kept[name], 4) for way, name in names.items()},
+            "rival": rival,
+            "ratio": {way: ratio(seconds[name], seconds[rival]) for way, name in names.items()},
+            "ratio_to_cpt": {
+                way: ratio(seconds[name], seconds["cpt"]) for way, name in names.items()
+            },
+            "seconds": {kind: round(median(seconds[name]), 3) for kind, name in kinds.items()},
+            "peak_mb": {kind: peaks[name] for kind, name in kinds.items()},
+            "memory_ratio": {
+                way: round(peaks[name] / peaks[rival], 3) for way, name in names.items()
+            },
+            **machine("torch", "transformers"),
+        }  # fmt: skip
+
+
+def _peak(options: argparse.Namespace, kind: str, rules: list[Rule]) -> float:
+    given = [part for one in rules for part in ("--rule", *(f"{n:.9f}" for n in one))]
+    return training.peak_of_a_process(__file__, options, kind, *given)
+
+
+def memory(options: argparse.Namespace) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        steps = ThresholdSteps(options, Path(folder))
+        kinds = steps.ways([Rule(*numbers) for numbers in options.rule]) | steps.naive()
+        return training.peak(steps, options.kind, kinds[options.kind])
+
+
+def everything(options: argparse.Namespace) -> Iterator[dict]:
+    for case in training.cases(options):
+        yield from step(case)
+
+
+def main() -> None:
+    parser, found = training.commands(__doc__.splitlines()[0], step, memory, everything)
+    found["memory"].add_argument("--kind", required=True)
+    found["memory"].add_argument(
+        "--rule", type=float, nargs=3, action="append", metavar=("SHARE", "THRESHOLD", "QUOTA"),
+        required=True,
+    )  # fmt: skip
+    options = parser.parse_args()
+    print_lines(options.function(options))
+
+
+if __name__ == "__main__":
+    main()
