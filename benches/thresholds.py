@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import training
-from gpu.gauge import ratio
+from gpu.gauge import free, ratio
 from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.guidance_config import GuidanceConfig
@@ -201,7 +201,8 @@ def step(options: argparse.Namespace) -> Iterator[dict]:
         seconds = steps.seconds(ways | steps.naive(), options.repeats)
         kept = {name: fmean(map(float, shares)) for name, shares in steps.kept.items()}
         rival = steps.rival(seconds)
-        del steps, ways
+    del steps, ways
+    free()
     peaks = {kind: _peak(options, kind, rules) for kind in (*kept, "cpt", rival)}
     for share, threshold, quota in rules:
         names = {way: name_of(way, share) for way in WAYS}
