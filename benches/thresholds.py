@@ -33,6 +33,7 @@ from gpu.gauge import free, ratio
 from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.guidance_config import GuidanceConfig
+from vocagno.training import chunked_loss as loss_module
 from vocagno.training import head, selective, student
 from vocagno.training.chunked_loss import chunked_loss
 from vocagno.training.guidance import IGNORED, excess_loss
@@ -88,17 +89,22 @@ def cross_entropy_of_rows(
     **_: Any,
 ) -> tuple[Tensor, TokenMetrics]:
     """As `selective_cross_entropy`, with chunks that are rows."""
-    num_rows, num_tokens = labels_BT.shape
+    num_tokens = labels_BT.shape[1]
+    ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
     groups_BT = criteria.units.groups_BT
     objective = ChosenCrossEntropy(
         labels_BT.flatten(), teacher_loss_BT.flatten(),
-        None if groups_BT is None else groups_BT.flatten(), None, guidance,
-        [num_tokens * (row + 1) for row in range(num_rows)],
+        None if groups_BT is None else groups_BT.flatten(), None, guidance, ends,
     )  # fmt: skip
     hidden_NH = hidden_BTH.flatten(0, 1)
     dtype = product_dtype(hidden_NH)
     no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
-    with no_autocast, patch.object(head, "chunk_rows", lambda *_: num_tokens):
+    rows = [slice(end - num_tokens, end) for end in ends]
+    with (
+        no_autocast,
+        patch.object(loss_module, "chunks", lambda *_: rows),
+        patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
+    ):
         total, parts_N2 = chunked_loss(hidden_NH, language_head, objective, dtype)
     nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
     return total, TokenMetrics(nll_BT, weights_BT)

@@ -16,7 +16,7 @@ from vocagno.errors import ConfigError
 from vocagno.guidance_config import GuidanceConfig
 from vocagno.training.group_losses import compared_groups
 from vocagno.training.guidance import IGNORED, Units, choose, token_weights
-from vocagno.training.head import LanguageHead
+from vocagno.training.head import LanguageHead, chunks
 from vocagno.training.selective import Criteria, selective_cross_entropy
 from vocagno.training.thresholded import group_ends, thresholded_cross_entropy
 
@@ -338,6 +338,37 @@ def test_chunks_may_end_wherever_no_group_is_cut(parts):
     }
     ends = group_ends(np.array(numbers, np.int64)).tolist()
     assert ends == [place for place in range(1, len(numbers) + 1) if place not in cut]
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 50), st.booleans(),
+    st.sampled_from(["cpu", "cuda"]),
+)  # fmt: skip
+def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_anywhere, device):
+    ends = np.cumsum(lengths)
+    total = int(ends[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vocagno.training.head.chunk_rows", lambda *_: size)
+        given_ends = None if may_end_anywhere else ends
+        found = list(chunks(total, 1, torch.device(device), given_ends))
+    assert [place.start for place in found] == [0, *(place.stop for place in found[:-1])]
+    assert found[-1].stop == total
+    longest = max(place.stop - place.start for place in found)
+    if may_end_anywhere:
+        assert longest <= size + size // 32
+    else:
+        assert {place.stop for place in found} <= set(ends.tolist())
+        assert longest <= size + size // 32 + 2 * max(lengths)
+
+
+@pytest.mark.parametrize("ends", [None, np.r_[3:2048:3, 2048]], ids=["anywhere", "threes"])
+def test_no_chunk_is_for_a_few_tokens_that_are_left(ends):
+    """2,048 tokens are six chunks of 341, and two tokens."""
+    found = list(chunks(2048, 49_152, torch.device("cpu"), ends))
+    assert len(found) == 6
+    assert all(338 <= place.stop - place.start <= 345 for place in found)
+    room = LanguageHead(torch.empty(49_152, 1)).room_for(2048)
+    assert room.shape == (361, 49_152)
 
 
 # Which groups are compared.

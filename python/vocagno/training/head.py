@@ -3,6 +3,7 @@
 N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
 
+import itertools
 import math
 import warnings
 from bisect import bisect_right
@@ -26,6 +27,9 @@ CUDA_CHUNK_ELEMENTS = 1 << 26
 """The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
 LEAST_ROWS = 256
 """Tokens of a chunk, however large the vocabulary: with fewer the product waits for the weights."""
+_MORE_ROWS = 32
+"""A CPU's chunk may be larger by one part of so many where that saves one: each chunk, however few
+its tokens are, reads the weights and adds to their gradient."""
 TILE_ROWS = 128
 """A GPU computes so many rows of a product together, so the rows of a chunk are a multiple."""
 
@@ -87,8 +91,9 @@ class LanguageHead:
         beside the product that fills it; elsewhere the allocator keeps it anyway."""
         if self.weight_VH.device.type != "cpu":
             return None
-        size = min(num_rows, chunk_rows(self.weight_VH.shape[0], self.weight_VH.device))
-        return torch.empty(size, self.weight_VH.shape[0], dtype=torch.float32)
+        size = chunk_rows(self.weight_VH.shape[0], self.weight_VH.device)
+        size += 2 * (size // _MORE_ROWS)  # twice: chunks that end where they may are uneven
+        return torch.empty(min(num_rows, size), self.weight_VH.shape[0], dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
         """The same, with what `logits` would do to the weights done once for all chunks."""
@@ -302,16 +307,21 @@ def chunks(
     device: torch.device,
     ends: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Iterator[slice]:
-    """Rows whose logits exist together.
+    """Rows whose logits exist together: on a CPU chunks of one size, on a GPU of whole tiles.
 
     Args:
         ends: the places at which a chunk may end, rising, the last one `num_rows`; default: all. A
             chunk is longer than others if there is none in reach.
     """
     size = chunk_rows(vocabulary_size, device)
+    count = math.ceil(num_rows / (size + size // _MORE_ROWS))
+    number_of = itertools.count(1)
     start = 0
     while start < num_rows:
-        stop = min(start + size, num_rows)
+        if device.type == "cuda":
+            stop = min(start + size, num_rows)
+        elif (stop := next(number_of) * num_rows // count) <= start:
+            continue  # the chunk before was longer
         if ends is not None:
             number = bisect_right(ends, stop)
             before = ends[number - 1] if number else 0
