@@ -40,12 +40,12 @@ def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config,
     assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
-def test_the_paper_s_rule_says_what_its_threshold_does(config, capsys):
+def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys):
     """Once; and with a limit of the threshold nothing."""
     assert train_here(config(train={"log_every": 1})) == 0
     said = capsys.readouterr().err
     assert said.count("raises the held-out loss of clean text; see guidance.max_threshold") == 1
-    assert train_here(config(output="capped", guidance={"max_threshold": 0.0})) == 0
+    assert train_here(config(output=str(tmp_path / "capped"), guidance={"max_threshold": 0.0})) == 0
     assert "max_threshold" not in capsys.readouterr().err
 
 

@@ -229,11 +229,13 @@ def _commands(text, where, _, place):
 
 def _yaml(text, *_):
     from vocagno.evaluation_config import EvaluationConfig
+    from vocagno.guidance_config import GuidanceConfig
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take
-        assert EvaluationConfig(**options.pop("eval")).tasks
-        assert not options
+        sections = {"eval": EvaluationConfig, "guidance": GuidanceConfig}
+        for name, values in options.items():
+            sections[name](**values)
 
 
 def _json(text, *_):
