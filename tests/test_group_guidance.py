@@ -65,7 +65,8 @@ def expected(nll, teacher, labels, groups, lines, sizes, config):
                 weight *= mean >= config.window_threshold
             if others and config.window_max_loss is not None:
                 size = sum(sizes[k] for k in others)
-                weight *= math.fsum(teacher[k] for k in others) / size <= config.window_max_loss
+                loss = math.fsum(teacher[k] for k in others)
+                weight *= (loss + 8) / (size + 8) <= config.window_max_loss
         weights.append(config.min_weight + (1 - config.min_weight) * weight)
     return weights, threshold
 

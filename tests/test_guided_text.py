@@ -128,7 +128,7 @@ RULES = {
     "quota of groups": {"unit": "group", "top_fraction": 0.3, "unmapped": "exclude"},
     "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
     "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
-    "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 3.5},
+    "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 2.5},
     "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
     "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
 }
@@ -174,7 +174,8 @@ def by_hand(student_model, teacher_model, guidance):
             around[row] = np.mean(excess[near])
             noise[row] = around[row] < guidance.window_threshold
         if guidance.window_max_loss is not None and near:
-            heard[row] = aggregated[near].sum() / sum(sizes[other] for other in near)
+            size = sum(sizes[other] for other in near)
+            heard[row] = (aggregated[near].sum() + 8) / (size + 8)
             noise[row] = heard[row] > guidance.window_max_loss
         z = (excess[row] - threshold) / guidance.weight_scale
         weight = {

@@ -67,7 +67,7 @@ class GuidanceConfig:
     neighbours are not looked at."""
     window_max_loss: float | None = None
     """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
-    byte."""
+    byte. The mean is smoothed: 8 bytes of 1 nat each are added to the neighbours."""
     window_threshold: float | None = None
     """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
     weight: Literal["hard", "sigmoid", "power"] = "hard"

@@ -18,6 +18,10 @@ from vocagno.training.units import group_means, window_means
 IGNORED = -100
 """The label of padding and of tokens that are not predicted."""
 
+SMOOTHING_BYTES = 8
+"""Added to the neighbours on which the teacher's loss is averaged, with 1 nat each, so that a few
+hard tokens do not make a short line noise."""
+
 _MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
 
 
@@ -151,8 +155,7 @@ def choose(
 def sounds_like_noise(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) boolean: tokens on whose neighbours the teacher loses more than `window_max_loss` nats
-    a byte. It needs nothing of the student, so it is known before the forward pass.
+    """(B, T) boolean: tokens whose `loss_on_neighbours` exceeds `window_max_loss`. It needs nothing of the student, so it is known before the forward pass.
 
     Args, Raises: as `loss_on_neighbours`.
     """
@@ -166,8 +169,8 @@ def sounds_like_noise(
 def loss_on_neighbours(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float64: what the teacher loses on the neighbours of each token's unit, in nats a
-    byte; NaN without any.
+    """(B, T) float64: the teacher's loss on the neighbours of each token's unit, in nats a byte;
+    NaN without any. `SMOOTHING_BYTES` are added.
 
     Args: as `choose`.
     Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
@@ -180,6 +183,7 @@ def loss_on_neighbours(
         torch.where(counted_BT, teacher_loss_BT, 0.0),
         torch.where(counted_BT, units.bytes_BT, 0),
         units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
+        SMOOTHING_BYTES,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class UnitFacts(NamedTuple):
     neighbours_excess_BT: Tensor | None
     """The mean excess loss of its neighbours in nats, for `window_threshold`."""
     neighbours_loss_BT: Tensor | None
-    """What the teacher loses on its neighbours in nats a byte, for `window_max_loss`."""
+    """What the teacher loses on its neighbours in nats a byte, smoothed, for `window_max_loss`."""
 
 
 def unit_facts(

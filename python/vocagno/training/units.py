@@ -32,6 +32,7 @@ def window_means(
     groups_BT: Tensor | None,
     lines_BT: Tensor | None,
     window: int | Literal["line"],
+    smoothing: float = 0.0,
 ) -> Tensor:
     """(B, T) float64: the sum of the values of the neighbours of each token's unit, which is left
     out itself, divided by the sum of their sizes; NaN without neighbours.
@@ -42,6 +43,7 @@ def window_means(
         groups_BT: as `group_means`; None where each token is a unit.
         lines_BT: the number of the line of text of each token, less than B * (T + 1); -1 for none.
             Needed for a window of `line`.
+        smoothing: a size of neighbours with a mean of 1 that is added (additive smoothing).
     """
     parts = values_BT.double(), sizes_BT.double()
     if window != "line":
@@ -50,7 +52,8 @@ def window_means(
         raise ValueError("guidance.window: line needs the lines of the tokens")
     else:
         sums_BT, size_BT = (_around_in_line(part_BT, groups_BT, lines_BT) for part_BT in parts)
-    return torch.where(size_BT > 0, sums_BT / size_BT, torch.nan)
+    means_BT = (sums_BT + smoothing) / (size_BT + smoothing)
+    return torch.where(size_BT > 0, means_BT, torch.nan)
 
 
 def _around_in_line(part_BT: Tensor, groups_BT: Tensor | None, lines_BT: Tensor) -> Tensor:
