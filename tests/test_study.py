@@ -142,6 +142,23 @@ def test_tables_and_figures(tmp_path, plan_file, trained, capsys):
     assert len(trained) == 4
 
 
+def test_a_part_of_a_plan(tmp_path, plan_file, trained, capsys):
+    """Named variants, and those that they are compared with; the rest may follow later."""
+    more = {"top 10 %": {}, "top 30 %": {"against": "top 10 %"}, "top 40 %": {}}
+    given = yaml.safe_load(plan_file().read_text())["variants"] | more
+    tables = {"methods": list(given), "others": ["top 40 %"]}
+    path, out = plan_file(variants=given, tables=tables), tmp_path / "study"
+    command = ["study", str(path), "--out", str(out), "--seeds", "1"]
+    assert main([*command, "--only", "top 30 %"]) == 0
+    assert set(trained) == {"cpt-1", "top-10-1", "top-30-1"}
+    assert "others" not in capsys.readouterr().out
+    assert main(command) == 0
+    assert len(trained) == 5
+    assert "| top 40 % | 1 |" in capsys.readouterr().out
+    assert main([*command, "--only", "top 50 %"]) == 2
+    assert "--only: top 50 % is none of the variants" in capsys.readouterr().err
+
+
 def test_only_seeds_that_both_have_are_compared():
     plan = Plan(
         config="unused", baseline="a", tables={"t": ["a", "b", "c", "d"]},
@@ -333,15 +350,17 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
     assert counts == dict.fromkeys(names, "x")
 
 
-@pytest.mark.parametrize("name", ["quickstart", "math"])
-def test_the_plans_of_the_project_are_plans(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "num_seeds"), [("quickstart", 3), ("math", 3), ("guidance", 5), ("lines", 1)]
+)
+def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
     from pathlib import Path
 
     folder = Path(__file__).parents[1]
     plan = read_plan(folder / "configs" / "study" / f"{name}.yaml")
     compared_somewhere = {variant for table in plan.tables.values() for variant in table}
     assert compared_somewhere == set(plan.variants)
-    assert len(plan.seeds) == 3
+    assert len(plan.seeds) == num_seeds
     for run in plan.runs(tmp_path, {}):
         arguments = [str(part) for part in run.arguments]
         arguments[1] = str(folder / arguments[1])

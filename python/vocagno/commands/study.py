@@ -26,6 +26,13 @@ def add_study(parser: Any) -> None:
         "--set", type=str, nargs="+", default=[], metavar="NAME=VALUE", help="options of all runs"
     )
     parser.add_argument(
+        "--only", type=str, nargs="+", metavar="NAME",
+        help="variants to carry out, with those that they are compared with; default: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="default: those of the plan"
+    )
+    parser.add_argument(
         "--to", type=Path, help="folder for tables and figures; default: that of the study"
     )
     parser.add_argument(
@@ -35,13 +42,17 @@ def add_study(parser: Any) -> None:
 
 def study(options: Any) -> dict[str, Any] | None:
     """Carries out and compares; gives every run as data, or prints the tables."""
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from vocagno.stopping import terminable
     from vocagno.study.carrying_out import carry_out, measured_so_far
     from vocagno.study.plan import read_plan
 
     plan, extra = read_plan(options.plan), _given(options.set)
+    if options.only:
+        plan = plan.only(options.only)
+    if options.seeds:
+        plan = replace(plan, seeds=options.seeds)
     if options.report:
         measured = measured_so_far(plan, options.out, extra)
         if not measured:

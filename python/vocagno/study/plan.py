@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,6 +104,24 @@ class Plan:
     def against(self, name: str) -> str:
         """The variant that one is compared with."""
         return str(self.variants[name].get("against", self.baseline))
+
+    def only(self, names: Sequence[str]) -> "Plan":
+        """A part of the plan: some variants, and those that they are compared with.
+
+        Raises: ConfigError for a name that is none of the variants.
+        """
+        for name in names:
+            require(name in self.variants, f"--only: {name} is none of the variants")
+        kept = {self.baseline, *names, *map(self.against, names)}
+        tables = {
+            title: [name for name in listed if name in kept]
+            for title, listed in self.tables.items()
+        }
+        return replace(
+            self,
+            variants={name: given for name, given in self.variants.items() if name in kept},
+            tables={title: listed for title, listed in tables.items() if listed},
+        )
 
     def runs(self, out: Path, extra: Mapping[str, str]) -> "Runs":
         """The runs of the study as they are carried out in a folder.

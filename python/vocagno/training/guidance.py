@@ -155,7 +155,8 @@ def choose(
 def sounds_like_noise(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) boolean: tokens whose `loss_on_neighbours` exceeds `window_max_loss`. It needs nothing of the student, so it is known before the forward pass.
+    """(B, T) boolean: tokens whose `loss_on_neighbours` exceeds `window_max_loss`. It needs nothing
+    of the student, so it is known before the forward pass.
 
     Args, Raises: as `loss_on_neighbours`.
     """

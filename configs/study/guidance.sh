@@ -1,0 +1,48 @@
+#!/bin/bash
+# The study of rules and teachers on mathematical text: about nine hours on two cores, two of them for the teacher's losses.
+#   bash configs/study/guidance.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
+# From the folder of the project, with vocagno on the path. A killed study resumes; started twice, it is shared. The rules were
+# compared on the texts dev-*; the texts test-* were not looked at before.
+set -euo pipefail
+train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
+texts=$out/texts
+[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+vocagno study configs/study/guidance-models.yaml --out "$out/models"
+
+cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
+  local folder=$out/$1 text=$texts/test-$2.jsonl scores=$out/scores/test-$2
+  local options=() settings=()
+  shift 2
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  settings=("data.train=$text" "data.validation=$texts/valid-test.jsonl" "teacher.scores=$scores" "$@")
+  [ -e "$folder/oracle" ] || python benches/known_scores.py "$text" "$folder/oracle" --kind oracle
+  [ -e "$folder/random" ] || python benches/known_scores.py "$text" "$folder/random" --kind random --share "$share"
+  vocagno study configs/study/guidance.yaml --out "$folder" "${options[@]}" --set "${settings[@]}"
+}
+
+rules=(--only paper "groups 0" "groups -1" lines "lines and groups -1" random)
+few=(--only paper "groups -1" lines oracle)
+of_teachers=(--seeds 10 11 12 --only "lines, like" "groups 0, like" "paper, like" "lines, own" "groups 0, own" "lines, weak" "groups 0, weak")
+large=(student.model="$out/models/runs/large-100/final")
+nothing=(
+  student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4
+  'student.architecture={"model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": true}'
+)
+for text in clean junk pages swap; do
+  vocagno score "$texts/test-$text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype bfloat16 \
+    --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --out "$out/scores/test-$text"
+done
+share=0.85
+cell clean clean "${rules[@]}" --
+share=0.45
+cell junk junk "${rules[@]}" oracle --
+cell pages pages "${few[@]}" --
+cell swap swap "${few[@]}" --
+cell clean-teachers clean "${of_teachers[@]}" --
+cell junk-teachers junk "${of_teachers[@]}" "lines, read junk" "groups 0, read junk" --
+cell clean-nothing clean --only paper lines -- "${nothing[@]}"
+cell junk-nothing junk --only paper lines oracle -- "${nothing[@]}"
+cell clean-large clean --seeds 10 11 12 --only paper lines -- "${large[@]}"
+cell junk-large junk --seeds 10 11 12 --only paper lines oracle -- "${large[@]}"
