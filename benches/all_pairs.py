@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vocagno import TokenizedTexts, TokenSpans
-from vocagno.corpus import read_batches
-from vocagno.metrics import AlignmentRates
-from vocagno.pictures.glyphs import visible
+from vocagno.data.corpus import read_batches
+from vocagno.views.glyphs import visible
+from vocagno.views.statistics import AlignmentRates
 
 
 def main() -> None:

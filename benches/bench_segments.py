@@ -7,7 +7,7 @@ import vocagno
 
 torch = pytest.importorskip("torch")
 
-from vocagno.training.segments import segment_reduce
+from vocagno.alignment.segments import segment_reduce
 
 TOKENS = 16_384
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -22,11 +22,12 @@ import plan
 from gpu.gauge import ratio, seconds_of
 from machine import machine, print_lines
 from training_page import measured
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.memory import peak_megabytes
-from vocagno.training.distillation import TeacherStates, distillation_loss
-from vocagno.training.head import LanguageHead
-from vocagno.training.loading import local_device
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.distillation import distillation_loss
+from vocagno.models.head import LanguageHead
+from vocagno.models.loading import local_device
+from vocagno.system.progress import peak_megabytes
+from vocagno.teacher.states import TeacherStates
 
 SHAPES = {
     "kld": (2048, 576, 32_000, 1024, 32_016),

@@ -18,23 +18,23 @@ import torch
 
 from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
 from vocagno import TokenSpans
-from vocagno.config import DataConfig, HeadLoss, OptimizerConfig
-from vocagno.corpus import read_batches, scan
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import Row, RowStore
-from vocagno.scores import KIND, ScoreStore
-from vocagno.training.data import COUNTS, Batch, Collator
-from vocagno.training.guidance import Units
-from vocagno.training.head import head_of, hidden_states
-from vocagno.training.loading import local_device
-from vocagno.training.optimization import build_optimizer
-from vocagno.training.preparing import prepared_rows
-from vocagno.training.reading import TextReader
-from vocagno.training.scoring import Teacher, score_corpus
-from vocagno.training.selective import Criteria, selective_cross_entropy
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, HeadLoss, OptimizerConfig
+from vocagno.data.corpus import read_batches, scan
+from vocagno.data.prepare import prepared_rows
+from vocagno.data.rows import Row, RowStore
+from vocagno.guidance.collator import COUNTS, Batch, Collator
+from vocagno.guidance.selective import Criteria, selective_cross_entropy
+from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.weights import Units
+from vocagno.models.head import head_of, hidden_states
+from vocagno.models.loading import local_device
+from vocagno.teacher.corpus_scores import Teacher, score_corpus
+from vocagno.teacher.scores import KIND, ScoreStore
+from vocagno.teacher.windows import TextReader
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.optimizer import build_optimizer
 from vocagno.training.student import GuidedStudent, StudentOutput
-from vocagno.training.student_tokenizer import student_tokenizer
-from vocagno.training.thresholded import group_ends
 
 SHAPES = {
     "576x49k": {

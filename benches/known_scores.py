@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study_text import NoisyText, read_noise
-from vocagno.corpus import scan, text_hash
-from vocagno.files import digest
-from vocagno.scores import DocumentScores
-from vocagno.training.making import Advance
-from vocagno.training.scoring import Teacher, score_corpus
+from vocagno.data.corpus import scan, text_hash
+from vocagno.data.store.builder import Advance
+from vocagno.system.files import digest
+from vocagno.teacher.corpus_scores import Teacher, score_corpus
+from vocagno.teacher.scores import DocumentScores
 
 KEPT, DROPPED = 0.0, 1000.0
 """Nats; both are exact in float16."""

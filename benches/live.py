@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from machine import machine, print_lines
-from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
-from vocagno.corpus import read_batches, scan
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import RowStore
-from vocagno.score_index import MatchedScores
-from vocagno.training.data import Collator
-from vocagno.training.live import LivePieces, LiveTeacher
-from vocagno.training.loading import local_device, teacher_spans
-from vocagno.training.materials import cached_scores
-from vocagno.training.preparing import kept_texts, prepared_rows
-from vocagno.training.scoring import text_reader
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
+from vocagno.data.corpus import read_batches, scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.rows import RowStore
+from vocagno.guidance.collator import Collator
+from vocagno.models.loading import local_device, teacher_spans
+from vocagno.teacher.corpus_scores import text_reader
+from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.inputs import cached_scores
 
 LENGTHS = (256, 512, 1024, 2048)
 CONTEXTS = (0, 16, 64, 256, 1024)

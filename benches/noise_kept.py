@@ -22,19 +22,18 @@ from transformers import AutoModelForCausalLM
 
 import vocagno
 from study_text import NoisyText, read_noise
-from vocagno.config import Config
+from vocagno.config.guidance import as_naive
+from vocagno.config.run import Config
+from vocagno.data.rows import Row
 from vocagno.errors import InputError
-from vocagno.guidance_config import as_naive
-from vocagno.rows import Row
-from vocagno.training.chunks import random_scores
-from vocagno.training.data import Collator
-from vocagno.training.guidance import IGNORED
-from vocagno.training.loading import local_device
-from vocagno.training.losses import causal_shift
+from vocagno.guidance.chunk_weights import random_scores
+from vocagno.guidance.collator import Collator
+from vocagno.models.causal import IGNORED, causal_shift
+from vocagno.models.loading import local_device
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.inputs import gather_materials
 from vocagno.training.main import kept_config
-from vocagno.training.materials import gather_materials
 from vocagno.training.student import GuidedStudent
-from vocagno.training.student_tokenizer import student_tokenizer
 
 
 def main() -> None:

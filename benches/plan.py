@@ -10,8 +10,8 @@ from pathlib import Path
 
 from machine import print_lines
 from vocagno import TokenSpans
-from vocagno.corpus import read_batches
-from vocagno.training.head import CUDA_CHUNK_ELEMENTS
+from vocagno.data.corpus import read_batches
+from vocagno.models.head import CUDA_CHUNK_ELEMENTS
 
 TOKENS = 15e9
 SEQ_LEN, GLOBAL_BATCH = 2048, 1024

@@ -29,16 +29,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu.gauge import device_name, drawn_model, in_turn
 from machine import machine, print_lines
 from vocagno import TokenSpans
-from vocagno.config import TeacherConfig
-from vocagno.corpus import read_batches, text_hash
-from vocagno.memory import peak_megabytes
-from vocagno.scores import DocumentScores, write_scores
-from vocagno.training.head import chunks
-from vocagno.training.loading import load_teacher, local_device
-from vocagno.training.reading import Reading, TextReader
-from vocagno.training.scorer import TransformersScorer
-from vocagno.training.scoring import Teacher
-from vocagno.training.windows import windows
+from vocagno.config.run import TeacherConfig
+from vocagno.data.corpus import read_batches, text_hash
+from vocagno.models.head import chunks
+from vocagno.models.loading import load_teacher, local_device
+from vocagno.system.progress import peak_megabytes
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.scores import DocumentScores, write_scores
+from vocagno.teacher.windows import Reading, TextReader, windows
 
 SHAPES = {
     "qwen2.5-0.5b": {

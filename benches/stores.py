@@ -28,9 +28,9 @@ import yaml
 
 from machine import machine, print_lines
 from vocagno import TokenSpans
-from vocagno.corpus import read_batches, scan, text_hash
-from vocagno.manifest import Manifest, entry_of
-from vocagno.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.data.corpus import read_batches, scan, text_hash
+from vocagno.data.store.manifest import Manifest, entry_of
+from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT_TOKENS = (40, 300)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.corpus import read_batches
+from vocagno.data.corpus import read_batches
 from vocagno.errors import InputError
 from vocagno.quickstart.problems import noise_line
 

@@ -32,17 +32,20 @@ import training
 from gpu.gauge import free, ratio
 from guided_steps import Steps
 from machine import machine, print_lines
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training import chunked_loss as loss_module
-from vocagno.training import head, selective, student
-from vocagno.training.chunked_loss import chunked_loss
-from vocagno.training.guidance import IGNORED, excess_loss
-from vocagno.training.head import Head
-from vocagno.training.head_loss import product_dtype
-from vocagno.training.selective import Criteria, TokenMetrics
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance import chunked_loss as loss_module
+from vocagno.guidance import selective
+from vocagno.guidance.chunked_loss import chunked_loss
+from vocagno.guidance.cross_entropy import product_dtype
+from vocagno.guidance.selective import Criteria, TokenMetrics
+from vocagno.guidance.thresholded import ChosenCrossEntropy
+from vocagno.guidance.units import group_means
+from vocagno.guidance.weights import excess_loss
+from vocagno.models import head
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import Head
+from vocagno.training import student
 from vocagno.training.student import SUMS
-from vocagno.training.thresholded import ChosenCrossEntropy
-from vocagno.training.units import group_means
 
 SHARES = (0.70, 0.98)
 """Of the predicted tokens: how many are to be trained on."""

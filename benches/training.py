@@ -28,7 +28,7 @@ import torch
 from gpu.gauge import device_name, ratio
 from guided_steps import PAIRS, SHAPES, Steps
 from machine import machine, print_lines
-from vocagno.memory import peak_megabytes
+from vocagno.system.progress import peak_megabytes
 
 CASES = [*((shape, "fp32") for shape in PAIRS), ("576x49k", "bf16")]
 """Shapes and precisions of `all`."""

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, TrainingArguments
 
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import RowStore
-from vocagno.score_index import MatchedScores
-from vocagno.scores import ScoreStore
-from vocagno.training.trainer import GuidedCollator, GuidedTrainer
+from vocagno.data.rows import RowStore
+from vocagno.guidance import GuidanceConfig, GuidedCollator, GuidedTrainer
+from vocagno.teacher import MatchedScores, ScoreStore
 
 if len(sys.argv) != 5:
     sys.exit(__doc__)

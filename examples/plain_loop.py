@@ -9,13 +9,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import RowStore
-from vocagno.score_index import MatchedScores
-from vocagno.scores import ScoreStore
-from vocagno.training.head import language_head
-from vocagno.training.selective import selective_cross_entropy
-from vocagno.training.trainer import GuidedCollator
+from vocagno.data.rows import RowStore
+from vocagno.guidance import GuidanceConfig, GuidedCollator, language_head, selective_cross_entropy
+from vocagno.teacher import MatchedScores, ScoreStore
 
 if len(sys.argv) != 5:
     sys.exit(__doc__)

@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModel
 
 import vocagno
-from vocagno.corpus import read_batches
+from vocagno.data.corpus import read_batches
 
 
 class Side(NamedTuple):

@@ -12,7 +12,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from vocagno.training.head import Head, LanguageHead, UnsupportedModelError, language_head
+from vocagno.models.head import Head, LanguageHead, UnsupportedModelError, language_head
 
 TRANSFORMERS = "5.23"
 """The release that the table is about."""

@@ -8,10 +8,10 @@ from conftest import HARD_TEXTS, TEXTS, write_corpus
 from runs import final_weights, write_config
 from test_live import DOCUMENTS, SEQ_LEN
 from vocagno import TokenSpans
-from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
-from vocagno.corpus import scan
-from vocagno.training.preparing import kept_texts, prepared_rows
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 import vocagno
 from conftest import FAMILIES, HARD_TEXTS
 from vocagno import Link, align_text, links
-from vocagno.aligned_text import PictureError
+from vocagno.views.aligned_text import PictureError
 
 
 def test_links_by_hand():
@@ -42,8 +42,8 @@ def test_links_are_what_brute_force_counts():
 @pytest.mark.parametrize("student", FAMILIES)
 def test_every_text_can_be_shown(tokenizers, student):
     pytest.importorskip("rich")
-    from vocagno.pictures.glyphs import columns
-    from vocagno.pictures.terminal import terminal_lines
+    from vocagno.views.glyphs import columns
+    from vocagno.views.terminal import terminal_lines
 
     for text in HARD_TEXTS:
         aligned = align_text(
@@ -61,8 +61,8 @@ def test_every_text_can_be_shown(tokenizers, student):
 
 
 def terminal(student, teacher, text):
-    from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
-    from vocagno.pictures.terminal import terminal_lines
+    from vocagno.views.passage import Passage, StudentToken, TeacherToken
+    from vocagno.views.terminal import terminal_lines
 
     def tokens(kind, pieces):
         ends = np.cumsum([len(piece) for piece in pieces]).tolist()

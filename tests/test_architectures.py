@@ -18,9 +18,9 @@ from architectures import (
     row,
     summary,
 )
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.guidance import IGNORED
-from vocagno.training.head import chunked_nll, hidden_states
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import chunked_nll, hidden_states
 from vocagno.training.student import GuidedStudent
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"

@@ -13,8 +13,8 @@ from vocagno import TokenSpans
 
 pytest.importorskip("torch")
 
-from vocagno.training.batching import buckets, lay_out, packs
-from vocagno.training.windows import windows
+from vocagno.models.batching import buckets, lay_out, packs
+from vocagno.teacher.windows import windows
 
 
 def check(rows_of_batches, lengths, batch_tokens):

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import TEXTS, tiny_llama, write_corpus
 from runs import train_here, write_config
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.head import hidden_states, language_head
-from vocagno.training.isolation import isolation, keeps_apart
-from vocagno.training.stepping import Stepper
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.models.head import hidden_states, language_head
+from vocagno.models.packing import isolation, keeps_apart
+from vocagno.training.step import Stepper
 from vocagno.training.student import GuidedStudent
 
 

@@ -11,16 +11,16 @@ from method_runs import config_writer, prepared
 from runs import metrics, train_here
 from test_live import DOCUMENTS, SEQ_LEN
 from vocagno import TokenSpans
-from vocagno.config import DataConfig
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.scores import DocumentScores
-from vocagno.training.chunks import chunk_weights, most_kept, random_scores
-from vocagno.training.data import Collator
-from vocagno.training.live import LivePieces
-from vocagno.training.mappings import (
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig
+from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_scores
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.mappings import (
     chunk_numbers,
     sharing_text,
 )
+from vocagno.teacher.live import LivePieces
+from vocagno.teacher.scores import DocumentScores
 
 NAN = float("nan")
 
@@ -130,7 +130,7 @@ def test_what_shares_text():
 def test_stored_and_live_cut_the_same_teacher_tokens(tmp_path, rows, tokenizers):
     """A dummy prefix before each live piece, and bytes that complete a character, are no text of
     the row."""
-    from vocagno.training.reading import TextReader
+    from vocagno.teacher.windows import TextReader
 
     store, texts = rows
     teacher = TokenSpans(tokenizers["metaspace-always"])
@@ -164,7 +164,7 @@ def lengths(spans):
 
 
 def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers):
-    from vocagno.score_index import NOT_SCORED
+    from vocagno.teacher.matched_scores import NOT_SCORED
 
     store, _ = rows
     teacher = TokenSpans(tokenizers["byte-level"])

@@ -11,7 +11,7 @@ from runs import environment
 
 pytest.importorskip("torch")
 
-from vocagno.cli import main
+from vocagno.cli.app import main
 
 
 def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, capsys):

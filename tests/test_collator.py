@@ -12,17 +12,17 @@ from torch.utils.data import DataLoader
 
 import vocagno
 from conftest import tiny_llama
-from vocagno.config import DataConfig, TrainConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, TrainConfig
+from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import cut_rows, join_documents
-from vocagno.scores import DocumentScores
-from vocagno.token_spans import TokenizedTexts
-from vocagno.training import data as data_module
-from vocagno.training import teacher_view
-from vocagno.training.data import COUNTS, Collator
-from vocagno.training.isolation import check_isolation, isolation
-from vocagno.training.row_order import EMPTY_ROW, MicroBatches, RowOrder, ValidationBatches
+from vocagno.guidance import collator as data_module
+from vocagno.guidance import teacher_view
+from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.models.packing import check_isolation, isolation
+from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.token_spans import TokenizedTexts
+from vocagno.training.sampler import MicroBatches, RowOrder, ValidationBatches
 
 NAN = float("nan")
 

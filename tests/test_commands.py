@@ -13,8 +13,8 @@ from conftest import TEXTS, shared, write_corpus
 pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
 
-from vocagno.cli import main
-from vocagno.commands import texts
+from vocagno.cli import texts
+from vocagno.cli.app import main
 
 
 @pytest.fixture

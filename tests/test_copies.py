@@ -138,14 +138,14 @@ def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_pa
     """What the loader hands to workers that are not forked."""
     pytest.importorskip("torch")
     from conftest import write_corpus
-    from vocagno.config import DataConfig, TeacherConfig
-    from vocagno.corpus import scan
-    from vocagno.guidance_config import GuidanceConfig
-    from vocagno.training.data import Collator
-    from vocagno.training.live import LivePieces
-    from vocagno.training.preparing import kept_texts, prepared_rows
-    from vocagno.training.scoring import text_reader
-    from vocagno.training.student_tokenizer import student_tokenizer
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import DataConfig, TeacherConfig
+    from vocagno.data.corpus import scan
+    from vocagno.data.prepare import kept_texts, prepared_rows
+    from vocagno.guidance.collator import Collator
+    from vocagno.teacher.corpus_scores import text_reader
+    from vocagno.teacher.live import LivePieces
+    from vocagno.tokens.student_tokenizer import student_tokenizer
 
     path = Path(write_corpus(tmp_path / "c.jsonl", TEXTS[:6]))
     corpus = scan(path)

@@ -12,10 +12,10 @@ pytest.importorskip("filelock")
 
 import pyarrow.parquet as pq
 
-import vocagno.corpus
+import vocagno.data.corpus
 from conftest import write_corpus
-from vocagno.corpus import scan, text_hash
-from vocagno.documents import CorpusError
+from vocagno.data.corpus import scan, text_hash
+from vocagno.data.documents import CorpusError
 
 TEXTS = ["first", "zweites ü", "", "line\u2028separators\u0085stay\ninside", "fifth"]
 
@@ -35,7 +35,7 @@ def test_plain_packed_and_folder_read_alike(tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_shards_cut_between_documents(tmp_path, monkeypatch, packed):
-    monkeypatch.setattr(vocagno.corpus, "SHARD_BYTES", 10)
+    monkeypatch.setattr(vocagno.data.corpus, "SHARD_BYTES", 10)
     path = write_corpus(tmp_path / "a.jsonl", TEXTS * 3)
     path.write_text(path.read_text(encoding="utf-8").replace("\n", "\n\n", 2), encoding="utf-8")
     if packed:
@@ -54,7 +54,7 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     path, cache = write_corpus(tmp_path / "a.jsonl", TEXTS), tmp_path / "cache"
     first = scan(path, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(vocagno.corpus, "_cuts", lambda source: pytest.fail("read again"))
+        patch.setattr(vocagno.data.corpus, "_cuts", lambda source: pytest.fail("read again"))
         assert scan(path, cache).shards == first.shards
     write_corpus(path, [*TEXTS, "sixth"])
     assert scan(path, cache).documents == 6
@@ -130,7 +130,7 @@ def test_every_form_holds_the_same_documents(tmp_path, monkeypatch, kind):
     if kind == "datasets":
         pytest.importorskip("datasets")
         monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(vocagno.corpus, "SHARD_BYTES", 10)
+    monkeypatch.setattr(vocagno.data.corpus, "SHARD_BYTES", 10)
     texts = TEXTS * 3
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

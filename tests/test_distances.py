@@ -11,13 +11,13 @@ from method_runs import CPU, config_writer, distance, prepared, run_config
 from runs import metrics, train_here
 from test_live import pieces
 from vocagno import TokenSpans
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import Collator
-from vocagno.training.live import LivePieces, LiveTeacher, first_asked
-from vocagno.training.mappings import (
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.mappings import (
     positional_map,
 )
-from vocagno.training.scoring import text_reader
+from vocagno.teacher.corpus_scores import text_reader
+from vocagno.teacher.live import LivePieces, LiveTeacher, first_asked
 from vocagno.training.student import SUMS, GuidedStudent
 
 

@@ -18,10 +18,11 @@ from test_selective import (
     states,
     with_gradients,
 )
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training import head as head_module
-from vocagno.training.distillation import TeacherStates, distillation_loss
-from vocagno.training.head import LanguageHead
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.distillation import distillation_loss
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead
+from vocagno.teacher.states import TeacherStates
 
 NAN = float("nan")
 TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40

@@ -105,7 +105,7 @@ def test_two_processes_log_what_one_does(tmp_path, config):
 
 def test_processes_hold_one_teacher_between_them(tmp_path, tokenizers):
     """Tensor parallelism as transformers does it: the scores of one process that holds it whole."""
-    from vocagno.scores import ScoreStore
+    from vocagno.teacher.scores import ScoreStore
 
     teacher = tmp_path / "teacher"
     size = tokenizers["byte-level"].get_vocab_size()

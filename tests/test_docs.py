@@ -92,14 +92,14 @@ def test_the_picture_of_the_method_is_what_its_script_draws():
 
 def test_options_and_files_that_the_training_page_names_exist():
     pytest.importorskip("jsonargparse")
-    from vocagno.config import (
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import (
         DataConfig,
         OptimizerConfig,
         StudentConfig,
         TeacherConfig,
         TrainConfig,
     )
-    from vocagno.guidance_config import GuidanceConfig
 
     sections = {
         "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,

@@ -16,14 +16,14 @@ from transformers import GenerationConfig
 
 from conftest import tiny_llama
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
-from vocagno.cli import main
+from vocagno.cli.app import main
 from vocagno.evaluation.asking import answered, fitted, load
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judging import Verdict
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
+from vocagno.evaluation.results import read_results
 from vocagno.evaluation.summary import averages, results, scores, share
-from vocagno.results import read_results
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from vocagno.evaluation.asking import answered, fitted
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
-from vocagno.training.evaluating import Evaluation
+from vocagno.training.benchmarks import Evaluation
 from vocagno.training.main import parse
 
 MATRIX = Path(__file__).parent / "distributed" / "matrix.py"

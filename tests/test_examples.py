@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 import vocagno
 from conftest import TEXTS, tiny_llama, write_corpus
 from runs import environment
-from vocagno.cli import main as command_line
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.rows import RowStore
-from vocagno.score_index import MatchedScores
-from vocagno.scores import ScoreStore
+from vocagno.cli.app import main as command_line
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.rows import RowStore
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import ScoreStore
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LEARNING = ("guided_trainer", "plain_loop")
@@ -97,7 +97,7 @@ def trained(tmp_path, prepared):
     """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
     from transformers import AutoModelForCausalLM, TrainingArguments
 
-    from vocagno.training.trainer import GuidedCollator, GuidedTrainer
+    from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
 
     def train(rows_at_once, accumulation, **guidance):
         chosen = GuidanceConfig(**guidance)
@@ -135,7 +135,7 @@ def trained(tmp_path, prepared):
 def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
     from transformers import AutoModelForCausalLM
 
-    from vocagno.training.guidance import Units, token_weights
+    from vocagno.guidance.weights import Units, token_weights
 
     start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
     whole = trained(8, 1, **options)

@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vocagno.training import chunked_loss as chunked_loss_module
-from vocagno.training.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.training.head import LanguageHead, chunk_rows, chunked_nll
+from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
+from vocagno.models.head import LanguageHead, chunk_rows, chunked_nll
 
 TOKENS, HIDDEN, VOCABULARY = 5_000, 64, 32_000
 

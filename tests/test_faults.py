@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from conftest import TEXTS, write_corpus
 from runs import environment, free_port
-from vocagno.scores import ScoreStore
+from vocagno.teacher.scores import ScoreStore
 
 SCRIPTS = Path(__file__).parent / "distributed"
 POINTS = ("write", "before fsync", "after fsync", "before rename", "after rename")

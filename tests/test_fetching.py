@@ -8,7 +8,7 @@ pytest.importorskip("datasets")
 pytest.importorskip("math_verify")
 
 from evaluation_data import RECORDS
-from vocagno.cli import main
+from vocagno.cli.app import main
 from vocagno.evaluation import fetching
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.fetching import Source

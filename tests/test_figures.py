@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from test_import import modules_after
-from vocagno.learning_curves import RunError, read_run, read_runs, write_csv
+from vocagno.training.run_log import RunError, read_run, read_runs, write_csv
 
 
 def training(step, loss, tokens=200, kept=1.0, speed=100.0):
@@ -55,7 +55,7 @@ def guided(tmp_path):
 @pytest.fixture
 def drawing():
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.learning_curves import draw_learning_curves
+    from vocagno.paper.figures.learning_curves import draw_learning_curves
 
     return draw_learning_curves
 
@@ -63,14 +63,14 @@ def drawing():
 @pytest.fixture
 def figures_run(drawing, tmp_path, monkeypatch):
     pytest.importorskip("jsonargparse")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: main(["figures", "run", *map(str, arguments)])
 
 
 def test_reading_needs_numpy_alone():
-    assert not modules_after("import vocagno.learning_curves") & {"torch", "matplotlib"}
+    assert not modules_after("import vocagno.training.run_log") & {"torch", "matplotlib"}
 
 
 def test_what_a_run_comes_to(naive, guided):
@@ -199,7 +199,7 @@ def test_names_are_not_markup(drawing, tmp_path):
     ("count", "short"), [(0, "0"), (950, "950"), (2_500, "2.5k"), (20e6, "20M"), (15e9, "15B")]
 )
 def test_counts_on_the_axis(drawing, count, short):
-    from vocagno.figures.style import short_count
+    from vocagno.paper.figures.style import short_count
 
     assert short_count(count) == short
 
@@ -246,10 +246,10 @@ def test_errors_of_the_command(figures_run, naive, tmp_path, capsys):
 
 def test_without_matplotlib(naive, monkeypatch, capsys):
     pytest.importorskip("jsonargparse")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     for name in list(sys.modules):
-        if name.startswith(("matplotlib", "vocagno.figures")):
+        if name.startswith(("matplotlib", "vocagno.paper.figures")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["figures", "run", str(naive)]) == 2

@@ -15,12 +15,12 @@ pytest.importorskip("torch")
 import numpy as np
 
 from vocagno import TokenSpans
-from vocagno.cli import main
-from vocagno.config import TeacherConfig
+from vocagno.cli.app import main
+from vocagno.config.run import TeacherConfig
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.windows import TextReader
 from vocagno.training.main import main as train
 from vocagno.training.main import parse
-from vocagno.training.reading import TextReader
-from vocagno.training.scoring import Teacher
 
 
 @pytest.mark.parametrize(
@@ -154,18 +154,17 @@ def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
         assert f"error: teacher.model: no folder {name}, nor is it found on the hub: " in error
 
 
-def test_without_a_configuration_it_says_what_runs(monkeypatch, capsys, tmp_path):
+def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     from vocagno.errors import InputError
-    from vocagno.quickstart import assets
 
     def refuse(configs):
-        raise InputError("seen")
+        raise InputError(f"seen {configs.name}")
 
-    monkeypatch.setattr(assets, "make_assets", refuse)
     quickstart = TRAIN.parent / "configs" / "quickstart-guided.yaml"
-    assert train(["--output", str(tmp_path)], default_config=quickstart) == 2
+    given = ["--output", str(tmp_path)]
+    assert train(given, default_config=quickstart, prepare=refuse) == 2
     printed = capsys.readouterr().err
-    assert printed == f"no --config: the quickstart's guided student ({quickstart})\nerror: seen\n"
+    assert printed == f"no --config: taking {quickstart}\nerror: seen configs\n"
 
 
 @pytest.mark.parametrize("command", [["score", "--help"], ["guidance", "--help"]])
@@ -187,7 +186,7 @@ def test_training_without_its_extra_names_it():
 
 
 def test_the_version_needs_no_extra():
-    absent = "import sys; sys.modules['jsonargparse'] = None; from vocagno.cli import main; "
+    absent = "import sys; sys.modules['jsonargparse'] = None; from vocagno.cli.app import main; "
     found = subprocess.run(
         [sys.executable, "-c", absent + "sys.exit(main(['--version']))"],
         check=True, capture_output=True, text=True,

@@ -10,14 +10,15 @@ torch = pytest.importorskip("torch")
 from architectures import build
 from conftest import tiny_llama
 from cuda_device import DEVICE, needs_cuda, no_waiting, sync_debug
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training import head as head_module
-from vocagno.training.chunks import chunk_weights
-from vocagno.training.distillation import TeacherStates, distillation_loss
-from vocagno.training.guidance import count_kept, token_weights
-from vocagno.training.head import LanguageHead, chunked_nll, hidden_states, language_head
-from vocagno.training.segments import segment_reduce
-from vocagno.training.selective import selective_cross_entropy
+from vocagno.alignment.segments import segment_reduce
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.chunk_weights import chunk_weights
+from vocagno.guidance.distillation import distillation_loss
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.weights import count_kept, token_weights
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead, chunked_nll, hidden_states, language_head
+from vocagno.teacher.states import TeacherStates
 from vocagno.training.student import GuidedStudent
 
 pytestmark = needs_cuda
@@ -190,7 +191,7 @@ def test_chunks_are_those_of_the_cpu(no_waiting):
 
 @pytest.mark.parametrize("method", ["kld", "rho1"])
 def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
-    from vocagno.training.live_rows import RowTeacher
+    from vocagno.teacher.live_same_vocabulary import RowTeacher
 
     teacher = RowTeacher.__new__(RowTeacher)
     model = tiny_llama(60).to(DEVICE)

@@ -9,14 +9,14 @@ torch = pytest.importorskip("torch")
 from conftest import TEXTS, tiny_llama, write_corpus
 from cuda_device import DEVICE, needs_cuda, no_waiting
 from runs import metrics, train_here, write_config
-from vocagno.config import OptimizerConfig, TeacherConfig
-from vocagno.training.head import hidden_states, language_head
-from vocagno.training.isolation import keeps_apart
-from vocagno.training.loading import load_teacher, local_device
-from vocagno.training.optimization import build_optimizer, settle_optimizer
-from vocagno.training.reading import Reading
-from vocagno.training.scorer import TransformersScorer
-from vocagno.training.stepping import Stepper
+from vocagno.config.run import OptimizerConfig, TeacherConfig
+from vocagno.models.head import hidden_states, language_head
+from vocagno.models.loading import load_teacher, local_device
+from vocagno.models.packing import keeps_apart
+from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.windows import Reading
+from vocagno.training.optimizer import build_optimizer, settle_optimizer
+from vocagno.training.step import Stepper
 
 pytestmark = needs_cuda
 

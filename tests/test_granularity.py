@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from conftest import HARD_TEXTS, TEXTS, shared, shared_texts, write_corpus
 from vocagno import TokenSpans
-from vocagno.characters import in_characters
 from vocagno.errors import InputError
-from vocagno.granularity import CHUNKS, granularity, write_csv
+from vocagno.paper.granularity import CHUNKS, granularity, in_characters, write_csv
 
 PAIRS = [
     ("llama", "byte-level"), ("byte-level", "llama"), ("byte-level-trimmed", "unigram"),
@@ -152,7 +151,7 @@ def test_the_levels_as_csv(spans, tmp_path):
 def run(tokenizer_files, tmp_path, monkeypatch):
     """The command on a small corpus, with the byte-level tokenizer as teacher."""
     pytest.importorskip("jsonargparse")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
@@ -198,7 +197,7 @@ def test_figure_and_csv_are_written(run, tmp_path, capsys):
 
 def test_the_panels_hold_the_levels(spans):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.granularity import draw_granularity
+    from vocagno.paper.figures.granularity import draw_granularity
 
     found = [
         granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=64, chunks=[1, 8, 64])
@@ -234,7 +233,7 @@ def test_errors_of_the_command(run, rest, words, tmp_path, capsys):
 
 
 def test_names_of_teachers():
-    from vocagno.commands.corpora import short_names
+    from vocagno.cli.corpora import short_names
 
     paths = ["a/qwen2.5.json.gz", "b/llama/tokenizer.json", "org/model", "x.json"]
     assert short_names(paths, "--teachers") == ["qwen2.5", "llama", "model", "x"]

@@ -12,13 +12,14 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.group_losses import compared_groups
-from vocagno.training.guidance import IGNORED, Units, choose, token_weights
-from vocagno.training.head import LanguageHead, chunks
-from vocagno.training.selective import Criteria, selective_cross_entropy
-from vocagno.training.thresholded import group_ends, thresholded_cross_entropy
+from vocagno.guidance.group_losses import compared_groups
+from vocagno.guidance.selective import Criteria, selective_cross_entropy
+from vocagno.guidance.thresholded import group_ends, thresholded_cross_entropy
+from vocagno.guidance.weights import Units, choose, token_weights
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import LanguageHead, chunks
 
 NAN = math.nan
 
@@ -246,7 +247,7 @@ def states(seed, shape):
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
     """In chunks of 7 tokens, which end at groups, and in one chunk."""
-    monkeypatch.setattr("vocagno.training.head.chunk_rows", lambda *_: rows)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: rows)
     _, teacher, mask, units = drawn(11)
     hidden, weight, labels = states(11, mask.shape)
     labels = labels.where(mask != IGNORED, IGNORED)
@@ -296,7 +297,7 @@ def test_thresholds_that_depend_on_other_tokens_take_two_passes(options):
 @pytest.mark.filterwarnings("error")
 def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch):
     """torch warns where a result does not fit into what was given for it."""
-    monkeypatch.setattr("vocagno.training.head.chunk_rows", lambda *_: 4)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 4)
     hidden, weight, labels = states(2, (1, 20))
     groups = (torch.arange(20) >= 10).long()[None]
     loss, _ = selective_cross_entropy(
@@ -349,7 +350,7 @@ def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_a
     ends = np.cumsum(lengths)
     total = int(ends[-1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocagno.training.head.chunk_rows", lambda *_: size)
+        patch.setattr("vocagno.models.head.chunk_rows", lambda *_: size)
         given_ends = None if may_end_anywhere else ends
         found = list(chunks(total, 1, torch.device(device), given_ends))
     assert [place.start for place in found] == [0, *(place.stop for place in found[:-1])]

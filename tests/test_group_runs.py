@@ -9,14 +9,14 @@ import vocagno
 from conftest import HARD_TEXTS, TEXTS, write_corpus
 from runs import cut_back, final_weights, metrics, train_here
 from vocagno import TokenSpans
-from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
-from vocagno.corpus import scan
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import Collator
-from vocagno.training.live import LivePieces, LiveTeacher
-from vocagno.training.preparing import kept_texts, prepared_rows
-from vocagno.training.scoring import text_reader
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.guidance.collator import Collator
+from vocagno.teacher.corpus_scores import text_reader
+from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
 LINES = {"unit": "group", "max_threshold": 1.0, "window": "line", "window_threshold": -9.0}

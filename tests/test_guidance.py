@@ -9,16 +9,11 @@ import oracle
 
 torch = pytest.importorskip("torch")
 
+from vocagno.alignment.segments import row_sums
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.guidance import (
-    count_kept,
-    excess_loss,
-    kept_count,
-    row_sums,
-    token_weights,
-)
-from vocagno.training.losses import causal_shift, teacher_guided_loss
+from vocagno.guidance.weights import count_kept, excess_loss, kept_count, token_weights
+from vocagno.models.causal import causal_shift, teacher_guided_loss
 
 NAN = float("nan")
 POLICIES = ["include", "exclude", "mean"]

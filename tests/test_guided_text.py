@@ -19,20 +19,20 @@ import oracle
 from conftest import TEXTS, tiny_llama, write_corpus
 from test_pictures import Balanced, passage
 from vocagno import TokenSpans
-from vocagno.cli import main
-from vocagno.config import DataConfig, StudentConfig, TeacherConfig
-from vocagno.corpus import scan
+from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.guided_text import CSV_COLUMNS
-from vocagno.pictures.guidance_terminal import guidance_table
-from vocagno.training.data import COUNTS, Collator
-from vocagno.training.guiding import guide_text
-from vocagno.training.loading import load_student
-from vocagno.training.materials import cached_scores
-from vocagno.training.preparing import prepared_rows
+from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.models.loading import load_student
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.guide_text import guide_text
+from vocagno.training.inputs import cached_scores
 from vocagno.training.student import GuidedStudent
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.views.guidance_terminal import guidance_table
+from vocagno.views.guided_text import CSV_COLUMNS
 
 TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
 NAMED = "tokens", "teacher_tokens"
@@ -419,7 +419,7 @@ def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
 
 def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.tokens import draw_guidance
+    from vocagno.paper.figures.tokens import draw_guidance
 
     figure, text = tmp_path / "new" / "g.svg", TEXT.splitlines()[0]
     assert main([*command, text, "--figure", str(figure)]) == 0

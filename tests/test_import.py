@@ -1,5 +1,6 @@
 """`import vocagno` costs NumPy alone."""
 
+import importlib
 import subprocess
 import sys
 
@@ -35,11 +36,24 @@ def test_aligning_needs_numpy_alone():
     assert not modules_after(statement) & set(HEAVY)
 
 
+@pytest.mark.parametrize("package", ["guidance", "teacher"])
+def test_a_package_imports_torch_with_the_first_name_that_needs_it(package):
+    pytest.importorskip("torch")
+    door = importlib.import_module(f"vocagno.{package}")
+    for name in door.__all__:
+        assert getattr(door, name).__name__ == name
+    with pytest.raises(AttributeError, match=f"'vocagno.{package}' has no attribute 'nothing'"):
+        door.nothing  # noqa: B018
+    assert not modules_after(f"import vocagno.{package}") & set(HEAVY)
+    light = "GuidanceConfig" if package == "guidance" else "TextReader"
+    assert "torch" not in modules_after(f"from vocagno.{package} import {light}")
+
+
 WITHOUT_TRAINING = """
 import sys
 for name in ("torch", "transformers", "accelerate", "datasets"):
     sys.modules[name] = None  # as if it were not there
-from vocagno.cli import main
+from vocagno.cli.app import main
 sys.exit(main())
 """
 
@@ -47,7 +61,7 @@ sys.exit(main())
 def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model):
     """What `vocagno[data]` promises."""
     pytest.importorskip("torch")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]

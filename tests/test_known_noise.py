@@ -13,11 +13,11 @@ from known_scores import DROPPED, KEPT, at_random, oracle, write_oracle, write_r
 from noise_kept import noise_kept, noise_tokens
 from runs import metrics, train_here, write_config
 from study_text import NoisyText, read_noise, with_junk, with_swaps
-from vocagno.corpus import scan
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
-from vocagno.scores import ScoreStore
-from vocagno.training.preparing import prepared_rows
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.teacher.scores import ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 KNOWN = {"top_fraction": None, "max_threshold": -100.0}
 """Guidance under which known scores say which tokens are trained on."""

@@ -21,10 +21,10 @@ from runs import (
     train_here,
     write_config,
 )
+from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
-from vocagno.rows import RowStore
+from vocagno.training.accelerator import set_up_deepspeed
 from vocagno.training.main import parse
-from vocagno.training.processes import set_up_deepspeed
 
 SCRIPT = Path(__file__).parent / "distributed" / "matrix.py"
 ROWS = 8
@@ -140,8 +140,8 @@ def start(tokenizer_files):
 def weights_before(architecture, tokenizer_files):
     from tokenizers import Tokenizer
 
-    from vocagno.config import StudentConfig
-    from vocagno.training.loading import load_student, student_settings
+    from vocagno.config.run import StudentConfig
+    from vocagno.models.loading import load_student, student_settings
 
     size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
     tokenizer = str(tokenizer_files / "student.json")

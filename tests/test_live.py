@@ -11,20 +11,20 @@ torch = pytest.importorskip("torch")
 from conftest import HARD_TEXTS, TEXTS, tiny_llama, write_corpus
 from runs import metrics, train_here
 from vocagno import TokenSpans, align, reduce
-from vocagno.cli import main as command_line
-from vocagno.config import Config, DataConfig, StudentConfig, TeacherConfig
-from vocagno.config import TrainConfig as Train
-from vocagno.corpus import scan
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.scores import ScoreStore
-from vocagno.shards import StoreError
-from vocagno.texts import TextStore
-from vocagno.training.data import COUNTS, Collator
-from vocagno.training.live import LivePieces, LiveTeacher
-from vocagno.training.losses import causal_shift
-from vocagno.training.preparing import kept_texts, prepared_rows
-from vocagno.training.scoring import text_reader
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.cli.app import main as command_line
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig
+from vocagno.config.run import TrainConfig as Train
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.store.shards import StoreError
+from vocagno.data.text_store import TextStore
+from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.models.causal import causal_shift
+from vocagno.teacher.corpus_scores import text_reader
+from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.teacher.scores import ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
 SEQ_LEN = 32

@@ -13,15 +13,15 @@ from conftest import HARD_TEXTS, TEXTS
 from method_runs import CPU, config_writer, prepared, run_config, same_weights
 from runs import metrics, train_here
 from vocagno import TokenSpans
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import Collator
-from vocagno.training.guidance import token_weights
-from vocagno.training.live_rows import RowTeacher
-from vocagno.training.mappings import (
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.mappings import (
     identity_map,
 )
-from vocagno.training.teacher_view import SameRows
+from vocagno.guidance.teacher_view import SameRows
+from vocagno.guidance.weights import token_weights
+from vocagno.teacher.live_same_vocabulary import RowTeacher
 
 NAN = float("nan")
 

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import COUNTS
+from vocagno.guidance.collator import COUNTS
 from vocagno.training.metrics import (
     StepRecord,
     ThresholdWatch,

@@ -16,8 +16,8 @@ pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
 
 import vocagno
-from vocagno.arguments import did_you_mean
-from vocagno.cli import main
+from vocagno.cli.app import main
+from vocagno.config.arguments import did_you_mean
 from vocagno.errors import ConfigError, InputError
 
 JARGON = (
@@ -221,7 +221,7 @@ def test_files_that_hold_no_options(files, content, answer, capsys):
 
 
 def test_plans_say_it_alike(files):
-    from vocagno.study.plan import read_plan
+    from vocagno.paper.study.plan import read_plan
 
     (files / "plan.yaml").write_text("variants: 3\n")
     with pytest.raises(ConfigError, match=r"plan\.yaml: variants: expected a mapping .*, got 3"):

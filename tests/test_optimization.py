@@ -9,18 +9,18 @@ torch = pytest.importorskip("torch")
 
 from conftest import tiny_llama
 from runs import train_here
-from vocagno.config import OptimizerConfig, TrainConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import OptimizerConfig, TrainConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
+from vocagno.models.layers import graphs_stay_whole
 from vocagno.training import loop
-from vocagno.training.layers import graphs_stay_whole
-from vocagno.training.optimization import (
+from vocagno.training.optimizer import (
     build_optimizer,
     learning_rate,
     loss_scale,
     settle_optimizer,
 )
-from vocagno.training.stepping import Stepper
+from vocagno.training.step import Stepper
 from vocagno.training.student import GuidedStudent
 
 

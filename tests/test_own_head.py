@@ -7,12 +7,14 @@ torch = pytest.importorskip("torch")
 from architectures import build
 from conftest import scaled_models, tiny_llama
 from test_selective import batch
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training import head as head_module
-from vocagno.training.distillation import TeacherStates, distillation_loss
-from vocagno.training.guidance import IGNORED
-from vocagno.training.head import (
+from vocagno.guidance.cross_entropy import check_head_loss
+from vocagno.guidance.distillation import distillation_loss
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.models import head as head_module
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import (
     UnsupportedModelError,
     chunked_entropy,
     chunked_nll,
@@ -21,12 +23,11 @@ from vocagno.training.head import (
     language_head,
     own_head_of,
 )
-from vocagno.training.head_loss import check_head_loss
-from vocagno.training.own_head import OwnHead
-from vocagno.training.probe import agree, probe_ids, sees_later_tokens
-from vocagno.training.reading import Reading
-from vocagno.training.scorer import TransformersScorer
-from vocagno.training.selective import selective_cross_entropy
+from vocagno.models.own_head import OwnHead
+from vocagno.models.probe import agree, probe_ids, sees_later_tokens
+from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.states import TeacherStates
+from vocagno.teacher.windows import Reading
 from vocagno.training.student import GuidedStudent
 
 VOCABULARY = 50

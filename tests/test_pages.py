@@ -228,8 +228,8 @@ def _commands(text, where, _, place):
 
 
 def _yaml(text, *_):
-    from vocagno.evaluation_config import EvaluationConfig
-    from vocagno.guidance_config import GuidanceConfig
+    from vocagno.config.evaluation import EvaluationConfig
+    from vocagno.config.guidance import GuidanceConfig
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take
@@ -269,7 +269,7 @@ def _read_lm_eval(arguments):
 
 
 def _read_vocagno(arguments):
-    from vocagno.cli import named, read_options
+    from vocagno.cli.app import named, read_options
 
     read_options(named(arguments), arguments)
 
@@ -325,7 +325,7 @@ def test_the_code_of_the_reference_runs(tokenizers):
             code = inspect.cleandoc(found["indented"] or found["fenced"])
             json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
             ran.add(name)
-    assert ran == {"vocagno.groups", "vocagno.results"}
+    assert ran == {"vocagno.groups", "vocagno.evaluation.results"}
 
 
 def test_no_block_is_overlooked():

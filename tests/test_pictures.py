@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from vocagno.pictures.glyphs import columns, visible
-from vocagno.pictures.page import render_page
-from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.glyphs import columns, visible
+from vocagno.views.page import render_page
+from vocagno.views.passage import Passage, StudentToken, TeacherToken
 
 
 def cut(text, *pieces):

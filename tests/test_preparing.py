@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 from conftest import TEXTS, write_corpus
 from runs import environment
 from test_faults import contents
-from vocagno.rows import RowStore
+from vocagno.data.rows import RowStore
 
 SLOW = Path(__file__).parent / "distributed" / "slow_preparing.py"
 

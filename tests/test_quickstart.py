@@ -49,9 +49,11 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
 
 def test_train_without_a_configuration_makes_what_it_needs(small):
     """What `accelerate launch train.py` does on a machine where nothing was made before."""
+    from vocagno.quickstart.assets import make_assets
     from vocagno.training.main import main
 
-    assert main([], default_config=small / "configs" / "quickstart-guided.yaml") == 0
+    config = small / "configs" / "quickstart-guided.yaml"
+    assert main([], default_config=config, prepare=make_assets) == 0
     assert (small / "runs" / "quickstart" / "guided" / "final" / "model.safetensors").is_file()
 
 

@@ -44,7 +44,7 @@ def test_reduce_is_its_definition(how, case):
 @given(case=losses_and_ranges())
 def test_the_device_agrees(how, case):
     torch = pytest.importorskip("torch")
-    from vocagno.training.segments import segment_reduce
+    from vocagno.alignment.segments import segment_reduce
 
     losses, mapping = case
     result = segment_reduce(torch.from_numpy(losses), torch.from_numpy(mapping), how)
@@ -53,7 +53,7 @@ def test_the_device_agrees(how, case):
 
 def test_ranges_thousands_long_on_the_device():
     torch = pytest.importorskip("torch")
-    from vocagno.training.segments import segment_reduce
+    from vocagno.alignment.segments import segment_reduce
 
     rng = np.random.default_rng(0)
     losses = rng.exponential(2, 50_000).astype(np.float32)

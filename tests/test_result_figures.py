@@ -6,8 +6,8 @@ import json
 import pytest
 
 from conftest import shared
-from vocagno.comparisons import compare_granularities, compare_teachers
-from vocagno.results import ResultError, read_results
+from vocagno.evaluation.results import ResultError, read_results
+from vocagno.paper.comparisons import compare_granularities, compare_teachers
 
 STUDENTS = """model,method,GSM8K,SAT*
 TinyLlama (S),-,1,2
@@ -53,7 +53,7 @@ def files(tmp_path):
 def command(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
     pytest.importorskip("jsonargparse")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: main(["figures", *map(str, arguments)])
@@ -146,7 +146,7 @@ def test_students_are_drawn(command, files, tmp_path, capsys, name):
 
 
 def test_the_bars_are_the_scores(command, files):
-    from vocagno.figures.students import draw_gains, draw_scores
+    from vocagno.paper.figures.students import draw_gains, draw_scores
 
     paths = files()
     found = compare_teachers(read_results([paths["students"]]), read_results([paths["teachers"]]))

@@ -8,8 +8,8 @@ import pytest
 
 from conftest import shared
 from test_import import modules_after
-from vocagno.result_tables import as_markdown, one_decimal, write_csv
-from vocagno.results import STARRED, ResultError, read_results
+from vocagno.evaluation.result_tables import as_markdown, one_decimal, write_csv
+from vocagno.evaluation.results import STARRED, ResultError, read_results
 
 CSV = """model,method,GSM8K,MATH,TAB*,SAT*,AVG,AVG (w/o *)
 S + A,Ours,10,5,20,30,16.3,7.5
@@ -29,7 +29,10 @@ def table(tmp_path):
 
 
 def test_reading_needs_numpy_alone():
-    code = "import vocagno.results, vocagno.result_tables, vocagno.comparisons"
+    code = (
+        "import vocagno.evaluation.results, vocagno.evaluation.result_tables, "
+        "vocagno.paper.comparisons"
+    )
     assert not modules_after(code) & {"torch", "matplotlib", "yaml"}
 
 

@@ -7,8 +7,8 @@ pytest.importorskip("torch")
 from conftest import shared, shared_texts, tiny_llama, write_corpus
 from runs import metrics, train_here, write_config
 from vocagno import TokenSpans
-from vocagno.cli import main
-from vocagno.scores import ScoreStore
+from vocagno.cli.app import main
+from vocagno.teacher.scores import ScoreStore
 
 
 def test_one_store_two_students(tmp_path):

@@ -11,19 +11,19 @@ pytest.importorskip("torch")
 
 from conftest import TEXTS, write_corpus
 from test_faults import contents
-from vocagno.cli import main
-from vocagno.corpus import text_hash
-from vocagno.manifest import Manifest, check_names
-from vocagno.score_statistics import EDGES, QUANTILES
-from vocagno.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
-from vocagno.shards import StoreError
-from vocagno.store import finish_store
+from vocagno.cli.app import main
+from vocagno.data.corpus import text_hash
+from vocagno.data.store.manifest import Manifest, check_names
+from vocagno.data.store.shards import StoreError
+from vocagno.data.store.store import finish_store
+from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.teacher.statistics import EDGES, QUANTILES
 
 
 @pytest.fixture
 def made(tmp_path, teacher_model, monkeypatch):
     """A store of 12 shards, and the arguments that made it."""
-    monkeypatch.setattr("vocagno.corpus.SHARD_BYTES", 60)
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {t}" for i, t in enumerate(TEXTS[:12])])
     score = ["score", str(corpus), "--out", str(tmp_path / "store"), "--json",
              "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_store_whose_copy_was_broken_off_is_completed(made, capsys):
 
 
 def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vocagno.score_exchange.SHARDS_PER_FILE", 3)
+    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet, again = tmp_path / "parquet", tmp_path / "again"
     exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
@@ -157,7 +157,7 @@ def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
 
 
 def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vocagno.score_exchange.SHARDS_PER_FILE", 3)
+    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet = tmp_path / "parquet"
     assert main(["scores", "export", str(store), "--out", str(parquet)]) == 0

@@ -11,28 +11,29 @@ from conftest import TEXTS, scaled_models, tiny_llama, write_corpus
 torch = pytest.importorskip("torch")
 
 from vocagno import TokenSpans
-from vocagno.config import TeacherConfig
-from vocagno.corpus import scan
+from vocagno.config.run import TeacherConfig
+from vocagno.data.corpus import scan
+from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
-from vocagno.scores import ScoreStore
-from vocagno.shards import StoreError
-from vocagno.token_spans import TokenizedTexts
-from vocagno.training import head, loading, scorer, scoring
-from vocagno.training.head import (
+from vocagno.models import head, loading
+from vocagno.models.head import (
     UnsupportedModelError,
     chunked_nll,
     hidden_states,
     language_head,
 )
-from vocagno.training.isolation import boundaries, keeps_apart
-from vocagno.training.loading import load_teacher, local_device
-from vocagno.training.reading import TextReader
-from vocagno.training.scoring import (
+from vocagno.models.loading import load_teacher, local_device
+from vocagno.models.packing import boundaries, keeps_apart
+from vocagno.teacher import score_corpus as scoring
+from vocagno.teacher import scorer
+from vocagno.teacher.corpus_scores import (
     load_teacher_of,
     score_corpus,
     scores_made_from,
 )
-from vocagno.training.windows import windows
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import TextReader, windows
+from vocagno.tokens.token_spans import TokenizedTexts
 
 CPU = torch.device("cpu")
 
@@ -185,7 +186,7 @@ def test_a_folder_with_scores_of_something_else_is_refused(teacher_model, tmp_pa
 
 
 def test_a_corpus_that_became_shorter_is_another_text(teacher_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("vocagno.corpus.SHARD_BYTES", 200)
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
     spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
     scored_store(tmp_path / "store", corpus, config, spans)
@@ -198,7 +199,7 @@ def test_a_corpus_that_became_shorter_is_another_text(teacher_model, tmp_path, m
 def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
     teacher_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("vocagno.corpus.SHARD_BYTES", 200)
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
     spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
     whole = scored_store(tmp_path / "whole", corpus, config, spans)

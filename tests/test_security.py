@@ -41,10 +41,10 @@ def test_weights_in_pickles_are_refused(tmp_path, teacher_model):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    from vocagno.config import StudentConfig, TeacherConfig
+    from vocagno.config.run import StudentConfig, TeacherConfig
     from vocagno.errors import InputError
     from vocagno.evaluation.asking import load
-    from vocagno.training.loading import load_student, load_teacher, student_settings
+    from vocagno.models.loading import load_student, load_teacher, student_settings
 
     for file in ("config.json", "tokenizer.json"):
         (tmp_path / file).write_bytes((teacher_model / file).read_bytes())

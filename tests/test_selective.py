@@ -8,15 +8,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import scaled_models, tiny_llama
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training import chunked_loss as chunked_loss_module
-from vocagno.training import head as head_module
-from vocagno.training.guidance import count_kept, token_weights
-from vocagno.training.head import LanguageHead
-from vocagno.training.head_loss import head_loss
-from vocagno.training.layers import compile_layers
-from vocagno.training.selective import selective_cross_entropy
+from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance.cross_entropy import head_loss
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.weights import count_kept, token_weights
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead
+from vocagno.models.layers import compile_layers
 from vocagno.training.student import SUMS, GuidedStudent
 
 NAN = float("nan")

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("filelock")
 
-from vocagno.sharing import share
+from vocagno.system.shared_work import share
 
 
 def make_in(folder, name, seconds):

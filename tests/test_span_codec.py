@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vocagno.span_codec import Pieces, decode_spans, encode_spans
+from vocagno.data.store.span_codec import Pieces, decode_spans, encode_spans
 
 
 def same(spans, decoded):

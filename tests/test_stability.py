@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import TEXTS, write_corpus
 from runs import metrics, train_here, write_config
-from vocagno.rows import RowStore
+from vocagno.data.rows import RowStore
 from vocagno.training import loop
 
 BAD = "ß"

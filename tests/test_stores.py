@@ -13,16 +13,16 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import vocagno
-from vocagno import scores as scores_module
-from vocagno.corpus import text_hash
-from vocagno.files import appearing, write_json
-from vocagno.manifest import Manifest, entry_of
-from vocagno.rows import RowsShard, RowStore, cut_rows, join_documents, write_rows
-from vocagno.score_index import MatchedScores
-from vocagno.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
-from vocagno.shards import Shard, StoreError, write_shard
-from vocagno.store import finish_store
-from vocagno.token_spans import TokenizedTexts
+from vocagno.data.corpus import text_hash
+from vocagno.data.rows import RowsShard, RowStore, cut_rows, join_documents, write_rows
+from vocagno.data.store.manifest import Manifest, entry_of
+from vocagno.data.store.shards import Shard, StoreError, write_shard
+from vocagno.data.store.store import finish_store
+from vocagno.system.files import appearing, write_json
+from vocagno.teacher import scores as scores_module
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.tokens.token_spans import TokenizedTexts
 
 MADE_FROM = {"teacher": "t", "tokenizer": "tok", "prefix": [], "unit": "nats"}
 

@@ -13,14 +13,14 @@ import yaml
 
 from conftest import TEXTS, write_corpus
 from runs import environment, write_config
-from vocagno.cli import main
+from vocagno.cli.app import main
 from vocagno.errors import ConfigError, InputError
-from vocagno.study import carrying_out
-from vocagno.study.assets import make_assets
-from vocagno.study.carrying_out import carry_out, measured_so_far
-from vocagno.study.comparison import Spread, compared, markdown
-from vocagno.study.measured import Measured, write_runs
-from vocagno.study.plan import Plan, read_plan, slug
+from vocagno.paper.study import carrying_out
+from vocagno.paper.study.assets import make_assets
+from vocagno.paper.study.carrying_out import carry_out, measured_so_far
+from vocagno.paper.study.comparison import Spread, compared, markdown
+from vocagno.paper.study.measured import Measured, write_runs
+from vocagno.paper.study.plan import Plan, read_plan, slug
 
 
 @pytest.fixture
@@ -329,14 +329,14 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
-        "from vocagno.study import carrying_out\n"
+        "from vocagno.paper.study import carrying_out\n"
         "train = carrying_out._train\n"
         "def counted(run):\n"
         "    with open(run.folder / 'count', 'a') as file:\n"
         "        file.write('x')\n"
         "    return train(run)\n"
         "carrying_out._train = counted\n"
-        "from vocagno.cli import main\n"
+        "from vocagno.cli.app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     out = tmp_path / "study"

@@ -13,15 +13,15 @@ import yaml
 from conftest import TEXTS, write_corpus
 from runs import train_here, write_config
 from vocagno.errors import InputError
-from vocagno.learning_curves import read_run
-from vocagno.study import answers, carrying_out, confidence
-from vocagno.study.answers import answers_at_checkpoints, discard_checkpoints
-from vocagno.study.carrying_out import carry_out
-from vocagno.study.comparison import Spread, compared, markdown
-from vocagno.study.confidence import COLDEST, HOTTEST, confidence_of_run, confidence_of_states
-from vocagno.study.measured import Confidence, Measured, read_measured, write_runs
-from vocagno.study.plan import Plan, read_plan
-from vocagno.training.head import LanguageHead
+from vocagno.models.head import LanguageHead
+from vocagno.paper.study import answers, carrying_out, confidence
+from vocagno.paper.study.answers import answers_at_checkpoints, discard_checkpoints
+from vocagno.paper.study.carrying_out import carry_out
+from vocagno.paper.study.comparison import Spread, compared, markdown
+from vocagno.paper.study.confidence import COLDEST, HOTTEST, confidence_of_run, confidence_of_states
+from vocagno.paper.study.measured import Confidence, Measured, read_measured, write_runs
+from vocagno.paper.study.plan import Plan, read_plan
+from vocagno.training.run_log import read_run
 
 OLD = {
     "variant": "cpt", "seed": 0, "held_out_loss": 4.5, "exact_answers": None, "trained_on": 1.0,
@@ -57,8 +57,8 @@ def drawn(scale, rows=3000, seed=0):
 @pytest.mark.parametrize("scale", [0.2, 0.8, 1.0, 1.3, 4.0])
 def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     states, head, labels = drawn(scale)
-    monkeypatch.setattr("vocagno.training.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
-    monkeypatch.setattr("vocagno.training.head.LEAST_ROWS", 1)
+    monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
+    monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
     found = confidence_of_states(states, head, labels, wanted=9_999)
     logits = head.logits(states).double()
     p = logits.softmax(1)

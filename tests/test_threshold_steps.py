@@ -13,7 +13,7 @@ import thresholds
 import training
 import training_page
 from conftest import TEXTS, write_corpus
-from vocagno.training.head import LanguageHead
+from vocagno.models.head import LanguageHead
 
 ROWS, LENGTH, VOCABULARY = 2, 32, 512
 TINY = {

@@ -7,9 +7,10 @@ import pytest
 
 from altered import Altered
 from conftest import FAMILIES, REAL_TOKENIZERS, shared
-from vocagno import TokenizerError, TokenSpans, tokenizer_source
-from vocagno.token_places import TokenPlaces
-from vocagno.tokenizer_guard import HARD_PROBES, PLAIN_PROBES, check_tokenizer
+from vocagno import TokenizerError, TokenSpans
+from vocagno.tokens import tokenizer_files as tokenizer_source
+from vocagno.tokens.token_places import TokenPlaces
+from vocagno.tokens.tokenizer_checks import HARD_PROBES, PLAIN_PROBES, check_tokenizer
 
 
 def check(tokenizers, family, alter):

@@ -7,10 +7,10 @@ import pytest
 from conftest import shared
 from test_result_figures import lines
 from vocagno import TokenSpans
-from vocagno.aligned_teachers import COLUMNS, align_teachers, write_csv
 from vocagno.errors import InputError
-from vocagno.pictures.glyphs import glyphs
-from vocagno.pictures.layout import lanes, side_by_side
+from vocagno.views.aligned_teachers import COLUMNS, align_teachers, write_csv
+from vocagno.views.glyphs import glyphs
+from vocagno.views.layout import lanes, side_by_side
 
 TEXT = "José has 17 − 4."
 
@@ -29,7 +29,7 @@ def aligned(spans, text=TEXT):
 def run(tokenizer_files, tmp_path, monkeypatch):
     pytest.importorskip("jsonargparse")
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
@@ -87,7 +87,7 @@ def test_the_mapping_as_csv(spans, tmp_path):
 
 def test_boxes_and_lines_are_tokens_and_links(spans):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.tokens import draw_tokens
+    from vocagno.paper.figures.tokens import draw_tokens
 
     found = aligned(spans)
     (axes,) = draw_tokens(found).axes
@@ -111,7 +111,7 @@ def test_boxes_and_lines_are_tokens_and_links(spans):
 def test_the_text_in_order_in_each_row(spans):
     """The boxes' labels, from left to right, are the text as its tokens cut it."""
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.tokens import draw_tokens
+    from vocagno.paper.figures.tokens import draw_tokens
 
     text = "The sum of 17 and 25"
     (axes,) = draw_tokens(align_teachers(
@@ -129,7 +129,7 @@ def test_the_text_in_order_in_each_row(spans):
 def test_parts_of_a_character_that_share_a_span_are_stacked(spans):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
     from conftest import Unproving
-    from vocagno.figures.tokens import draw_tokens
+    from vocagno.paper.figures.tokens import draw_tokens
 
     teacher = spans["byte-level"]
     table = teacher._table
@@ -190,7 +190,7 @@ def test_errors_of_the_command(run, tmp_path, capsys, rest, words):
 
 def test_characters_that_are_cut_take_more_columns(spans):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.tokens import draw_tokens
+    from vocagno.paper.figures.tokens import draw_tokens
 
     with pytest.raises(InputError, match="the text takes 160 columns; at most 100"):
         draw_tokens(aligned(spans, "Ψ" * 40))

@@ -23,7 +23,7 @@ from runs import (
     run,
 )
 from runs import train_here as train
-from vocagno.rows import RowStore
+from vocagno.data.rows import RowStore
 
 
 def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, capsys):
@@ -235,10 +235,10 @@ def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, 
 
 def test_the_loss_is_that_of_transformers(tokenizers):
     """On one row, with nothing left out: a shift by one in the student would show here."""
-    from vocagno.config import DataConfig
-    from vocagno.guidance_config import GuidanceConfig
-    from vocagno.rows import Row
-    from vocagno.training.data import Collator
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import DataConfig
+    from vocagno.data.rows import Row
+    from vocagno.guidance.collator import Collator
     from vocagno.training.student import GuidedStudent
 
     model = tiny_llama(tokenizers["llama"].get_vocab_size())
@@ -417,7 +417,7 @@ def test_what_cannot_work_stops_before_any_model_is_loaded(
 ):
     from transformers import AutoModelForCausalLM
 
-    from vocagno.cli import main as command_line
+    from vocagno.cli.app import main as command_line
 
     scores = tmp_path / "scores"
     model = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache2")]
@@ -464,7 +464,7 @@ def test_a_bad_line_in_the_corpus_is_named(config, corpus, capsys):
 def test_scores_of_another_text_or_tokenizer_are_refused(
     tmp_path, config, corpus, tokenizer_files, teacher_model, capsys
 ):
-    from vocagno.cli import main as command_line
+    from vocagno.cli.app import main as command_line
 
     store, cache = tmp_path / "store", tmp_path / "cache"
     teacher = ["--teacher.model", str(teacher_model), "--cache", str(cache)]
@@ -479,7 +479,7 @@ def test_scores_of_another_text_or_tokenizer_are_refused(
 
 def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, teacher_model, capsys):
     """Moved documents guide as before; edited and added ones are counted, and stop the run."""
-    from vocagno.cli import main as command_line
+    from vocagno.cli.app import main as command_line
 
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
     write_corpus(corpus, texts)
@@ -529,7 +529,7 @@ def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
-    from vocagno.training import scoring
+    from vocagno.teacher import score_corpus as scoring
 
     original = scoring._scored
 

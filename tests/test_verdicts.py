@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.guided_text import GuidedText
-from vocagno.pictures.page import render_page
-from vocagno.pictures.passage import Passage, StudentToken, TeacherToken
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.views.guided_text import GuidedText
+from vocagno.views.page import render_page
+from vocagno.views.passage import Passage, StudentToken, TeacherToken
 
 LOSSES = {"a": (1.0, 3.5), "b": (2.0, 3.0), "c": (3.0, 2.5)}
 """Of student and teacher; "d" has none of the teacher's. Excess: -2.5, -1.0, +0.5."""
@@ -321,7 +321,7 @@ def test_pages_of_a_run_follow_the_rule():
 
 def test_the_figure_has_weights_as_numbers():
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.tokens import draw_guidance
+    from vocagno.paper.figures.tokens import draw_guidance
 
     found = guided([0.2, 0.5, 0.83, 1, 1], -1.0, **THRESHOLD, weight="sigmoid")
     figure = draw_guidance(found.passage)

@@ -8,7 +8,7 @@ import pytest
 from conftest import shared
 from vocagno import TokenSpans, vocabulary_overlap
 from vocagno.errors import InputError
-from vocagno.vocabulary_overlaps import TeacherOverlap, read_scores, write_csv
+from vocagno.paper.vocabulary_overlaps import TeacherOverlap, read_scores, write_csv
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def run(tokenizer_files, tmp_path, monkeypatch):
     """The command, with the student's tokenizer as second teacher."""
     pytest.importorskip("jsonargparse")
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.cli import main
+    from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
@@ -72,7 +72,7 @@ def test_the_numbers_as_csv(found, tmp_path):
 
 def test_the_bars_hold_the_shares(found):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.figures.vocabulary_overlap import draw_vocabulary_overlap
+    from vocagno.paper.figures.vocabulary_overlap import draw_vocabulary_overlap
 
     (panel,) = draw_vocabulary_overlap("llama", found).axes
     widths = [[bar.get_width() for bar in bars] for bars in panel.containers]

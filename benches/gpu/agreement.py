@@ -16,10 +16,10 @@ from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, materials
-from vocagno.config import DataConfig, OptimizerConfig
-from vocagno.training.data import COUNTS, Batch, Collator
-from vocagno.training.loading import local_device
-from vocagno.training.optimization import build_optimizer
+from vocagno.config.run import DataConfig, OptimizerConfig
+from vocagno.guidance.collator import COUNTS, Batch, Collator
+from vocagno.models.loading import local_device
+from vocagno.training.optimizer import build_optimizer
 from vocagno.training.student import GuidedStudent
 
 OPTIMIZER = OptimizerConfig(lr=1e-3)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from machine import machine
-from vocagno.memory import peak_megabytes
-from vocagno.training.loading import local_device
+from vocagno.models.loading import local_device
+from vocagno.system.progress import peak_megabytes
 
 
 def where() -> dict[str, Any]:

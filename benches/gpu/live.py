@@ -16,15 +16,15 @@ from gpu.sizes import Sizes
 from gpu.steps import Kinds, tidy
 from guided_steps import GUIDED
 from vocagno import TokenSpans
-from vocagno.config import DataConfig
-from vocagno.corpus import scan
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import COUNTS, Collator
-from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
-from vocagno.training.loading import local_device
-from vocagno.training.preparing import kept_texts
-from vocagno.training.reading import TextReader
-from vocagno.training.scorer import TransformersScorer
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts
+from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.models.loading import local_device
+from vocagno.teacher.live import LivePieces, LiveTeacher, ReadingTeacher
+from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.windows import TextReader
 from vocagno.training.student import GuidedStudent
 
 

@@ -16,9 +16,9 @@ from gpu.part import main
 from gpu.sizes import Sizes
 from vocagno import TokenSpans
 from vocagno.errors import ConfigError
-from vocagno.training.head import language_head
-from vocagno.training.isolation import attention_of
-from vocagno.training.scorer import TransformersScorer
+from vocagno.models.head import language_head
+from vocagno.models.packing import attention_of
+from vocagno.teacher.scorer import TransformersScorer
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:

@@ -20,8 +20,8 @@ from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, Steps
-from vocagno.training import head
-from vocagno.training.layers import compile_layers, decoder_layers
+from vocagno.models import head
+from vocagno.models.layers import compile_layers, decoder_layers
 from vocagno.training.throughput import model_flops, peak_flops
 
 Loss = Callable[[], Tensor]

@@ -17,8 +17,8 @@ from gpu.family import kill
 from gpu.material import small_run
 from gpu.part import main
 from gpu.sizes import Sizes
-from vocagno.study.carrying_out import measured_so_far
-from vocagno.study.plan import read_plan
+from vocagno.paper.study.carrying_out import measured_so_far
+from vocagno.paper.study.plan import read_plan
 
 PLAN = Path("configs/study/gpu.yaml")
 PROCESSES = 3

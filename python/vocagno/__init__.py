@@ -6,20 +6,21 @@
     mapping = vocagno.align(student.spans, teacher.spans)  # rows of the teacher for each token
     teacher_loss = vocagno.reduce(teacher_nll, mapping, how="max")
 
-The torch part is in `vocagno.training`, the commands in `vocagno.cli`.
+The torch part has two doors: `vocagno.guidance` and `vocagno.teacher`. The commands are in
+`vocagno.cli`.
 Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 """
 
 from vocagno._vocagno import SpanError
-from vocagno.aligned_text import AlignedText, align_text
-from vocagno.alignment import Overlap, Reason, align, overlap, unmapped_reasons
-from vocagno.chunks import chunk_boundaries, chunk_map
-from vocagno.grouping import Groups, groups
-from vocagno.metrics import Link, alignment_rates, links, vocabulary_overlap
-from vocagno.pretokenized import spans_of_same_texts
-from vocagno.reduction import reduce
-from vocagno.token_spans import TextError, TokenizedTexts, TokenSpans
-from vocagno.tokenizer_source import TokenizerError
+from vocagno.alignment.chunks import chunk_boundaries, chunk_map
+from vocagno.alignment.groups import Groups, groups
+from vocagno.alignment.mapping import Overlap, Reason, align, overlap, unmapped_reasons
+from vocagno.alignment.reduction import reduce
+from vocagno.tokens.pretokenized import spans_of_same_texts
+from vocagno.tokens.token_spans import TextError, TokenizedTexts, TokenSpans
+from vocagno.tokens.tokenizer_files import TokenizerError
+from vocagno.views.aligned_text import AlignedText, align_text
+from vocagno.views.statistics import Link, alignment_rates, links, vocabulary_overlap
 
 __version__: str
 __all__ = [

@@ -2,7 +2,7 @@
 
 import sys
 
-from vocagno.cli import main
+from vocagno.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,8 @@
 """The base of the errors that are about what the user gave us."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """Something given to vocagno is wrong; the message says what, where and how to mend it.
@@ -20,3 +23,17 @@ def require(condition: bool, message: str) -> None:
     """Raises: ConfigError with the message, unless the condition holds."""
     if not condition:
         raise ConfigError(message)
+
+
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Says which option made a library fail, whatever it raises.
+
+    transformers raises errors of many kinds for a wrong name, a damaged file or a wrong field.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{option}: {type(error).__name__}: {error}") from error

@@ -2,6 +2,6 @@
 
 import sys
 
-from vocagno.cli import main
+from vocagno.cli.app import main
 
 sys.exit(main())

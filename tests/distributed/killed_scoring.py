@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-import vocagno.corpus
-from vocagno.cli import main
+import vocagno.data.corpus
+from vocagno.cli.app import main
 
 
 def die():
@@ -118,8 +118,8 @@ def attempt(arguments, kill):
 if __name__ == "__main__":
     for module in ("core_model_loading", "models.llama.modeling_llama"):  # what loading imports
         importlib.import_module(f"transformers.{module}")
-    importlib.import_module("vocagno.training.materials")
-    vocagno.corpus.SHARD_BYTES = int(sys.argv[1])
+    importlib.import_module("vocagno.training.inputs")
+    vocagno.data.corpus.SHARD_BYTES = int(sys.argv[1])
     kills, arguments = json.loads(Path(sys.argv[2]).read_text()), sys.argv[3:]
     store = Path(arguments[arguments.index("--out") + 1])
     for kill in [*kills, None]:

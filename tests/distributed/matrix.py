@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from runs import cut_back
 from vocagno.training import main as main_module
-from vocagno.training.processes import set_up_fsdp
-from vocagno.training.stepping import Stepper
+from vocagno.training.accelerator import set_up_fsdp
+from vocagno.training.step import Stepper
 
 kind = PartialState(cpu=True).distributed_type
 seen = {}
@@ -70,7 +70,7 @@ def watched(self):
 
 
 def grade_slowly():
-    from vocagno.training.evaluating import Evaluation
+    from vocagno.training.benchmarks import Evaluation
 
     graded, graded_by = Evaluation._graded, []
 

@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from vocagno.training import loop, stepping
+from vocagno.training import loop
+from vocagno.training import step as stepping
 from vocagno.training.main import main
 
 gradients, start = {}, {}

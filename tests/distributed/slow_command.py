@@ -4,11 +4,11 @@ import os
 import sys
 import time
 
-import vocagno.corpus
-from vocagno.cli import main
-from vocagno.training import scoring
+import vocagno.data.corpus
+from vocagno.cli.app import main
+from vocagno.teacher import score_corpus as scoring
 
-vocagno.corpus.SHARD_BYTES = int(os.environ["SHARD_BYTES"])
+vocagno.data.corpus.SHARD_BYTES = int(os.environ["SHARD_BYTES"])
 score = scoring.Teacher.score
 
 

@@ -6,11 +6,11 @@ import os
 import sys
 import time
 
-import vocagno.corpus
-from vocagno.cli import main
-from vocagno.training import preparing
+import vocagno.data.corpus
+from vocagno.cli.app import main
+from vocagno.data import prepare as preparing
 
-vocagno.corpus.SHARD_BYTES = 1
+vocagno.data.corpus.SHARD_BYTES = 1
 cut_rows = preparing.cut_rows
 
 

@@ -37,8 +37,8 @@ def load(
     import torch
     from lm_eval.models.huggingface import HFLM
 
-    from vocagno.training.loading import weights_options
-    from vocagno.training.naming import naming
+    from vocagno.errors import naming
+    from vocagno.models.loading import weights_options
 
     folder = Path(model)
     if (

@@ -13,7 +13,7 @@ from pathlib import Path
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import Benchmark, Record
 from vocagno.evaluation.reading import BenchmarkError
-from vocagno.files import appearing
+from vocagno.system.files import appearing
 
 
 @dataclass(frozen=True, slots=True)

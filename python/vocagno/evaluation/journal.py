@@ -10,7 +10,7 @@ from vocagno.errors import InputError
 from vocagno.evaluation.asking import Asked
 from vocagno.evaluation.judging import Verdict
 from vocagno.evaluation.prompts import prompt_hash
-from vocagno.files import write_json
+from vocagno.system.files import write_json
 
 _RUN = "run.json"
 _FIELDS = ("idx", "prompt_hash", "room", "gold", *Verdict.__dataclass_fields__)

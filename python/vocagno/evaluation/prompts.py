@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vocagno.evaluation.benchmarks import Benchmark
 from vocagno.evaluation.reading import BenchmarkError
-from vocagno.files import digest
+from vocagno.system.files import digest
 
 BETWEEN = "\n\n\n"
 """Between two examples, and before the question."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from vocagno.evaluation.benchmarks import Benchmark, Item
 from vocagno.evaluation.judging import Judge, Verdict
 from vocagno.evaluation.reading import BenchmarkError, Completion
-from vocagno.files import appearing
+from vocagno.system.files import appearing
 
 
 @dataclass(frozen=True, slots=True)

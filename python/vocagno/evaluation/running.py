@@ -13,7 +13,7 @@ from vocagno.evaluation.journal import Journal
 from vocagno.evaluation.judging import Judge, Verdict
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
-from vocagno.progress import Progress
+from vocagno.system.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

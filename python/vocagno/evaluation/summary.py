@@ -7,7 +7,7 @@ from typing import Any
 
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judging import Verdict
-from vocagno.results import AVERAGES, NOT_AVERAGED, STARRED
+from vocagno.evaluation.results import AVERAGES, NOT_AVERAGED, STARRED
 
 METRICS = ("harness_match", "math_verify")
 _LEFT_OUT = dict(zip(AVERAGES, (frozenset(), STARRED, {"SAT"}), strict=True))

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vocagno.errors import InputError
-from vocagno.learning_curves import read_run
 from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
-from vocagno.wording import in_table
+from vocagno.system.text_tables import in_table
+from vocagno.training.run_log import read_run
 
 STUDENTS = ("naive", "paper", "guided")
 """Trained on all tokens, by the rule of the paper, and on the lines that are no noise."""
@@ -80,9 +80,9 @@ def _accuracy(run: Path) -> float:
 
 
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:
-    from vocagno.pictures.page import render_page
     from vocagno.quickstart.passages import passages
     from vocagno.training.main import parse
+    from vocagno.views.page import render_page
 
     introduction = (
         "The same student, trained three times from one start on the same text, beside a teacher "

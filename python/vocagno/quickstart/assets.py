@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vocagno.errors import InputError
-from vocagno.sharing import share
+from vocagno.system.shared_work import share
 
 CONFIGS = Path("configs")
 FOLDER = Path("runs/quickstart")

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import torch
 
-from vocagno.config import Config
-from vocagno.corpus import scan
-from vocagno.pictures.passage import Passage
-from vocagno.training.data import Collator
-from vocagno.training.loading import teacher_spans
+from vocagno.config.run import Config
+from vocagno.data.corpus import scan
+from vocagno.guidance.collator import Collator
+from vocagno.models.loading import teacher_spans
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.inputs import cached_scores
 from vocagno.training.loop import final_folder
-from vocagno.training.materials import cached_scores
-from vocagno.training.samples import TOKENS, Sampler, choose_samples
+from vocagno.training.sample_pages import TOKENS, Sampler, choose_samples
 from vocagno.training.student import GuidedStudent
-from vocagno.training.student_tokenizer import student_tokenizer
+from vocagno.views.passage import Passage
 
 
 def passages(config: Config) -> list[Passage]:

@@ -12,8 +12,8 @@ from typing import Any
 import accelerate
 import torch
 
-from vocagno.files import appearing, flush_folder, write_json
-from vocagno.shards import StoreError
+from vocagno.data.store.shards import StoreError
+from vocagno.system.files import appearing, flush_folder, write_json
 
 
 class Checkpoints:

@@ -11,19 +11,23 @@ from typing import Any
 import accelerate
 from accelerate.utils import DistributedType
 
-from vocagno.config import Config
+from vocagno.config.run import Config
 from vocagno.errors import ConfigError
-from vocagno.progress import Progress
-from vocagno.stopping import StopRequest
+from vocagno.guidance.chunk_weights import random_scores
+from vocagno.guidance.collator import Batch, Collator, ahead, loader
+from vocagno.guidance.teacher_view import SameRows, Scores
+from vocagno.models.layers import compile_layers, graphs_stay_whole
+from vocagno.models.loading import load_student, transformers_tokenizer
+from vocagno.models.packing import check_isolation
+from vocagno.system.collectives import HostSum, agreed
+from vocagno.system.progress import Progress
+from vocagno.system.signals import StopRequest
+from vocagno.teacher.live import LivePieces, LiveTeacher, ReadingTeacher
+from vocagno.teacher.live_same_vocabulary import RowTeacher
+from vocagno.tokens.student_tokenizer import StudentTokenizer
+from vocagno.training.anomalies import Watch, described
 from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
-from vocagno.training.chunks import random_scores
-from vocagno.training.data import Batch, Collator, ahead, loader
-from vocagno.training.isolation import check_isolation
-from vocagno.training.layers import compile_layers, graphs_stay_whole
-from vocagno.training.live import LivePieces, LiveTeacher, ReadingTeacher
-from vocagno.training.live_rows import RowTeacher
-from vocagno.training.loading import load_student, transformers_tokenizer
-from vocagno.training.materials import Materials
+from vocagno.training.inputs import Materials
 from vocagno.training.metrics import (
     ThresholdWatch,
     Window,
@@ -31,18 +35,14 @@ from vocagno.training.metrics import (
     unusual_selection,
 )
 from vocagno.training.model_card import model_card
-from vocagno.training.optimization import build_optimizer, learning_rate, settle_optimizer
-from vocagno.training.processes import HostSum, agreed
-from vocagno.training.row_order import MicroBatches, RowOrder
-from vocagno.training.samples import Sampler, write_page
-from vocagno.training.stepping import MicroBatch, Stepper
+from vocagno.training.optimizer import build_optimizer, learning_rate, settle_optimizer
+from vocagno.training.sample_pages import Sampler, write_page
+from vocagno.training.sampler import MicroBatches, RowOrder
+from vocagno.training.step import MicroBatch, Stepper
 from vocagno.training.student import GuidedStudent
-from vocagno.training.student_tokenizer import StudentTokenizer
-from vocagno.training.teacher_view import SameRows, Scores
 from vocagno.training.throughput import model_flops, peak_flops
 from vocagno.training.trackers import Log, tracking
 from vocagno.training.validation import validate
-from vocagno.training.watch import Watch, described
 
 
 class Training:
@@ -95,7 +95,7 @@ class Training:
             )
         self.flops: float = model_flops(model, config.data.seq_len)
         if config.eval.every is not None:
-            from vocagno.training.evaluating import Evaluation
+            from vocagno.training.benchmarks import Evaluation
 
             self.evaluation: Evaluation | None = Evaluation(
                 config, accelerator, model, self.final_tokenizer, self.host_sum

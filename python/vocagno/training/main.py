@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,17 +11,18 @@ from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 
 from vocagno._vocagno import SpanError
-from vocagno.arguments import new_parser, read_arguments
-from vocagno.config import Config
+from vocagno.config.arguments import new_parser, read_arguments
+from vocagno.config.run import Config
 from vocagno.errors import ConfigError, InputError
-from vocagno.files import appearing, write_json
-from vocagno.stopping import UNFINISHED, Terminated, terminable
-from vocagno.training.processes import agreed, start
+from vocagno.system.collectives import agreed
+from vocagno.system.files import appearing, write_json
+from vocagno.system.signals import UNFINISHED, Terminated, terminable
+from vocagno.training.accelerator import start
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from vocagno.training.materials import Materials
+    from vocagno.training.inputs import Materials
 
 _KEPT = "config.yaml"
 """The resolved configuration, in the output folder."""
@@ -38,14 +39,18 @@ _FREE = (
 )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None, default_config: Path | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    default_config: Path | None = None,
+    prepare: Callable[[Path], None] | None = None,
+) -> int:
     """Trains as configured; 0 if complete, 75 if stopped by SIGTERM (state saved), 2 for an error
     of the user's.
 
     Args:
         arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.
-        default_config: used without `--config`: the quickstart, whose corpus, tokenizers and
-            teacher are made first where missing.
+        default_config: used without `--config`.
+        prepare: makes what `default_config` needs, given its folder; only called if it is used.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if any(argument.split("=")[0] == "--config" for argument in arguments):
@@ -55,11 +60,9 @@ def main(arguments: Sequence[str] | None = None, default_config: Path | None = N
     try:
         config, resolved = parse(arguments)
         if default_config is not None:
-            from vocagno.quickstart.assets import make_assets
-
-            what = f"no --config: the quickstart's guided student ({default_config})"
-            print(what, file=sys.stderr)
-            make_assets(default_config.parent)
+            print(f"no --config: taking {default_config}", file=sys.stderr)
+            if prepare is not None:
+                prepare(default_config.parent)
         return UNFINISHED if not train(config, resolved) else 0
     except Terminated:  # before the first step
         print("SIGTERM: stopped; run again to go on", file=sys.stderr)
@@ -112,11 +115,11 @@ def _alone(output: Path) -> Iterator[None]:
 
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
+    from vocagno.models.loading import check_own_tokenizer, student_settings
+    from vocagno.tokens.student_tokenizer import student_tokenizer
     from vocagno.training.checkpoint import latest_step
-    from vocagno.training.loading import check_own_tokenizer, student_settings
+    from vocagno.training.inputs import gather_materials
     from vocagno.training.loop import Training, final_folder
-    from vocagno.training.materials import gather_materials
-    from vocagno.training.student_tokenizer import student_tokenizer
 
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)

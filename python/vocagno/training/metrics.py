@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
-from vocagno.guidance_config import GuidanceConfig
-from vocagno.training.data import COUNTS
+from vocagno.guidance.collator import COUNTS
 from vocagno.training.student import SUMS
 
 _REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")

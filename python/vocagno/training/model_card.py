@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from vocagno import __version__
-from vocagno.config import Config
+from vocagno.config.run import Config
 
 _METHODS = {
     "cpt": "Trained on every token, without a teacher.",

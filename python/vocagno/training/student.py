@@ -10,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vocagno.config import HeadLoss
-from vocagno.guidance_config import GuidanceConfig, as_naive
-from vocagno.training.distillation import DistillationMetrics, TeacherStates, distillation_loss
-from vocagno.training.guidance import IGNORED, Units, excess_loss
-from vocagno.training.head import (
+from vocagno.config.guidance import GuidanceConfig, as_naive
+from vocagno.config.run import HeadLoss
+from vocagno.guidance.cross_entropy import check_head_loss
+from vocagno.guidance.distillation import DistillationMetrics, distillation_loss
+from vocagno.guidance.selective import Criteria, TokenMetrics, selective_cross_entropy
+from vocagno.guidance.weights import Units, excess_loss
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import (
     Head,
     base_of,
     head_of,
@@ -22,9 +25,8 @@ from vocagno.training.head import (
     language_head,
     own_head_of,
 )
-from vocagno.training.head_loss import check_head_loss
-from vocagno.training.own_head import OwnHead
-from vocagno.training.selective import Criteria, TokenMetrics, selective_cross_entropy
+from vocagno.models.own_head import OwnHead
+from vocagno.teacher.states import TeacherStates
 
 SUMS = (
     "nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs", "threshold",

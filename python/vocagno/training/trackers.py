@@ -7,7 +7,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from vocagno.config import Config
+from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 
 Log = Callable[[Mapping[str, Any]], None]

@@ -6,11 +6,11 @@ from typing import Any
 import accelerate
 import torch
 
-from vocagno.config import Config
-from vocagno.rows import RowStore
-from vocagno.training.data import COUNTS, Collator, loader
-from vocagno.training.processes import HostSum
-from vocagno.training.row_order import ValidationBatches, WithEmpty
+from vocagno.config.run import Config
+from vocagno.data.rows import RowStore, WithEmpty
+from vocagno.guidance.collator import COUNTS, Collator, loader
+from vocagno.system.collectives import HostSum
+from vocagno.training.sampler import ValidationBatches
 from vocagno.training.student import SUMS
 
 

@@ -1,0 +1,1 @@
+"""Tokens of two tokenizations, matched by the text they cover."""

@@ -1,0 +1,113 @@
+"""What two tokenizers agree on: the smallest runs of both sides that cover the same text."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vocagno import _vocagno
+from vocagno._vocagno import SpanError
+from vocagno.alignment.arrays import as_cu_seqlens, as_span_pair
+
+_strict_groups: Any = _vocagno.groups  # refuses what does not fit, whatever it is
+
+
+class Groups(NamedTuple):
+    """G groups in the order of the text, each with a token of both sides at least.
+
+    Ranges are half-open rows of the spans *as given*, from the first non-empty one to the last, and
+    fit `reduce`: the loss of a group on either side is `reduce(nll, groups.student, how="sum")`.
+    """
+
+    student: NDArray[np.int32]
+    """(G, 2)."""
+    teacher: NDArray[np.int32]
+    """(G, 2)."""
+    cu_seqlens: NDArray[np.int64]
+    """(B + 1,): which groups are of which text; [0, G] for one."""
+
+    def excess(self, student_nll: ArrayLike, teacher_nll: ArrayLike) -> NDArray[np.float32]:
+        """How far the student is behind the teacher on the text of each token's group.
+
+        Args:
+            student_nll: (N,) losses of all student tokens, in nats.
+            teacher_nll: (M,) losses of all teacher tokens, in nats.
+        Returns: (N,) nats a student token: the sum of the student's losses over the group minus the
+            sum of the teacher's, divided by its student tokens. NaN for tokens that are in no
+            group, and for groups in which a loss is NaN or infinite.
+        Raises: ValueError for losses that are not one-dimensional or too few.
+
+        Losses of empty spans that lie inside a group (special tokens) are counted.
+        """
+        student, first, stop = _summed(student_nll, self.student, "student_nll")
+        teacher, _, _ = _summed(teacher_nll, self.teacher, "teacher_nll")
+        count = stop - first
+        of_group = np.where(count > 0, (student - teacher) / np.maximum(count, 1), np.nan)
+        excess = np.full(np.shape(student_nll), np.nan, np.float32)
+        places = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        excess[places] = np.repeat(of_group, count)
+        return excess
+
+
+def _summed(
+    losses: ArrayLike, ranges: NDArray[np.int32], name: str
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite; and the ranges."""
+    values = np.asarray(losses, np.float64)
+    first, stop = ranges.astype(np.int64).T
+    if values.ndim != 1 or len(values) < stop.max(initial=0):
+        raise ValueError(
+            f"{name}: expected one loss for each token, at least {stop.max(initial=0)}, got "
+            f"{values.shape}"
+        )
+    is_finite = np.isfinite(values)
+    running = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
+    missing = np.concatenate([[0], np.cumsum(~is_finite)])
+    sums = running[stop] - running[first]
+    return np.where(missing[stop] == missing[first], sums, np.nan), first, stop
+
+
+def groups(
+    student_spans: ArrayLike,
+    teacher_spans: ArrayLike,
+    *,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+) -> Groups:
+    """Groups the tokens of both sides between the places that no token of either lies across.
+
+    Tokens that share text, directly or by way of others, are in one group, with all that `align`
+    maps them to. Where both sides tile a text, groups end wherever a token ends on both: the
+    alignment of TRL's GOLD, NeMo-RL and ALM. Text that only one side has is in no group, and empty
+    spans (special tokens) are in none, though their rows may lie inside one.
+
+        groups = vocagno.groups(student.spans, teacher.spans)
+        own = vocagno.reduce(student_nll, groups.student, how="sum")
+        other = vocagno.reduce(teacher_nll, groups.teacher, how="sum")  # of the same text
+
+    Args: as for `align`, but the student's spans that are not empty must be in order, too.
+    Returns: `Groups`, rows of both sides for each group.
+    Raises: as `align`, for spans of either side.
+
+    Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
+    copied; the GIL is released.
+    """
+    try:  # arrays that fit as they are, without looking at them twice
+        return Groups(
+            *_strict_groups(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
+        )
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass  # not what the kernel takes: convert it, or say what is wrong
+    student, teacher = as_span_pair(student_spans, teacher_spans)
+    return Groups(
+        *_vocagno.groups(
+            student,
+            teacher,
+            as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
+            as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+        )
+    )

@@ -1,0 +1,88 @@
+"""Segment reductions on the device that holds the teacher's losses.
+
+M: teacher rows, N: student tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from vocagno.alignment.reduction import Reduction
+
+
+def segment_reduce(losses_M: Tensor, mapping_N2: Tensor, how: Reduction = "max") -> Tensor:
+    """`vocagno.reduce` on tensors: the teacher's losses over the range of each student token.
+
+    Args:
+        losses_M: losses in nats; NaN and infinities stand for "no loss".
+        mapping_N2: half-open ranges of rows, (-1, -1) for unmapped, as from `vocagno.align`.
+    Returns: (N,) float32 on the same device, NaN where there is no finite loss in the range.
+    Raises: ValueError for shapes or an unknown `how`. The ranges are not checked, since that would
+        make the host wait for the device.
+
+    Every shape follows from N and M, so the host never waits; ranges may overlap and be of any
+    length. Sums cost O(N + M), extremes O(N + M log M). Source: arXiv 2503.19123, Eq. 2.
+    """
+    if losses_M.ndim != 1 or mapping_N2.ndim != 2 or mapping_N2.shape[1] != 2:
+        raise ValueError(
+            f"expected losses (M,) and mapping (N, 2), got {tuple(losses_M.shape)} and "
+            f"{tuple(mapping_N2.shape)}"
+        )
+    if how not in ("max", "mean", "sum", "min"):
+        raise ValueError(f"how must be max, mean, sum or min, got {how!r}")
+    ranges_N2 = mapping_N2.long().clamp_min(0)
+    first_N, stop_N = ranges_N2.unbind(1)
+    finite_M = losses_M.isfinite()
+    count_N = _range_sums(finite_M.long(), first_N, stop_N)
+    if how in ("max", "min"):
+        sign = 1.0 if how == "max" else -1.0
+        filled_M = torch.where(finite_M, sign * losses_M.float(), -torch.inf)
+        result_N = sign * _range_max(filled_M, first_N, stop_N)
+    else:
+        filled_M = torch.where(finite_M, losses_M, 0).double()
+        result_N = _range_sums(filled_M, first_N, stop_N)
+        if how == "mean":
+            result_N = result_N / count_N
+    return torch.where(count_N > 0, result_N, torch.nan).float()
+
+
+def _range_sums(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
+    """Sums over [first, stop) as differences of running sums (float64, or exact integers)."""
+    running = torch.nn.functional.pad(values_M.cumsum(0), (1, 0))
+    return running[stop_N] - running[first_N]
+
+
+def _range_max(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
+    """Maxima over [first, stop) from a sparse table: the maxima of all runs of 2^k values.
+
+    Any range is the union of two such runs. An empty range gives an arbitrary value.
+    """
+    num_values = values_M.shape[0]
+    if num_values == 0:
+        return values_M.new_full(first_N.shape, -torch.inf)
+    levels = [values_M]
+    while (width := 1 << len(levels)) <= num_values:
+        below, half = levels[-1], width // 2
+        shifted = torch.cat([below[half:], below[:half]])  # what wraps around is never looked up
+        levels.append(torch.maximum(below, shifted))
+    table_LM = torch.stack(levels)
+    length_N = (stop_N - first_N).clamp_min(1)
+    powers_L = 2 ** torch.arange(len(levels), device=values_M.device)
+    level_N = torch.searchsorted(powers_L, length_N, right=True) - 1
+    last_run_N = (stop_N - powers_L[level_N]).clamp_min(0)
+    first_N = first_N.clamp_max(num_values - 1)
+    return torch.maximum(table_LM[level_N, first_N], table_LM[level_N, last_run_N])
+
+
+def row_sums(teacher_nll_M: Tensor, ranges_B2: Tensor) -> Tensor:
+    """(B, 2) float32: of each row the sum of the losses of the teacher's own tokens, and of how
+    many they are; NaN and infinite ones are skipped. The host does not wait.
+
+    Args:
+        teacher_nll_M: nats; NaN for tokens that are not to be counted.
+        ranges_B2: half-open ranges of the M that belong to each row.
+    """
+    is_finite_M = teacher_nll_M.isfinite()
+    counted_M2 = torch.stack([torch.where(is_finite_M, teacher_nll_M, 0.0), is_finite_M], 1)
+    running_M2 = torch.nn.functional.pad(counted_M2.double().cumsum(0), (0, 0, 1, 0))
+    first_B, stop_B = ranges_B2.long().unbind(1)
+    return (running_M2[stop_B] - running_M2[first_B]).float()

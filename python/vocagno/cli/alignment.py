@@ -1,0 +1,140 @@
+"""`vocagno align`, `vocagno overlap` and `vocagno describe`: what tokenizers do to text."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from vocagno.cli.corpora import CORPUS, TOKENIZER, tracked
+from vocagno.cli.drawing import draw_in_terminal
+from vocagno.cli.texts import add_text, given_text
+from vocagno.errors import InputError
+from vocagno.system.text_tables import in_columns
+
+
+def add_align(parser: Any) -> None:
+    """Aligns one text under two tokenizers: a picture, or the mapping as JSON.
+
+    Without --json, --picture and --html: the picture if this is a terminal, else JSON.
+    """
+    _add_pair(parser)
+    add_text(parser, "align")
+    parser.add_argument(
+        "--special_tokens", action="store_true", help="with each tokenizer's own BOS and EOS"
+    )
+    parser.add_argument("--picture", action="store_true", help="draw it in the terminal")
+    parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
+
+
+def add_overlap(parser: Any) -> None:
+    """Counts what two vocabularies share and, on a corpus, how their tokens meet."""
+    _add_pair(parser)
+    parser.add_argument("corpus", type=Path, nargs="?", help=CORPUS)
+
+
+def add_describe(parser: Any) -> None:
+    """Says how the spans of a tokenizer come about."""
+    parser.add_argument("tokenizer", type=str, help=TOKENIZER)
+
+
+def _add_pair(parser: Any) -> None:
+    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
+    parser.add_argument("teacher", type=str, help="the teacher's")
+
+
+def align(options: Any) -> dict[str, Any] | None:
+    """Prints the picture, writes the page, or gives the mapping as data."""
+    from vocagno.tokens.token_spans import TokenSpans
+    from vocagno.views.aligned_text import align_text
+
+    wanted = [name for name in ("json", "picture", "html") if options[name]]
+    if len(wanted) > 1:
+        raise InputError(f"--{' and --'.join(wanted)}: choose one")
+    text = given_text(
+        options,
+        "`align` shows one text. For a corpus there is `vocagno overlap`, for the mapping alone "
+        "vocagno.align in Python",
+    )
+    student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
+    aligned = align_text(student, teacher, text, special_tokens=options.special_tokens)
+    if options.html:
+        options.html.write_text(aligned.html(), encoding="utf-8")
+        print(f"{aligned.summary()}\n{options.html}", file=sys.stderr)
+        return None
+    if options.picture or (not wanted and sys.stdout.isatty()):
+        draw_in_terminal(aligned)
+        return None
+    options.json = True
+    return aligned.as_dict()
+
+
+def overlap(options: Any) -> dict[str, Any] | None:
+    """Counts; gives them as data, or prints them in words."""
+    from vocagno.tokens.token_spans import TokenSpans
+    from vocagno.views.statistics import alignment_rates, vocabulary_overlap
+
+    student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
+    shared = vocabulary_overlap(student, teacher)
+    rates = None
+    if options.corpus is not None:
+        from vocagno.data.corpus import read_batches
+
+        rates = alignment_rates(student, teacher, tracked(read_batches(options.corpus), "aligning"))
+    if options.json:
+        return {
+            "student": student.name,
+            "teacher": teacher.name,
+            "vocabulary": shared.as_dict(),
+            "corpus": None if rates is None else rates.as_dict(),
+        }
+    counted = {} if rates is None else _corpus_rows(rates)
+    print(in_columns(_vocabulary_rows(shared) | counted))
+    return None
+
+
+def _vocabulary_rows(shared: Any) -> dict[str, str]:
+    return {
+        "student's vocabulary": f"{shared.student_size:,}",
+        "teacher's vocabulary": f"{shared.teacher_size:,}",
+        "shared strings": f"{shared.shared_strings:,}, {shared.string_share:.2%} of the teacher's",
+        "shared as bytes": f"{shared.teacher_byte_share:.1%} of the teacher's entries, "
+        f"{shared.student_byte_share:.1%} of the student's",
+    }
+
+
+def _corpus_rows(rates: Any) -> dict[str, str]:
+    def part(count: int) -> str:
+        return f"{count:,}, {rates.share(count):.2%}"
+
+    def tokens(side: str) -> str:
+        return f"{data[f'{side}_tokens']:,}, {data[f'{side}_bytes_per_token']:.2f} bytes each"
+
+    data = rates.as_dict()
+    reasons = ", ".join(f"{data[reason]:,} {reason}" for reason in ("special", "truncated", "hole"))
+    rows = {
+        "documents": f"{rates.documents:,}, {rates.bytes:,} bytes",
+        "student's tokens": tokens("student"),
+        "teacher's tokens": tokens("teacher"),
+        "coverage": f"{rates.coverage:.2%} of {rates.with_text:,} student tokens with text",
+        "1:1": part(rates.one_to_one),
+        "1:N": part(rates.one_to_many),
+        "N:1": part(rates.many_to_one),
+        "unmapped": reasons,
+        "proved from ids": f"{rates.student_proved:,} documents of the student, "
+        f"{rates.teacher_proved:,} of the teacher",
+    }
+    for side in ("student", "teacher"):
+        if without := data[f"{side}_without_tokens"]:
+            named = ", ".join(map(str, without[:10])) + (" and more" if without[10:] else "")
+            rows[f"no {side} token"] = f"{len(without):,} documents with text: {named}"
+    return rows
+
+
+def describe(options: Any) -> dict[str, Any] | None:
+    """Prints the description, or gives it as data."""
+    from vocagno.tokens.token_spans import TokenSpans
+
+    description = TokenSpans.from_pretrained(options.tokenizer).describe()
+    if options.json:
+        return description.as_dict()
+    print(description)
+    return None

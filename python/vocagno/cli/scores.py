@@ -1,0 +1,170 @@
+"""What a store of teacher scores holds, whether it is whole, and how it is shared."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vocagno.data.store.store import Damage
+    from vocagno.teacher.scores import ScoreStore
+
+
+def add_info(parser: Any) -> None:
+    """Sizes, counts, what the scores were made from, and how the losses are distributed."""
+    _add_store(parser)
+
+
+def add_verify(parser: Any) -> None:
+    """Compares every file with its hash and every document with its checksum."""
+    _add_store(parser)
+    parser.add_argument(
+        "--discard", action="store_true",
+        help="remove damaged shards and the manifest, so that `vocagno score` makes them again",
+    )  # fmt: skip
+
+
+def add_export(parser: Any) -> None:
+    """Writes a store as Parquet files with a dataset card, to be shared."""
+    _add_store(parser)
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
+    parser.add_argument("--title", type=str, default="Teacher scores", help="of the dataset card")
+
+
+def add_import(parser: Any) -> None:
+    """Makes a store out of exported Parquet files, with the same bytes as the one exported."""
+    parser.add_argument("folder", type=Path, help="folder with scores-*.parquet")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the new store")
+
+
+def _add_store(parser: Any) -> None:
+    parser.add_argument("store", type=Path, help="folder of a finished store of scores")
+
+
+def info(options: Any) -> dict[str, Any] | None:
+    """Counts and the distribution of the losses."""
+    from vocagno.system.text_tables import in_columns
+    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.statistics import losses_of
+
+    store = ScoreStore(options.store)
+    with _progress("reading", store.num_tokens, "tokens") as progress:
+        losses = losses_of(store, progress.at).as_dict()
+    found = _counts(store) | {
+        "bytes": store.num_bytes,
+        "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),
+        "unscored_documents": store.manifest.count("unscored_documents"),
+        "unscored_tokens": store.manifest.count("unscored_tokens"),
+    }
+    made_from = store.manifest.made_from
+    if options.json:
+        return found | {"made_from": made_from, "losses": losses}
+    print(in_columns({name: _grouped(value) for name, value in found.items()}))
+    print("\nmade from\n" + in_columns(made_from))
+    print("\nlosses, in nats\n" + in_columns(_in_words(losses)))
+    return None
+
+
+def verify(options: Any) -> dict[str, Any] | None:
+    """Says what is damaged, as a result and as an error; removes it if asked to."""
+    from vocagno.data.store.shards import StoreError
+    from vocagno.teacher.scores import ScoreStore
+
+    store = ScoreStore(options.store)
+    read = 0
+    damages: list[Damage] = []
+    with _progress("verifying", store.num_bytes, "B") as progress:
+
+        def advance(entry: Any) -> None:
+            nonlocal read
+            read += entry.bytes
+            progress.at(read)
+
+        damages.extend(store.damages(advance))
+    found = _counts(store) | {"damaged": [damage.what for damage in damages]}
+    if not damages:
+        return found if options.json else found | {"damaged": "nothing"}
+    print(json.dumps(found) if options.json else "\n".join(found["damaged"]))
+    if options.discard:
+        _discard(store, damages)
+        return None
+    raise StoreError(
+        f"{store.folder}: {len(damages):,} damages; with --discard the damaged shards are removed, "
+        "and `vocagno score` makes them again"
+    )
+
+
+def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:
+    from vocagno.data.store.manifest import MANIFEST
+
+    (store.folder / MANIFEST).unlink()
+    damaged = {damage.entry.file(store.folder) for damage in damages}
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    print(f"removed {len(damaged):,} shards; run `vocagno score` again", file=sys.stderr)
+
+
+def export(options: Any) -> dict[str, Any]:
+    """The files, and how large they are."""
+    from vocagno.teacher.exchange import dataset_card, export_scores
+    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.statistics import losses_of
+
+    store = ScoreStore(options.store)
+    card = dataset_card(store, losses_of(store), options.title)
+    with _progress("exporting", len(store.manifest.shards), "shards") as progress:
+        files = export_scores(store, options.out, card, progress.at)
+    size = sum(file.stat().st_size for file in files)
+    return {
+        "folder": str(options.out),
+        "files": len(files),
+        **_counts(store),
+        "bytes": size,
+        "bytes_per_token": round(size / max(1, store.num_tokens), 3),
+    }
+
+
+def import_(options: Any) -> dict[str, Any]:
+    """The store that was made."""
+    from vocagno.teacher.exchange import import_scores
+
+    with _progress("importing", None, "shards") as progress:
+        store = import_scores(options.folder, options.out, progress.at)
+    return _counts(store)
+
+
+def _counts(store: "ScoreStore") -> dict[str, Any]:
+    return {
+        "store": str(store.folder),
+        "shards": len(store.manifest.shards),
+        "documents": len(store),
+        "tokens": store.num_tokens,
+    }
+
+
+def _progress(name: str, total: int | None, unit: str) -> Any:
+    from vocagno.system.progress import Progress
+
+    return Progress(name, total, unit=unit, show=True)
+
+
+def _grouped(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _in_words(losses: dict[str, Any]) -> dict[str, str]:
+    """The distribution, with a bar for each bin of the histogram."""
+    words = {name: f"{losses[name]:,}" for name in ("scored", "without")}
+    if "mean" not in losses:
+        return words
+    words["mean"] = f"{losses['mean']:.3f} ± {losses['standard_deviation']:.3f}"
+    words |= {f"{float(q):.0%}": f"{value:.3f}" for q, value in losses["quantiles"].items()}
+    words["max"] = f"{losses['max']:.3f}"
+    edges = [float(edge) for edge in losses["histogram"]]
+    for low, high, count in zip(
+        edges, [*edges[1:], None], losses["histogram"].values(), strict=True
+    ):
+        share = count / losses["scored"]
+        ends = f"{low:g} to {high:g}" if high is not None else f"{low:g} and more"
+        words[ends] = f"{share:7.2%} {'█' * round(40 * share)}"
+    return words

@@ -1,0 +1,101 @@
+"""`vocagno study`: many training runs, carried out and compared."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocagno.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vocagno.paper.study.measured import Measured
+    from vocagno.paper.study.plan import Plan
+
+
+def add_study(parser: Any) -> None:
+    """Carries out the runs of a plan and compares them: tables, figures, and every run as CSV.
+
+    A killed study resumes. Started several times, on one machine or on many that see the folder, it
+    is shared. A finished one measures only what the plan asks for and was not measured
+    (`confidence`).
+    """
+    parser.add_argument("plan", type=Path, help="YAML file, as in configs/study")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
+    parser.add_argument(
+        "--set", type=str, nargs="+", default=[], metavar="NAME=VALUE", help="options of all runs"
+    )
+    parser.add_argument(
+        "--only", type=str, nargs="+", metavar="NAME",
+        help="variants to carry out, with those that they are compared with; default: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="default: those of the plan"
+    )
+    parser.add_argument(
+        "--to", type=Path, help="folder for tables and figures; default: that of the study"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="compare what is measured so far; carry out nothing"
+    )
+
+
+def study(options: Any) -> dict[str, Any] | None:
+    """Carries out and compares; gives every run as data, or prints the tables."""
+    from dataclasses import asdict, replace
+
+    from vocagno.paper.study.carrying_out import carry_out, measured_so_far
+    from vocagno.paper.study.plan import read_plan
+    from vocagno.system.signals import terminable
+
+    plan, extra = read_plan(options.plan), _given(options.set)
+    if options.only:
+        plan = plan.only(options.only)
+    if options.seeds:
+        plan = replace(plan, seeds=options.seeds)
+    if options.report:
+        measured = measured_so_far(plan, options.out, extra)
+        if not measured:
+            raise InputError(f"--out: {options.out}: no run of {options.plan} is measured there")
+    else:
+        with terminable():
+            measured = carry_out(plan, options.out, extra, show=True)
+    files = _write(plan, measured, options.to or options.out)
+    if options.json:
+        return {"files": list(map(str, files)), "runs": [asdict(run) for run in measured]}
+    print(files[0].read_text(encoding="utf-8"), end="")
+    print(*files, sep="\n", file=sys.stderr)
+    return None
+
+
+def _given(words: "Sequence[str]") -> dict[str, str]:
+    given = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"--set: expected NAME=VALUE, as train.steps=100, got {word!r}")
+        given[name] = value
+    return given
+
+
+def _write(plan: "Plan", measured: "Sequence[Measured]", folder: Path) -> list[Path]:
+    """Tables in Markdown, every run as CSV, a figure for each table."""
+    from vocagno.paper.figures.study import draw_study
+    from vocagno.paper.figures.style import save
+    from vocagno.paper.study.comparison import compared, markdown
+    from vocagno.paper.study.measured import write_runs
+    from vocagno.paper.study.plan import slug
+    from vocagno.system.files import appearing
+
+    text, figures = [], []
+    for title, names in plan.tables.items():
+        rows = compared(plan, measured, names)
+        if not rows:
+            continue
+        figures.append(folder / f"{slug(title)}.svg")
+        text.append(markdown(title, rows))
+        save(draw_study(rows), figures[-1])
+    with appearing(folder / "tables.md") as file:
+        file.write("\n".join(text).encode())
+    write_runs(folder / "runs.csv", measured)
+    return [folder / "tables.md", folder / "runs.csv", *figures]

@@ -1,0 +1,285 @@
+"""The part of a run's configuration that says what the teacher does to it: the methods."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from vocagno.alignment.reduction import Reduction
+from vocagno.errors import ConfigError, require
+
+Method = Literal["vocagno", "rho1", "chunk", "kld", "uld", "cpt"]
+
+_RANKING: tuple[Method, ...] = ("vocagno", "rho1")
+_OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
+"""A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
+_OPTIONS_OF: dict[str, tuple[Method, ...]] = {
+    "unit": ("vocagno", "cpt"),
+    "max_threshold": _OR_NAIVE,
+    "window": _OR_NAIVE,
+    "window_max_loss": _OR_NAIVE,
+    "window_threshold": _OR_NAIVE,
+    "weight": _OR_NAIVE,
+    "weight_scale": _OR_NAIVE,
+    "min_weight": _OR_NAIVE,
+    "criterion": ("rho1",),
+    "chunks": ("chunk",),
+    "selection": ("chunk",),
+    "divergence": ("kld",),
+    "pairing": ("uld",),
+    "distillation_weight": ("kld", "uld"),
+}
+"""Options that say nothing to other methods."""
+
+_USUAL_WEIGHT = {"kld": 1.0, "uld": 0.5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidanceConfig:
+    """What the student learns from the teacher (arXiv 2503.19123, Eq. 2 to 6).
+
+    vocagno, rho1 and chunk choose the tokens that train, each by another mapping; kld and uld train
+    on all tokens and add a distance between the distributions of both models; cpt is neither.
+    """
+
+    method: Method = "vocagno"
+    """vocagno: tokens chosen by a teacher of any vocabulary, through the text they share.
+    rho1: tokens chosen by a teacher of the same vocabulary (Rho-1, arXiv 2404.07965).
+    chunk: chunks chosen; both sequences of a row are cut into as many equal chunks.
+    kld: all tokens, and the KL divergence from a teacher of the same vocabulary (Eq. 5).
+    uld: all tokens, and the Wasserstein distance of sorted distributions (Eq. 6).
+    cpt: naive continual pretraining, on all tokens and without a teacher."""
+    unit: Literal["token", "group"] = "token"
+    """What both models are compared on. token: a student token and the teacher tokens that share
+    text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
+    (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
+    of the teacher's, divided by its student tokens."""
+    top_fraction: float | None = 0.4
+    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4). Their
+    smallest excess loss is the threshold. null: no quota; the threshold is `max_threshold`, or no
+    unit is dropped for its own excess loss."""
+    max_threshold: float | None = None
+    """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
+    quota is full. A threshold above zero stops training tokens that the student still predicts
+    worse than the teacher (docs/guidance.md). null: no limit, as in the paper."""
+    window: int | Literal["line"] | None = None
+    """Neighbours that tell whether a unit is noise, and dropped: this many tokens of the row before
+    and after it, or the other tokens of its line of text. The unit itself is not counted. null:
+    neighbours are not looked at."""
+    window_max_loss: float | None = None
+    """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
+    byte. The mean is smoothed: 8 bytes of 1 nat each are added to the neighbours."""
+    window_threshold: float | None = None
+    """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
+    weight: Literal["hard", "sigmoid", "power"] = "hard"
+    """Weight of a token whose unit is z = (excess loss - threshold) / `weight_scale` above the
+    threshold. hard: 1 where z >= 0, else 0 (Eq. 4); sigmoid: 1 / (1 + exp(-z)); power: exp(z), at
+    most 1."""
+    weight_scale: float = 1.0
+    """sigmoid, power: in nats."""
+    min_weight: float = 0.0
+    """Weight of the tokens that are dropped, in [0, 1); the other weights start from it."""
+    aggregation: Reduction = "max"
+    """How the losses of several teacher tokens become one (Eq. 2)."""
+    unmapped: Literal["include", "exclude", "mean"] = "include"
+    """Tokens without a teacher loss (special ones, and those that the teacher was not asked for):
+    all kept, none, or competing with the mean loss of the teacher's own tokens in the scope."""
+    scope: Literal["sequence", "micro_batch", "step"] = "sequence"
+    """What the excess losses are ranked in: each row; all rows of a micro-batch; or those of all
+    processes in one micro-step (a micro-batch of each)."""
+    normalize: Literal["tokens", "selected"] = "tokens"
+    """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
+    min_coverage: float = 0.99
+    """The run stops if less of the tokens with text is mapped, or has a teacher loss."""
+    criterion: Literal["excess", "excess_and_entropy"] = "excess"
+    """rho1: what ranks a token: its excess loss; or the worse of two places, by excess loss
+    (largest first) and by entropy of the teacher's distribution (smallest first), which needs a
+    live teacher."""
+    chunks: int = 32
+    """chunk: chunks of a row; each side is cut at boundaries `i * tokens // chunks`."""
+    selection: Literal["teacher", "random"] = "teacher"
+    """chunk: by excess loss, or at random, which needs no teacher."""
+    divergence: Literal["reverse", "forward"] = "reverse"
+    """kld: reverse: KL(student || teacher), as Eq. 5; forward: KL(teacher || student)."""
+    pairing: Literal["positional", "aligned"] = "positional"
+    """uld: which teacher token a student token is compared with: the one of the same number in the
+    document's part of a row (as published); or the first that it shares text with."""
+    distillation_weight: float | None = None
+    """kld, uld: what the distance is multiplied by before it is added to the cross-entropy; default
+    1 for kld and 0.5 for uld, as in the paper."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.top_fraction is None or 0 < self.top_fraction <= 1,
+            f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
+        )
+        require(
+            not (self.top_fraction is None and self.max_threshold is None and self.window is None),
+            "guidance.top_fraction: null keeps what reaches guidance.max_threshold, or is not "
+            "noise by guidance.window; give one of them",
+        )
+        require(
+            self.weight == "hard" or not self.has_no_threshold,
+            f"guidance.weight: {self.weight}: needs a threshold; give guidance.max_threshold",
+        )
+        for name in ("max_threshold", "window_max_loss", "window_threshold"):
+            value = getattr(self, name)
+            require(
+                value is None or math.isfinite(value), f"guidance.{name} is not finite: {value}"
+            )
+        require(
+            self.weight_scale > 0 and math.isfinite(self.weight_scale),
+            f"guidance.weight_scale must be positive and finite, got {self.weight_scale}",
+        )
+        require(
+            0 <= self.min_weight < 1,
+            f"guidance.min_weight must be in [0, 1), got {self.min_weight}",
+        )
+        require(
+            not isinstance(self.window, int) or self.window >= 1,
+            f"guidance.window must be at least 1, line or null, got {self.window}",
+        )
+        require(
+            0 <= self.min_coverage <= 1,
+            f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
+        )
+        require(self.chunks >= 1, f"guidance.chunks must be at least 1, got {self.chunks}")
+        require(
+            self.distillation_weight is None or self.distillation_weight >= 0,
+            f"guidance.distillation_weight is negative: {self.distillation_weight}",
+        )
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, methods in _OPTIONS_OF.items():
+            if getattr(self, name) != defaults[name] and self.method not in methods:
+                raise ConfigError(
+                    f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
+                    f"{self.method}; leave it out"
+                )
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        require(
+            self.unit == "token" or self.aggregation == "max",
+            f"guidance.aggregation: {self.aggregation}: guidance.unit: group adds the losses of a "
+            "group up; leave it out",
+        )
+        limits = self.window_max_loss, self.window_threshold
+        require(
+            self.window is not None or limits == (None, None),
+            "guidance.window: window_max_loss and window_threshold need it; give a number of "
+            "tokens, or line",
+        )
+        require(
+            self.window is None or limits != (None, None),
+            "guidance.window: needs window_max_loss, window_threshold or both",
+        )
+        require(
+            self.weight != "hard" or self.weight_scale == 1,
+            "guidance.weight_scale: is for guidance.weight sigmoid and power; leave it out",
+        )
+        require(
+            self.criterion == "excess" or self.keeps_quota,
+            "guidance.criterion: excess_and_entropy keeps the quota of the paper; leave out "
+            "guidance.max_threshold, window, weight and min_weight",
+        )
+        if self.selects and self.method != "chunk":
+            require(
+                self.keeps_quota or self.normalize == "tokens",
+                "guidance.normalize: selected: the weights are known only after the forward pass, "
+                "too late to divide by them; use tokens",
+            )
+        if self.method == "chunk":
+            require(
+                self.top_fraction is not None,
+                "guidance.top_fraction: null is for guidance.method vocagno and rho1",
+            )
+            require(
+                self.scope == "sequence",
+                f"guidance.scope: {self.scope}: chunks are ranked in their own row; use sequence",
+            )
+            require(
+                self.normalize == "tokens",
+                "guidance.normalize: selected: how many tokens the chosen chunks hold is known too "
+                "late to divide by it; use tokens",
+            )
+
+    @property
+    def selects(self) -> bool:
+        """Whether some tokens train and others do not."""
+        return self.method in ("vocagno", "rho1", "chunk")
+
+    @property
+    def keeps_quota(self) -> bool:
+        """Whether exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4):
+        then their number is known before the forward pass."""
+        return (
+            self.method in _RANKING
+            and self.unit == "token"
+            and self.max_threshold is None
+            and self.window is None
+            and self.weight == "hard"
+            and self.min_weight == 0
+        )
+
+    @property
+    def has_no_threshold(self) -> bool:
+        """Whether a unit is kept whatever its excess loss is, unless it is noise."""
+        return self.top_fraction is None and self.max_threshold is None
+
+    @property
+    def knows_kept(self) -> bool:
+        """Whether the alignment tells how many tokens are kept, before any forward pass."""
+        return self.keeps_quota or not self.selects
+
+    @property
+    def has_fixed_threshold(self) -> bool:
+        """Whether the weight of a unit depends on no student losses but its own."""
+        return (
+            self.method in _RANKING and self.top_fraction is None and self.window_threshold is None
+        )
+
+    @property
+    def has_soft_weights(self) -> bool:
+        """Whether tokens may have weights between 0 and 1."""
+        return self.weight != "hard" or self.min_weight > 0
+
+    @property
+    def distils(self) -> bool:
+        """Whether whole distributions of the teacher are needed."""
+        return self.method in ("kld", "uld")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the method has one at all."""
+        return self.method != "cpt" and not self.is_random
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the choice is left to chance."""
+        return self.method == "chunk" and self.selection == "random"
+
+    @property
+    def needs_live_teacher(self) -> bool:
+        """Whether stored losses cannot tell what the method has to know."""
+        return self.distils or self.criterion == "excess_and_entropy"
+
+    @property
+    def needs_same_vocabulary(self) -> bool:
+        """Whether the teacher's ids must be the student's."""
+        return self.method in ("rho1", "kld")
+
+    @property
+    def weight_of_distance(self) -> float:
+        """What the distance of `kld` and `uld` is multiplied by."""
+        if self.distillation_weight is not None:
+            return self.distillation_weight
+        return _USUAL_WEIGHT[self.method]
+
+
+def _listed(methods: tuple[Method, ...]) -> str:
+    return " and ".join(method for method in methods if method != "cpt")
+
+
+def as_naive(guidance: GuidanceConfig) -> GuidanceConfig:
+    """Naive training that otherwise counts and divides alike."""
+    kept: dict[str, Any] = {"normalize": guidance.normalize, "min_coverage": guidance.min_coverage}
+    return GuidanceConfig(method="cpt", **kept)

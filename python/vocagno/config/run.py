@@ -1,0 +1,316 @@
+"""What a run is: dataclasses, filled from YAML files and the command line by jsonargparse."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vocagno.config.evaluation import EvaluationConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import require
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Batching = Literal["auto", "packed", "buckets"]
+HeadLoss = Literal["auto", "loop", "torch", "liger"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentConfig:
+    """The model that is trained."""
+
+    model: str | None = None
+    """Folder or hub name of a causal language model to go on from."""
+    architecture: dict[str, Any] | None = None
+    """Instead of `model`: a new one, as the fields of its transformers config (with model_type)."""
+    tokenizer: str | None = None
+    """tokenizer.json, .json.gz or folder; default: that of `model`."""
+    eos: str | None = None
+    """Token put after every document; default: the tokenizer's own."""
+
+    def __post_init__(self) -> None:
+        require(
+            (self.model is None) != (self.architecture is None),
+            "student: give either `student.model` (to go on from) or `student.architecture` (new)",
+        )
+        require(
+            self.tokenizer is not None or self.model is not None,
+            "student.tokenizer: needed with `student.architecture`",
+        )
+        require(
+            self.architecture is None or "model_type" in self.architecture,
+            "student.architecture: needs a `model_type`, for example llama",
+        )
+
+    @property
+    def tokenizer_source(self) -> str:
+        """Where the tokenizer comes from."""
+        return str(self.tokenizer or self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """The model that says which tokens are worth learning, or the scores that it left behind."""
+
+    model: str | None = None
+    """Folder or hub name of a causal language model."""
+    gguf_file: str | None = None
+    """Name of a GGUF file in `model`, if the weights are in one."""
+    tokenizer: str | None = None
+    """tokenizer.json, .json.gz or folder; default: that of `model`."""
+    bos: str | None = None
+    """Token put before every document if the tokenizer puts none itself."""
+    mode: Literal["stored", "live"] = "stored"
+    """stored: the corpus is scored first, once, and whole documents are read; live: the teacher
+    reads each piece of a row beside the student, in every epoch anew."""
+    scores: Path | None = None
+    """A finished store of scores to use; default: one in the cache, made where missing."""
+    dtype: Dtype = "auto"
+    """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
+    context: int = 2048
+    """Longest run of tokens given to the teacher at once."""
+    min_context: int = 0
+    """In documents longer than `context`, tokens that every scored token has before it at least; 0
+    stands for a quarter of `context`."""
+    batch_tokens: int = 8192
+    """Tokens of one forward pass, padding included."""
+    batching: Batching = "auto"
+    """How documents are read together: one behind the other in packed rows, or one a row and like
+    lengths together; auto: packed if the attention takes boundaries (flash attention)."""
+    attention: str | None = None
+    """Attention implementation, as transformers names it; default: the model's own choice."""
+    device_map: str | None = None
+    """How a teacher too large for one device is spread (auto, balanced, ...); start one process."""
+    tensor_parallel: bool = False
+    """Whether all processes of a launch hold one teacher between them, each a part of every layer;
+    otherwise each holds the teacher whole, and they share the corpus."""
+    shard: bool = False
+    """Whether a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
+    layer at a time; otherwise each process holds it whole."""
+
+    def __post_init__(self) -> None:
+        require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
+        require(
+            0 <= self.min_context < self.context,
+            f"teacher.min_context must be in [1, {self.context}), or 0 for a quarter of it; got "
+            f"{self.min_context}",
+        )
+        require(
+            not (self.tensor_parallel and self.device_map),
+            "teacher.tensor_parallel: cannot be had together with teacher.device_map",
+        )
+        require(
+            not (self.mode == "live" and self.scores),
+            "teacher.mode: live needs no teacher.scores; drop them, or use stored",
+        )
+        require(
+            not (self.mode == "live" and self.tensor_parallel),
+            "teacher.tensor_parallel: is for scoring; a live teacher is spread by teacher.shard",
+        )
+        require(
+            not (self.shard and (self.mode != "live" or self.device_map)),
+            "teacher.shard: is for teacher.mode: live, without teacher.device_map",
+        )
+        require(
+            self.batch_tokens >= 1,
+            f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
+        )
+
+    @property
+    def context_before(self) -> int:
+        """`min_context`, or what its 0 stands for. No field: a default that was worked out from
+        the default `context` would contradict another one given on the command line."""
+        return self.min_context or max(1, self.context // 4)
+
+    @property
+    def names_tokenizer(self) -> bool:
+        """Whether the teacher's tokenizer is known, and not its scores alone."""
+        return self.tokenizer is not None or self.model is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The text."""
+
+    train: str
+    """JSON Lines (plain, .gz, .zst) or Parquet with a `text`, or a `prompt` and a `completion`;
+    text files; a folder of these; or datasets:NAME[:CONFIG[:SPLIT]]."""
+    validation: str | None = None
+    """The same, held out: its mean loss is logged."""
+    seq_len: int = 2048
+    """Predicted tokens of a row."""
+    isolate: bool = False
+    """Whether attention stops at document borders (default: it crosses them). Refused for models
+    with layers that read across them anyway, and for sliding windows shorter than a row."""
+    cache: Path = Path(".cache/vocagno")
+    """Where prepared rows, teacher scores and (for a live teacher) texts are kept, by the hashes of
+    what they are made from."""
+    num_workers: int = 0
+    """Processes that load and align beside each training process."""
+
+    def __post_init__(self) -> None:
+        require(self.seq_len >= 1, f"data.seq_len must be positive, got {self.seq_len}")
+        require(self.num_workers >= 0, f"data.num_workers is negative: {self.num_workers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW under a cosine schedule with linear warm-up."""
+
+    lr: float = 8e-5
+    min_lr: float = 8e-6
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    """Decoupled; of matrices only (norms and biases are left out)."""
+    max_grad_norm: float | None = 1.0
+    """Clipping of the norm of the gradient of a step; null: none."""
+    skip_nonfinite: bool = False
+    """Leaves out (and counts) a step whose gradient is no number, instead of stopping there; the
+    host waits for the device in every step to know."""
+
+    def __post_init__(self) -> None:
+        require(
+            all(0 <= beta < 1 for beta in self.betas),
+            f"optimizer.betas must be in [0, 1), got {self.betas}",
+        )
+        require(self.eps >= 0, f"optimizer.eps is negative: {self.eps}")
+        require(self.weight_decay >= 0, f"optimizer.weight_decay is negative: {self.weight_decay}")
+        require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
+        require(
+            0 <= self.min_lr <= self.lr,
+            f"optimizer.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}",
+        )
+        require(self.warmup_steps >= 0, f"optimizer.warmup_steps is negative: {self.warmup_steps}")
+        require(
+            self.max_grad_norm is None or self.max_grad_norm > 0,
+            f"optimizer.max_grad_norm must be positive or null, got {self.max_grad_norm}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The loop."""
+
+    steps: int
+    """Optimizer steps of the whole run."""
+    global_batch: int = 8
+    """Rows of an optimizer step, over all processes."""
+    micro_batch: int = 8
+    """Rows of one forward pass of one process."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: mixed precision, with weights and losses in float32."""
+    head_loss: HeadLoss = "auto"
+    """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel
+    (CUDA; the host waits in each step); auto: what was fastest where it was measured, the loop."""
+    gradient_checkpointing: bool = False
+    """Keeps the inputs of layers alone and computes the rest anew in the backward pass."""
+    compile: bool = False
+    """Compiles the decoder layers (torch.compile), one for all that are alike."""
+    seed: int = 0
+    """Of new weights and of the order of the rows."""
+    log_every: int = 10
+    eval_every: int = 100
+    """Steps between validations; one more at the end."""
+    checkpoint_every: int = 500
+    keep_checkpoints: int = 2
+    sample_every: int | None = None
+    """Steps between pages that show what the teacher chose (`samples/step_N.html`); null: none."""
+    log_with: list[Literal["tensorboard", "wandb", "trackio"]] = field(default_factory=list)
+    """Trackers that get what `metrics.jsonl` gets; each is a package of its own."""
+    project: str = "vocagno"
+    """What the trackers call the runs that belong together."""
+    spike_ratio: float = 1.5
+    """A step's loss this many times that of the window before is logged with its documents."""
+    collective_timeout: float = 1800.0
+    """Seconds after which a process that waits for the others in a step gives up; benchmarks in
+    training may take longer."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
+            require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
+        require(
+            self.sample_every is None or self.sample_every >= 1,
+            "train.sample_every must be at least 1, or null",
+        )
+        require(self.seed >= 0, f"train.seed is negative: {self.seed}")
+        require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
+        require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
+        require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
+
+    def accumulation(self, num_processes: int) -> int:
+        """Forward passes of each process in one optimizer step."""
+        rows = self.micro_batch * num_processes
+        require(
+            self.global_batch % rows == 0,
+            f"train.global_batch {self.global_batch} is not a multiple of train.micro_batch "
+            f"{self.micro_batch} x {num_processes} processes",
+        )
+        return self.global_batch // rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One training run."""
+
+    student: StudentConfig
+    data: DataConfig
+    train: TrainConfig
+    resume: Literal["auto", "never"] = "auto"
+    """auto: goes on from the last checkpoint in `output`; never: stops if there is one."""
+    output: Path
+    """Folder of the run: resolved configuration, metrics, checkpoints, final model."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        teacher, guidance = self.teacher, self.guidance
+        require(
+            not guidance.needs_teacher or bool(teacher.model or teacher.scores),
+            "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
+        )
+        require(
+            not guidance.needs_teacher or teacher.mode == "stored" or teacher.model is not None,
+            "teacher.model: teacher.mode: live needs one",
+        )
+        require(
+            teacher.mode == "live" or not guidance.needs_live_teacher,
+            f"guidance.{'criterion' if guidance.selects else 'method'}: needs more of the teacher "
+            "than its stored losses; use teacher.mode: live",
+        )
+        require(
+            not guidance.distils or self.train.head_loss in ("auto", "loop"),
+            f"train.head_loss: {self.train.head_loss} computes cross-entropy alone; use loop with "
+            f"guidance.method: {guidance.method}",
+        )
+        require(
+            not (guidance.selects and guidance.has_soft_weights)
+            or self.train.head_loss in ("auto", "loop"),
+            f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
+            "guidance.weight and guidance.min_weight",
+        )
+        require(
+            (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
+            "train.sample_every: shows what the teacher chose, and with guidance.method: "
+            f"{guidance.method}{' at random' if guidance.is_random else ''} it chooses nothing",
+        )
+        require(
+            self.optimizer.warmup_steps <= self.train.steps,
+            f"optimizer.warmup_steps {self.optimizer.warmup_steps} is more than train.steps "
+            f"{self.train.steps}",
+        )
+
+    def as_options(self) -> dict[str, Any]:
+        """Every option by its full name (`train.steps`)."""
+        return _flat(asdict(self))
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and prefix + name != "student.architecture":
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,1 @@
+"""Corpora, documents and rows of token ids."""

@@ -1,0 +1,245 @@
+"""A corpus: documents in order, cut into shards of some megabytes."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vocagno.data.documents import CorpusError, Document
+from vocagno.data.sources import Place, Source, open_sources
+from vocagno.system.files import digest, write_json
+from vocagno.system.shared_work import share
+
+SHARD_BYTES = 2_000_000
+"""Text of a shard, the unit of work that processes share and that a killed run repeats."""
+
+_INDEX_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some consecutive records of one source."""
+
+    record: int
+    offset: int
+    """The `Place` before it."""
+    num_records: int
+    documents: int
+    text_bytes: int
+    text_hash: str
+    """Names the texts of its documents, in order, whatever the file or its other fields."""
+    prompt_hash: str
+    """Names how much of each document is prompt; "" if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusShard(Cut):
+    """A cut of a source with its place in the corpus."""
+
+    name: str
+    source: int
+    """Which of the sources."""
+    first_document: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTexts:
+    """The documents of a shard."""
+
+    texts: list[str]
+    hashes: list[bytes]
+    """`text_hash` of each."""
+    prompt_bytes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The shards of a corpus, whose texts are on disk."""
+
+    name: str
+    sources: list[Source]
+    shards: list[CorpusShard]
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the texts, in order."""
+        return digest(*(shard.text_hash for shard in self.shards))
+
+    @property
+    def prompt_fingerprint(self) -> str:
+        """Names how much of each document is prompt; "" if nothing is anywhere."""
+        prompts = [shard.prompt_hash for shard in self.shards]
+        return digest(*prompts) if any(prompts) else ""
+
+    @property
+    def documents(self) -> int:
+        return sum(shard.documents for shard in self.shards)
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(shard.text_bytes for shard in self.shards)
+
+    def read(self, shard: CorpusShard) -> ShardTexts:
+        """Reads the documents of one shard.
+
+        Raises: CorpusError if they are not what they were when the corpus was scanned.
+        """
+        source = self.sources[shard.source]
+        found: list[Document] = []
+        records = source.read(Place(shard.record, shard.offset))
+        for _ in range(shard.num_records):
+            _, document = next(records, (None, None))
+            found.extend(() if document is None else (document,))
+        hashes = [text_hash(document.text) for document in found]
+        prompts = [document.prompt_bytes for document in found]
+        if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
+            shard.text_hash, shard.prompt_hash,
+        ):  # fmt: skip
+            raise CorpusError(
+                f"{source.name}: has changed since it was read; run again (if its size and time "
+                "are what they were, delete `corpora` in the cache first)"
+            )
+        return ShardTexts([document.text for document in found], hashes, prompts)
+
+
+def text_hash(text: str) -> bytes:
+    """16 bytes that name one document by its UTF-8 bytes."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def texts_hash(hashes: Iterator[bytes]) -> str:
+    """Names a sequence of documents by their hashes."""
+    return hashlib.blake2b(b"".join(hashes), digest_size=16).hexdigest()
+
+
+def scan(
+    corpus: str | Path,
+    cache: Path | None = None,
+    advance: Callable[[int], None] = lambda text_bytes: None,
+) -> Corpus:
+    """Reads a corpus once: checks every document, counts, hashes, cuts into shards.
+
+    What was found is kept in `cache`, if given, for each source until it changes (a file: its size
+    or time); processes that scan at once share the sources.
+
+    Args:
+        corpus: as `open_sources`.
+        advance: told now and then how many bytes of text this process has read.
+    Raises: CorpusError for a missing or empty corpus or a record that is no document.
+    """
+    sources = open_sources(corpus)
+    read = 0
+
+    def cuts_of(source: Source) -> Iterator[Cut]:
+        nonlocal read
+        for cut in _cuts(source):
+            read += cut.text_bytes
+            advance(read)
+            yield cut
+
+    if cache is None:
+        found = [list(cuts_of(source)) for source in sources]
+    else:
+        found = _kept(sources, cache / "corpora", cuts_of)
+    shards = list(_numbered(found))
+    if not shards:
+        raise _empty(corpus)
+    return Corpus(str(corpus), sources, shards)
+
+
+def _kept(
+    sources: list[Source], folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
+) -> list[list[Cut]]:
+    """The cuts of each source from their files, made where missing."""
+    keys = [digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, s.identity()])) for s in sources]
+    by_key = dict(zip(keys, sources, strict=True))
+
+    found: dict[str, list[Cut]] = {}
+
+    def make(key: str) -> None:
+        cuts = [asdict(cut) for cut in cuts_of(by_key[key])]
+        write_json(folder / f"{key}.json", {"cuts": cuts, "check": digest(json.dumps(cuts))})
+
+    def done(key: str) -> bool:
+        """Whether an index is there and whole; keeps what it says."""
+        try:
+            index = json.loads((folder / f"{key}.json").read_bytes())
+            if index["check"] == digest(json.dumps(index["cuts"])):
+                found[key] = [Cut(**cut) for cut in index["cuts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return key in found
+
+    share(list(by_key), folder, done=done, make=make, report=done)
+    return [found[key] for key in keys]
+
+
+def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
+    number = first_document = 0
+    for source, cuts in enumerate(found):
+        for cut in cuts:
+            if cut.documents:
+                yield CorpusShard(
+                    **asdict(cut),
+                    name=f"shard-{number:05d}", source=source, first_document=first_document,
+                )  # fmt: skip
+                number, first_document = number + 1, first_document + cut.documents
+
+
+def _cuts(source: Source) -> Iterator[Cut]:
+    """A source in cuts of about `SHARD_BYTES` of text."""
+    before = after = Place()
+    text_bytes = 0
+    hashes: list[bytes] = []
+    prompts: list[int] = []
+
+    def cut() -> Cut:
+        return Cut(
+            *before, after.record - before.record, len(hashes), text_bytes,
+            texts_hash(iter(hashes)), _prompt_hash(prompts),
+        )  # fmt: skip
+
+    for after, document in source.read(Place()):
+        if document is not None:
+            hashes.append(text_hash(document.text))
+            prompts.append(document.prompt_bytes)
+            text_bytes += len(document.text.encode())
+        if text_bytes >= SHARD_BYTES:
+            yield cut()
+            before, text_bytes, hashes, prompts = after, 0, [], []
+    if after != before:
+        yield cut()
+
+
+def _prompt_hash(prompt_bytes: list[int]) -> str:
+    return digest(json.dumps(prompt_bytes)) if any(prompt_bytes) else ""
+
+
+def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
+    """The documents of a corpus in order, as lists of at least so many bytes of text; not hashed.
+
+    Raises: as `scan`, when it comes to the record.
+    """
+    texts: list[str] = []
+    size, is_empty = 0, True
+    for source in open_sources(corpus):
+        for _, document in source.read(Place()):
+            if document is None:
+                continue
+            is_empty = False
+            texts.append(document.text)
+            size += len(document.text.encode())
+            if size >= batch_bytes:
+                yield texts
+                texts, size = [], 0
+    if texts:
+        yield texts
+    if is_empty:
+        raise _empty(corpus)
+
+
+def _empty(corpus: str | Path) -> CorpusError:
+    return CorpusError(
+        f"{corpus}: the corpus is empty; expected documents, such as lines of " + '{"text": ...}'
+    )

@@ -1,0 +1,151 @@
+"""The student's side of a corpus: tokenized once, packed into fixed rows."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vocagno.data import text_store as texts
+from vocagno.data.corpus import Corpus, CorpusShard, scan
+from vocagno.data.rows import (
+    KIND,
+    UNIT,
+    VERSION,
+    RowsShard,
+    RowStore,
+    cut_rows,
+    join_documents,
+    write_rows,
+)
+from vocagno.data.store.builder import Advance, Made, StoreKind, make_store, store_key
+from vocagno.data.store.manifest import MANIFEST
+from vocagno.system.progress import Progress
+from vocagno.system.signals import Terminated, terminable
+from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+
+ROWS = StoreKind(KIND, VERSION, UNIT, RowsShard, "preparing")
+TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copying texts")
+
+
+def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
+    """The corpus, read once unless that has been done."""
+    with Progress("reading", None, unit="B", show=show_progress) as progress:
+        return scan(corpus, cache, progress.at)
+
+
+def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
+    """What decides the rows of a text, apart from the text."""
+    return {
+        "format": f"{KIND} {VERSION}",
+        "tokenizer": tokenizer.spans.fingerprint,
+        "prefix": list(tokenizer.spans.prefix_ids),
+        "eos": tokenizer.eos_id,
+        "seq_len": seq_len,
+        "prompts": corpus.prompt_fingerprint,
+    }
+
+
+def prepared_rows(
+    corpus: Corpus,
+    tokenizer: StudentTokenizer,
+    seq_len: int,
+    cache: Path,
+    *,
+    show_progress: bool,
+    workers: int = 1,
+    folder: Path | None = None,
+) -> tuple[RowStore, Made]:
+    """The rows of a corpus out of the cache (or of `folder`), packed first if they are not there.
+
+    Args:
+        workers: processes that share the shards; the rows are the same for any number.
+    """
+    key = store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    folder = folder or cache / "rows" / key
+    helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
+    with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len, folder):
+        made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
+    return RowStore(folder), made
+
+
+def prepare_corpus(
+    corpus: Corpus,
+    folder: Path,
+    tokenizer: StudentTokenizer,
+    seq_len: int,
+    *,
+    show_progress: bool,
+) -> Made:
+    """Packs a corpus into a store of rows; processes share the shards."""
+    prefix_ids, eos_id = tokenizer.spans.prefix_ids, tokenizer.eos_id
+    made_from = rows_made_from(corpus, tokenizer, seq_len)
+
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        found = corpus.read(shard)
+        tokens = tokenizer.spans.encode(found.texts)
+        stream = join_documents(
+            tokens, shard.first_document, prefix_ids, eos_id, found.prompt_bytes
+        )
+        rows = cut_rows(stream, seq_len)
+        write_rows(
+            path, rows, seq_len, tokenizer.spans.vocabulary_size,
+            found.hashes, shard.first_document, made_from,
+        )  # fmt: skip
+
+    return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+
+
+def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.TextStore:
+    """The documents of a corpus out of the cache, any part of which is at hand at once."""
+    made_from = {"format": f"{texts.KIND} {texts.VERSION}"}
+    folder = cache / "texts" / store_key(corpus, made_from)
+
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        found = corpus.read(shard)
+        texts.write_texts(path, found.texts, found.hashes, made_from)
+
+    make_store(corpus, folder, TEXTS, made_from, make, show_progress=show_progress)
+    return texts.TextStore(folder)
+
+
+@contextmanager
+def _helpers(count: int, *arguments: Any) -> Iterator[None]:
+    """Processes that do the same beside this one; if one fails, the others do its share."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizers' threads
+    helpers = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
+    for helper in helpers:
+        helper.start()
+    try:
+        yield
+    finally:
+        for helper in helpers:
+            helper.terminate()
+        for helper in helpers:
+            helper.join()
+
+
+def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder: Path) -> None:
+    """A helper; it ends with the process that started it, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    try:
+        with terminable():
+            tokenizer = student_tokenizer(source, eos)
+            found = scan(corpus, cache)
+            prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
+    except Terminated:
+        pass
+    except Exception as error:  # the others go on; if it meets them, too, they say so
+        print(f"a helper stopped: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,278 @@
+"""Packed training rows: fixed length, each token with its bytes, each row with its pieces.
+
+The documents of a shard stand one after the other, each as BOS (if the student's tokenizer puts
+one), its tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last of them,
+so every token but the very first of a shard is predicted once. The last row of a shard is padded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vocagno.data.corpus import texts_hash
+from vocagno.data.store.shards import (
+    Description,
+    Frame,
+    Lists,
+    StoreError,
+    checksum,
+    list_column,
+    write_shard,
+)
+from vocagno.data.store.span_codec import CodedSpans, Pieces, decode_spans, encode_spans
+from vocagno.data.store.store import RowShard, ShardedStore
+from vocagno.tokens.token_spans import TokenizedTexts
+
+KIND = "rows"
+VERSION = 2
+UNIT = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row as the collator takes it; `n <= seq_len + 1` tokens, padding left out."""
+
+    ids: NDArray[np.int32]
+    """(n,) token ids."""
+    spans: NDArray[np.int32]
+    """(n, 2) bytes in the document of the token's piece; empty for BOS and EOS."""
+    documents: NDArray[np.int64]
+    """(P,) which document of the corpus each piece is from."""
+    num_tokens: NDArray[np.int32]
+    """(P,) tokens of each piece; they sum to n."""
+    num_prompt: NDArray[np.int32]
+    """(P,) tokens at the start of each piece that belong to a prompt: read, never learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The documents of a shard as one sequence of n tokens."""
+
+    ids: NDArray[np.int32]
+    spans: NDArray[np.int32]
+    documents: NDArray[np.int64]
+    """(n,) which document of the corpus each token is from."""
+    is_prompt: NDArray[np.bool_]
+    """(n,) whether it belongs to a prompt."""
+
+
+def join_documents(
+    tokens: TokenizedTexts,
+    first_document: int,
+    prefix_ids: tuple[int, ...],
+    eos_id: int,
+    prompt_bytes: Sequence[int] | None = None,
+) -> Stream:
+    """Puts documents one after the other, each between its BOS and EOS.
+
+    Args:
+        prompt_bytes: of each document, how much of its text is prompt: the tokens that end there,
+            and the BOS before them, are not learnt.
+    """
+    empty = np.zeros((1, 2), np.int32)
+    prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
+    eos = np.array([eos_id], np.int32)
+    ids, spans, sizes, prompts = [], [], [], []
+    for index in range(len(tokens)):
+        place = tokens.text(index)
+        ids += [prefix, tokens.ids[place], eos]
+        spans += [prefix_spans, tokens.spans[place], empty]
+        sizes.append(len(prefix) + place.stop - place.start + 1)
+        learnt_from = 0
+        if prompt_bytes is not None and prompt_bytes[index]:
+            answers = tokens.spans[place][:, 1] > prompt_bytes[index]
+            learnt_from = len(prefix) + int(np.argmax(np.append(answers, True)))
+        prompts.append(np.arange(sizes[-1]) < learnt_from)
+    documents = np.repeat(np.arange(len(tokens), dtype=np.int64) + first_document, sizes)
+    return Stream(np.concatenate(ids), np.concatenate(spans), documents, np.concatenate(prompts))
+
+
+def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
+    """Cuts a stream into rows that overlap by one token; the last one may be shorter."""
+    starts = range(0, len(stream.ids) - 1, seq_len)
+    return [_row(stream, slice(start, start + seq_len + 1)) for start in starts]
+
+
+def _row(stream: Stream, place: slice) -> Row:
+    documents = stream.documents[place]
+    heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))
+    counts = np.diff(heads, append=len(documents)).astype(np.int32)
+    prompts = np.add.reduceat(stream.is_prompt[place], heads, dtype=np.int32)
+    return Row(stream.ids[place], stream.spans[place], documents[heads], counts, prompts)
+
+
+def write_rows(
+    path: Path,
+    rows: list[Row],
+    seq_len: int,
+    vocabulary_size: int,
+    hashes: list[bytes],
+    first_document: int,
+    made_from: dict[str, Any],
+) -> None:
+    """Writes one shard of rows, whole or not at all.
+
+    Args:
+        hashes: `corpus.text_hash` of each document of the shard, the first of which is document
+            `first_document` of the corpus.
+    """
+    width = seq_len + 1
+    ids = np.zeros((len(rows), width), np.int32)
+    lengths = np.zeros((len(rows), width), np.uint8)
+    first_bytes, coded = [], []
+    for number, row in enumerate(rows):
+        firsts = _first_bytes(row)
+        spans = encode_spans(row.spans, Pieces(row.num_tokens, firsts))
+        ids[number, : len(row.ids)] = row.ids
+        lengths[number, : len(row.ids)] = spans.lengths
+        first_bytes.append(firsts)
+        coded.append(spans)
+    names = np.frombuffer(b"".join(hashes), "V16")
+    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
+    columns = {
+        "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()).cast(id_type), width),
+        "length": pa.FixedSizeListArray.from_arrays(pa.array(lengths.ravel()), width),
+        "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
+        "start": list_column([spans.starts for spans in coded], pa.int32()),
+        "document": list_column([row.documents for row in rows], pa.int64()),
+        "text_hash": list_column(
+            [names[row.documents - first_document] for row in rows], pa.binary(16)
+        ),
+        "first_byte": list_column(first_bytes, pa.int32()),
+        "num_tokens": list_column([row.num_tokens for row in rows], pa.int32()),
+        "num_prompt": list_column([row.num_prompt for row in rows], pa.int32()),
+    }  # fmt: skip
+    columns["check"] = pa.array(
+        [
+            checksum(row.ids.astype(np.int32), spans.lengths, spans.long_lengths, spans.starts,
+                     row.documents, names[row.documents - first_document], firsts, row.num_tokens,
+                     row.num_prompt)
+            for row, spans, firsts in zip(rows, coded, first_bytes, strict=True)
+        ],
+        pa.uint32(),
+    )  # fmt: skip
+    counts = {
+        "rows": len(rows),
+        "documents": len(hashes),
+        "tokens": sum(len(row.ids) - 1 for row in rows),
+    }
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    write_shard(path, columns, what)
+
+
+def _first_bytes(row: Row) -> NDArray[np.int32]:
+    """The byte at which the text of each piece begins: its first span that is not empty."""
+    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
+    next_filled = np.searchsorted(filled, heads)
+    stops = heads + row.num_tokens
+    firsts = np.zeros(len(heads), np.int32)
+    found = next_filled < len(filled)
+    found[found] &= filled[next_filled[found]] < stops[found]
+    firsts[found] = row.spans[filled[next_filled[found]], 0]
+    return firsts
+
+
+class RowStore(ShardedStore["RowsShard"]):
+    """All rows of a prepared corpus; a row costs O(seq_len), wherever it stands.
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, KIND, VERSION, UNIT, RowsShard)
+
+    def __getitem__(self, index: int) -> Row:
+        shard, row = self.locate(index)
+        return shard[row]
+
+    def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Of each document of the corpus: its `corpus.text_hash` (16 bytes) and its tokens.
+
+        A document without a row (an empty one, alone in its shard) has zeros.
+        """
+        count = self.manifest.count("documents")
+        hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
+        for shard in self.shards():
+            shard.check("row")
+            numbers = shard.documents.values
+            hashes[numbers] = shard.text_hashes.values
+            np.add.at(tokens, numbers, shard.num_tokens.values)
+        return hashes, tokens
+
+
+class RowsShard(RowShard):
+    """A shard with its columns looked up once."""
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        width = self.batch.schema.field("ids").type.list_size
+        self._ids = self.values("ids").reshape(len(self), width)
+        self._lengths = self.values("length").reshape(len(self), width)
+        self._checks = self.values("check")
+        self.documents: Lists = self.lists("document")
+        self.text_hashes: Lists = self.lists("text_hash")
+        self.num_tokens: Lists = self.lists("num_tokens")
+        self._lists = (
+            self.lists("long_length"), self.lists("start"), self.documents, self.text_hashes,
+            self.lists("first_byte"), self.num_tokens, self.lists("num_prompt"),
+        )  # fmt: skip
+
+    def __getitem__(self, index: int) -> Row:
+        row = self._read(index)
+        if row is None:
+            raise StoreError(
+                f"{self.path}: row {index} of this shard is damaged (its checksum differs); "
+                f"delete the folder {self.path.parent} and run `vocagno prepare` again"
+            )
+        return row
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a row agrees with its checksum."""
+        return self._read(row) is not None
+
+    def is_consistent(self) -> bool:
+        """Whether rows and tokens are as many as the description says."""
+        counts = self.description.counts
+        tokens = int(self.num_tokens.values.sum(dtype=np.int64)) - len(self)
+        return (counts["rows"], counts["tokens"]) == (len(self), tokens)
+
+    def _read(self, index: int) -> Row | None:
+        """A row, or None if it is damaged."""
+        if not all(column.is_sound(index) for column in self._lists):
+            return None
+        parts = [column[index] for column in self._lists]
+        long_lengths, starts, documents, _, first_bytes, num_tokens, num_prompt = parts
+        n = int(num_tokens.sum())
+        ids = self._ids[index, :n].astype(np.int32)
+        lengths = self._lengths[index, :n]
+        if checksum(ids, lengths, *parts) != self._checks[index]:
+            return None
+        spans = decode_spans(
+            CodedSpans(lengths, long_lengths, starts), Pieces(num_tokens, first_bytes)
+        )
+        return Row(ids, spans, documents, num_tokens, num_prompt)
+
+
+EMPTY_ROW = Row(
+    np.empty(0, np.int32), np.empty((0, 2), np.int32), np.empty(0, np.int64),
+    np.empty(0, np.int32), np.empty(0, np.int32),
+)  # fmt: skip
+
+
+class WithEmpty:
+    """A store of rows, and behind its last one a row that holds nothing."""
+
+    def __init__(self, rows: RowStore) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows) + 1
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[index] if index < len(self.rows) else EMPTY_ROW

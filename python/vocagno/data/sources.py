@@ -1,0 +1,307 @@
+"""Where the documents of a corpus come from: JSON Lines, Parquet, text files, a `datasets` name.
+
+A source is read in order, from any of its records on. A record is a line, a row or a file, and
+holds one document or (a blank line) none.
+"""
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from vocagno.data.documents import (
+    CorpusError,
+    Document,
+    document_of,
+    json_document,
+    tokenizer_instead,
+)
+
+DATASETS = "datasets:"
+"""What a corpus begins with that is a name for the `datasets` library."""
+
+_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+_SUFFIXES = (*_LINES, ".parquet", ".txt")
+_ROWS_AT_ONCE = 1024
+
+
+class Place(NamedTuple):
+    """A point between two records of a source."""
+
+    record: int = 0
+    """Records before it."""
+    offset: int = 0
+    """Bytes before it, unpacked, where records are lines."""
+
+
+class Source(Protocol):
+    """Some records in order."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    def identity(self) -> list[Any]:
+        """Differs (as JSON) when what is read may differ."""
+
+    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+        """The records from a place on, each with the place behind it.
+
+        Raises: CorpusError for a record that is no document, naming it.
+        """
+
+
+def open_sources(corpus: str | Path) -> list[Source]:
+    """The sources of a corpus: a file, the files of a folder by name, or `datasets:NAME`.
+
+    Raises: CorpusError if there is nothing that can be read.
+    """
+    if str(corpus).startswith(DATASETS):
+        return [DatasetSource(str(corpus).removeprefix(DATASETS))]
+    path = Path(corpus).absolute()
+    if path.is_dir():
+        entries = sorted(path.iterdir())
+        files = [entry for entry in entries if entry.is_file() and entry.name.endswith(_SUFFIXES)]
+        if not files:
+            what = f"a folder without {', '.join(_SUFFIXES)} files"
+            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
+        if others := [entry.name for entry in sorted({*entries} - {*files})]:
+            print(
+                f"{path}: not read, being no {', '.join(_SUFFIXES)} file: {', '.join(others)}",
+                file=sys.stderr,
+            )
+    elif path.is_file():
+        files = [path]
+        if not path.name.endswith(_SUFFIXES):
+            what = f"expected a file named {' or '.join(_SUFFIXES)}"
+            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
+    else:
+        raise CorpusError(
+            f"{path}: no such file or folder; expected {', '.join(_SUFFIXES)}, a folder of these, "
+            f"or {DATASETS}NAME"
+        )
+    texts = [file for file in files if file.suffix == ".txt"]
+    sources: list[Source] = [
+        ParquetSource(file) if file.suffix == ".parquet" else LinesSource(file)
+        for file in files
+        if file.suffix != ".txt"
+    ]
+    return [*sources, TextFilesSource(path, texts)] if texts else sources
+
+
+class _OneOpen:
+    """A source whose file stays open between reads, so that one that is entered where the last read
+    ended goes on there. Of all such sources one is open at a time."""
+
+    _open: ClassVar["_OneOpen | None"] = None
+
+    def _take_turn(self) -> None:
+        if _OneOpen._open is not None and _OneOpen._open is not self:
+            _OneOpen._open.close()
+        _OneOpen._open = self
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        raise NotImplementedError
+
+
+class LinesSource(_OneOpen):
+    """JSON Lines, plain, .gz or .zst: `{"text": ...}` or `{"prompt": ..., "completion": ...}`.
+
+    Other fields are ignored. Lines end in LF alone (texts may hold U+2028). A packed file is
+    unpacked once if its shards are read in order, and not from the start for each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: Any = None
+        self._at = 0
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def identity(self) -> list[Any]:
+        return _stamp(self.path)
+
+    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+        record = place.record
+        try:
+            self._go_to(place.offset)
+            while line := self._file.readline():
+                record, self._at = record + 1, self._at + len(line)
+                where = f"{self.path}, line {record}"
+                document = json_document(line, where) if line.strip() else None
+                yield Place(record, self._at), document
+        except (OSError, EOFError, zlib.error) as error:
+            raise _unreadable(self.path, error) from error
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _go_to(self, offset: int) -> None:
+        self._take_turn()
+        if self._file is None or self._at > offset:
+            self.close()
+            self._file, self._at = self._opened(), 0
+        if self._file.seekable():
+            self._file.seek(offset)
+            self._at = offset
+        while self._at < offset:
+            skipped = self._file.read(min(offset - self._at, 1 << 20))
+            self._at += len(skipped)
+            if not skipped:
+                raise EOFError(f"{self._at:,} bytes, expected {offset:,} before this shard")
+
+    def _opened(self) -> Any:
+        if self.path.suffix == ".gz":
+            return gzip.open(self.path, "rb")
+        if self.path.suffix == ".zst":
+            import pyarrow as pa
+
+            return io.BufferedReader(pa.input_stream(str(self.path), compression="zstd"), 1 << 20)
+        return self.path.open("rb")
+
+
+class ParquetSource(_OneOpen):
+    """Parquet with a column `text`, or `prompt` and `completion`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rest: Iterator[tuple[Place, Document]] | None = None
+        self._at = Place()
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def identity(self) -> list[Any]:
+        return _stamp(self.path)
+
+    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+        import pyarrow as pa
+
+        self._take_turn()
+        if self._rest is None or self._at != place:
+            self._rest = self._from(place.record)
+        try:
+            for after, document in self._rest:
+                self._at = after
+                yield after, document
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            raise _unreadable(self.path, error) from error
+        self.close()
+
+    def close(self) -> None:
+        self._rest = None
+
+    def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
+        """Enters the row group that holds a row, and decodes it up to there."""
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(self.path) as file:
+            columns = _columns(file.schema_arrow.names, self.name)
+            first, group = 0, 0
+            while group < file.num_row_groups:
+                rows = file.metadata.row_group(group).num_rows
+                if first + rows > record:
+                    break
+                first, group = first + rows, group + 1
+            groups = list(range(group, file.num_row_groups))
+            for batch in file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ():
+                if first + batch.num_rows > record:
+                    values = [batch.column(column).to_pylist() for column in columns]
+                    yield from _rows(columns, values, first, max(0, record - first), self.name)
+                first += batch.num_rows
+
+
+class TextFilesSource:
+    """Text files in UTF-8, each of them one document."""
+
+    def __init__(self, folder: Path, files: list[Path]) -> None:
+        self.folder = folder
+        self.files = files
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder} (*.txt)" if self.folder.is_dir() else str(self.folder)
+
+    def identity(self) -> list[Any]:
+        return [_stamp(file) for file in self.files]
+
+    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+        for number in range(place.record, len(self.files)):
+            file = self.files[number]
+            try:
+                text = file.read_bytes().decode("utf-8")
+            except (UnicodeDecodeError, OSError) as error:
+                raise CorpusError(f"{file}: not text in UTF-8: {error}") from error
+            yield Place(number + 1), Document(text)
+
+
+class DatasetSource:
+    """A dataset as `datasets.load_dataset` knows it: `NAME[:CONFIG[:SPLIT]]`, the split `train` by
+    default; NAME is one on the hub or a folder. It is downloaded where that library keeps it."""
+
+    def __init__(self, name: str) -> None:
+        from datasets import load_dataset
+
+        self._name = name
+        path, _, rest = name.partition(":")
+        config, _, split = rest.partition(":")
+        try:
+            loaded = load_dataset(path, config or None, split=split or "train")
+        except Exception as error:  # it raises errors of many kinds for a wrong name
+            raise CorpusError(f"{self.name}: {type(error).__name__}: {error}") from error
+        self._columns = _columns(loaded.column_names, self.name)
+        self._dataset = loaded.select_columns(self._columns)
+        self._fingerprint = loaded._fingerprint
+
+    @property
+    def name(self) -> str:
+        return DATASETS + self._name
+
+    def identity(self) -> list[Any]:
+        return [self._name, self._fingerprint]
+
+    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+        for first in range(place.record, len(self._dataset), _ROWS_AT_ONCE):
+            rows = self._dataset[first : first + _ROWS_AT_ONCE]
+            values = [rows[column] for column in self._columns]
+            yield from _rows(self._columns, values, first, 0, self.name)
+
+
+def _unreadable(path: Path, error: Exception) -> CorpusError:
+    if isinstance(error, OSError) and error.errno is not None:
+        return CorpusError(f"{path}: cannot be read: {error}")
+    return CorpusError(f"{path}: the file is damaged or cut short: {error}")
+
+
+def _stamp(path: Path) -> list[Any]:
+    stat = path.stat()
+    return [str(path), stat.st_size, stat.st_mtime_ns]
+
+
+def _columns(names: list[str], where: str) -> list[str]:
+    for wanted in (["text"], ["prompt", "completion"]):
+        if set(wanted) <= set(names):
+            return wanted
+    raise CorpusError(
+        f"{where}: expected a column `text`, or `prompt` and `completion`, got {', '.join(names)}"
+    )
+
+
+def _rows(
+    columns: list[str], values: list[list[Any]], first: int, skipped: int, where: str
+) -> Iterator[tuple[Place, Document]]:
+    for index, cells in enumerate(zip(*values, strict=True)):
+        if index >= skipped:
+            record = first + index + 1
+            fields = dict(zip(columns, cells, strict=True))
+            yield Place(record), document_of(fields, f"{where}, row {record}")

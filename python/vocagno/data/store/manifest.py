@@ -1,0 +1,125 @@
+"""The manifest that makes a folder of shards a store: what they are, and their hashes."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vocagno.data.store.shards import Frame, Shard, StoreError
+from vocagno.system.files import digest, file_digest, write_json
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shard as it was when the store was finished."""
+
+    name: str
+    text_hash: str
+    counts: dict[str, int]
+    bytes: int
+    file_hash: str
+    """`files.file_digest` of the whole file: what `verify` compares."""
+    frame: Frame
+    """What is compared whenever the shard is opened."""
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.arrow"
+
+    def is_there(self, file: Path) -> bool:
+        """Whether the file is there, and as large as it was."""
+        return file.is_file() and file.stat().st_size == self.bytes
+
+    def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
+        """The shard itself.
+
+        Raises: StoreError if it is missing, cut short, or not the one that the manifest names.
+        """
+        path = self.file(folder)
+        size = path.stat().st_size if path.is_file() else None
+        if size is not None and size != self.bytes:
+            raise StoreError(
+                f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: cut short or "
+                "replaced; delete it and the manifest, and make the store again (the other shards "
+                "stay)"
+            )
+        return shard_type(path, self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store was made from, and its shards in order. Holds no time and no name of a machine,
+    so that the same work leaves the same bytes."""
+
+    kind: str
+    version: int
+    made_from: dict[str, Any]
+    shards: list[Entry]
+
+    def count(self, unit: str) -> int:
+        """Documents, tokens or the like of all shards."""
+        return sum(entry.counts[unit] for entry in self.shards)
+
+    def save(self, folder: Path) -> None:
+        fields = {
+            "kind": self.kind,
+            "version": self.version,
+            "made_from": self.made_from,
+            "shards": [asdict(entry) for entry in self.shards],
+        }
+        write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
+
+    @classmethod
+    def load(cls, folder: Path, kind: str, version: int) -> "Manifest":
+        """Reads and checks a manifest.
+
+        Raises: StoreError if it is missing, unfinished or damaged, or of another kind or version.
+        """
+        path = folder / MANIFEST
+        if not path.is_file():
+            state = "was not finished, or is none" if folder.is_dir() else "does not exist"
+            raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
+        try:
+            fields = json.loads(path.read_bytes())
+            check = fields.pop("check")
+            found_kind, found_version = fields["kind"], fields["version"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{path}: not a manifest of vocagno: {error!r}") from error
+        if check != _check(fields):
+            raise StoreError(
+                f"{path}: the manifest is damaged (its check differs); delete it and make the "
+                "store again: the shards that are whole stay"
+            )
+        if found_kind != kind:
+            raise StoreError(f"{path}: holds {found_kind}, expected {kind}")
+        if found_version != version:
+            raise StoreError(
+                f"{path}: format version {found_version}, but this vocagno reads {version}; "
+                "make the store again, or install the vocagno that wrote it"
+            )
+        entries = [
+            Entry(**{**entry, "frame": Frame(**entry["frame"])}) for entry in fields["shards"]
+        ]
+        check_names([entry.name for entry in entries], path)
+        return cls(found_kind, found_version, fields["made_from"], entries)
+
+
+def check_names(names: list[str], where: Path) -> None:
+    """Refuses names of shards that would lead out of a store's folder, or to one shard twice.
+
+    Raises: StoreError.
+    """
+    bad = [name for name in names if Path(name).name != name or name.startswith(".")]
+    if bad or len(set(names)) != len(names):
+        raise StoreError(f"{where}: names of shards are doubled or no names ({bad[:1]})")
+
+
+def _check(fields: dict[str, Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")))
+
+
+def entry_of(name: str, shard: Shard) -> Entry:
+    """A manifest's entry for a shard as it is now; its file is read whole."""
+    what, file_hash = shard.description, file_digest(shard.path)
+    return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())

@@ -1,0 +1,171 @@
+"""A finished store: shards behind a manifest, opened when first used."""
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from vocagno.data.store.manifest import Entry, Manifest, entry_of
+from vocagno.data.store.shards import Frame, Shard, StoreError
+from vocagno.system.files import file_digest
+
+_REMEDY = "delete the shard and the manifest, and make the store again (the other shards stay)"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something wrong with a shard."""
+
+    entry: Entry
+    what: str
+
+
+class RowShard(Shard):
+    """A shard that can say which of its rows are damaged."""
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        self._known_whole = np.zeros(len(self), np.bool_)
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a row agrees with its checksum."""
+        raise NotImplementedError
+
+    def is_whole_once_read(self, row: int) -> bool:
+        """As `is_whole`, but a row that was whole is not looked at again."""
+        if not self._known_whole[row]:
+            self._known_whole[row] = self.is_whole(row)
+        return bool(self._known_whole[row])
+
+    def is_consistent(self) -> bool:
+        """Whether the description agrees with what the shard holds."""
+        raise NotImplementedError
+
+    def check(self, unit: str) -> None:
+        """Reads everything. Raises: StoreError naming the first row (of what: `unit`) that is
+        damaged, or the description."""
+        damaged = (row for row in range(len(self)) if not self.is_whole(row))
+        if (row := next(damaged, None)) is not None:
+            raise StoreError(f"{self.path}: {unit} {row} of this shard is damaged; {_REMEDY}")
+        if not self.is_consistent():
+            raise StoreError(f"{self.path}: the shard's description is damaged; {_REMEDY}")
+
+
+_MOST_OPEN = 4096
+"""Shards of a store that stay mapped; systems allow a process some 65,000 mappings."""
+
+AnyShard = TypeVar("AnyShard", bound=RowShard)
+
+
+class ShardedStore(Generic[AnyShard]):
+    """The shards of a finished store; any row is found in O(log shards) without reading others.
+
+    Opening reads the manifest alone.
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(
+        self, folder: Path, kind: str, version: int, unit: str, shard_type: type[AnyShard]
+    ) -> None:
+        self.folder = folder
+        self.manifest: Manifest = Manifest.load(folder, kind, version)
+        self._unit = unit
+        self._shard_type = shard_type
+        self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
+        self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
+        """Shard `number`, which stays open until many others were used since."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        """Worker processes open the files themselves; a mapped shard would be sent as a copy."""
+        return type(self), (self.folder,)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def text_hashes(self) -> list[str]:
+        """`CorpusShard.text_hash` of each shard: names the texts."""
+        return [entry.text_hash for entry in self.manifest.shards]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.manifest.count("tokens")
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all shards, on disk."""
+        return sum(entry.bytes for entry in self.manifest.shards)
+
+    def locate(self, index: int) -> tuple[AnyShard, int]:
+        """The shard of row `index` of the store, and the row in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} into {self._unit} of {len(self)}")
+        number = bisect.bisect_right(self._ends, index)
+        return self.shard(number), index - (self._ends[number - 1] if number else 0)
+
+    def shards(self) -> Iterator[AnyShard]:
+        """All shards in order, none of which stays open."""
+        return map(self._open, range(len(self.manifest.shards)))
+
+    def _open(self, number: int) -> AnyShard:
+        entry = self.manifest.shards[number]
+        return cast("AnyShard", entry.open(self.folder, self._shard_type))
+
+    def damages(self, advance: Callable[[Entry], None] = lambda entry: None) -> Iterator["Damage"]:
+        """Reads everything and says what is wrong: the hash of each file, then each row.
+
+        `advance` is told of each shard when it has been read.
+        """
+        for number, entry in enumerate(self.manifest.shards):
+            path = entry.file(self.folder)
+            if not path.is_file():
+                yield Damage(entry, f"{path}: the shard is missing")
+            else:
+                if file_digest(path) != entry.file_hash:
+                    yield Damage(entry, f"{path}: differs from its hash in the manifest")
+                yield from (Damage(entry, what) for what in self._damaged_rows(number))
+            advance(entry)
+
+    def _damaged_rows(self, number: int) -> Iterator[str]:
+        try:
+            shard = self._open(number)
+        except StoreError as error:
+            yield str(error)
+            return
+        unit = self._unit.removesuffix("s")
+        for row in range(len(shard)):
+            if not shard.is_whole(row):
+                yield f"{shard.path}: {unit} {row} of this shard is damaged"
+        if not shard.is_consistent():
+            yield f"{shard.path}: the shard's description is damaged"
+
+
+def finish_store(
+    folder: Path, names: Sequence[str], shard_type: type[RowShard], unit: str
+) -> Manifest:
+    """Writes the manifest once all shards are there; any process may, and may again.
+
+    Every row is compared with its checksum first, so that the hashes are of what was meant.
+
+    Raises: StoreError if a shard is damaged, or does not belong with the others.
+    """
+    entries, identity = [], None
+    for name in names:
+        shard = shard_type(folder / f"{name}.arrow")
+        shard.check(unit.removesuffix("s"))
+        what = shard.description
+        identity = identity or (what.kind, what.version, what.made_from)
+        if (what.kind, what.version, what.made_from) != identity:
+            raise StoreError(f"{shard.path}: not of one store with {names[0]}")
+        entries.append(entry_of(name, shard))
+    if identity is None:
+        raise ValueError("a store needs a shard")
+    manifest = Manifest(*identity, entries)
+    manifest.save(folder)
+    return manifest

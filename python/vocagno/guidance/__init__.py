@@ -1,0 +1,41 @@
+"""Losses to weights, and weights to gradients: the method.
+
+    from vocagno.guidance import GuidanceConfig, selective_cross_entropy
+
+torch is imported with the first name that needs it.
+"""
+
+from typing import TYPE_CHECKING
+
+from vocagno.system.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from vocagno.alignment.segments import segment_reduce
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.guidance.selective import selective_cross_entropy
+    from vocagno.guidance.weights import token_weights
+    from vocagno.models.head import language_head
+    from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
+
+__all__ = [
+    "GuidanceConfig",
+    "GuidedCollator",
+    "GuidedTrainer",
+    "language_head",
+    "segment_reduce",
+    "selective_cross_entropy",
+    "token_weights",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "GuidanceConfig": "vocagno.config.guidance",
+        "GuidedCollator": "vocagno.training.hf_trainer",
+        "GuidedTrainer": "vocagno.training.hf_trainer",
+        "language_head": "vocagno.models.head",
+        "segment_reduce": "vocagno.alignment.segments",
+        "selective_cross_entropy": "vocagno.guidance.selective",
+        "token_weights": "vocagno.guidance.weights",
+    },
+)

@@ -1,0 +1,269 @@
+"""A language head and a loss on its logits, of which a chunk exists at a time, with gradients.
+
+K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import Head, LanguageHead, chunks, losses_
+from vocagno.models.own_head import OwnHead
+
+_MOVED_ROWS = 32
+"""Rows that exist twice while a matrix is compacted."""
+
+
+class Objective(Protocol):
+    """A loss of each token that is a weighted sum of parts."""
+
+    @property
+    def weights(self) -> Sequence[float]:
+        """Of the first parts in the loss; the others are only known."""
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+
+    @property
+    def ends(self) -> Sequence[int] | NDArray[np.int64] | None:
+        """The places at which a chunk may end, rising, the last one the number of tokens; None for
+        all."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that it makes of a token at a time, beside its logits."""
+
+    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,
+        become the gradient of their weighted sum."""
+
+    def rows(self, place: slice) -> Tensor | None:
+        """Which rows of the chunk that was computed last have a gradient, rising; None for all."""
+
+
+class CrossEntropy:
+    """The loss of labels, those of -100 aside."""
+
+    weights: tuple[float] = (1.0,)
+    num_parts = 1
+    ends = None
+    width = 0
+
+    def __init__(self, labels_K: Tensor, weights_K: Tensor | None = None) -> None:
+        """`weights_K`: factors of the losses; default: 1."""
+        self.labels_K = labels_K
+        self.weights_K = weights_K
+
+    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        """As `Objective`."""
+        weights_C = None if self.weights_K is None else self.weights_K[place]
+        nll_C = cross_entropy_(logits_CV, self.labels_K[place], lambda _: weights_C)
+        return (nll_C if weights_C is None else weights_C * nll_C)[:, None]
+
+    def rows(self, place: slice) -> Tensor | None:
+        """As `Objective`."""
+        return None
+
+
+def cross_entropy_(
+    logits_CV: Tensor, labels_C: Tensor, weigh: Callable[[Tensor], Tensor | None]
+) -> Tensor:
+    """(C,) the loss of each label, 0 for -100; the logits become the gradient of the weighted sum.
+
+    In place, so that a chunk takes one matrix of this size and no more.
+
+    Args:
+        weigh: given the losses, (C,) their factors, or None for 1.
+    """
+    is_asked_C = labels_C != IGNORED
+    labels_C1 = labels_C.clamp_min(0)[:, None]
+    nll_C, sum_C1 = losses_(logits_CV, labels_C1)
+    nll_C = torch.where(is_asked_C, nll_C, 0.0)
+    weights_C1 = is_asked_C[:, None].float()
+    if (weights_C := weigh(nll_C)) is not None:
+        weights_C1 = weights_C1 * weights_C[:, None]
+    logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
+    return nll_C
+
+
+def chunked_loss(
+    hidden_KH: Tensor, head: Head, objective: Objective, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum of all parts, with gradients for states and parameters of the head.
+
+    Args:
+        dtype: of the operands of the products, which are accumulated in float32. An `OwnHead` takes
+            states rounded to it and computes in float32.
+    Returns: float32 sum, and (K, P) the parts without gradient.
+
+    Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
+    through the same loss is refused.
+    """
+    if isinstance(head, OwnHead):
+        total, parts_KP = _OwnChunkedLoss.apply(
+            hidden_KH, head, objective, dtype, *head.weights.values()
+        )
+    else:
+        total, parts_KP = _ChunkedLoss.apply(
+            hidden_KH, head.weight_VH, head.bias_V, objective, head.scale, head.softcap, dtype
+        )
+    return total, parts_KP
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Logits of a chunk, their losses, and at once what the gradients take of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_KH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        objective: Objective,
+        scale: float,
+        softcap: float | None,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        count = len(hidden_KH)
+        states_KH, factor_VH = hidden_KH.to(dtype), weight_VH.to(dtype)
+        head = LanguageHead(factor_VH, bias_V, scale, softcap).for_chunks()
+        parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
+        grad_KH = torch.empty_like(states_KH)
+        # Nothing is chosen: gradients of 0, not of whatever stood in memory.
+        empty = torch.zeros if not count else torch.empty
+        grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
+        grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if bias_V is not None else None
+        room = head.room_for(count)
+        width = max(len(weight_VH), objective.width)
+        for place in chunks(count, width, weight_VH.device, objective.ends):
+            logits_CV = head.logits(states_KH[place], room)
+            # d(capped) / d(uncapped) is needed after the logits are gone.
+            slope_CV = None if softcap is None else 1 - (logits_CV / softcap).square_()
+            parts_KP[place] = objective(logits_CV, place)
+            if slope_CV is not None:
+                logits_CV *= slope_CV
+            if scale != 1.0:
+                logits_CV *= scale
+            if grad_V is not None:
+                grad_V += logits_CV.sum(0)
+            rows_C = objective.rows(place)
+            if rows_C is None:
+                grad_CV, states_CH = logits_CV.to(dtype), states_KH[place]
+                torch.mm(grad_CV, factor_VH, out=grad_KH[place])
+            else:
+                grad_CV, states_CH = (
+                    _moved_up_(logits_CV, rows_C).to(dtype),
+                    states_KH[place][rows_C],
+                )
+                grad_KH[place] = 0
+                grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
+            _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
+        ctx.save_for_backward(grad_KH, grad_VH, grad_V)
+        ctx.dtypes = hidden_KH.dtype, weight_VH.dtype, None if bias_V is None else bias_V.dtype
+        ctx.is_used = False
+        ctx.mark_non_differentiable(parts_KP)
+        return _weighted_sum(parts_KP, objective), parts_KP
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return *_scaled(ctx, gradients[0]), None, None, None, None
+
+
+class _OwnChunkedLoss(torch.autograd.Function):
+    """As `_ChunkedLoss`, with autograd through the model's own code for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_KH: Tensor,
+        head: OwnHead,
+        objective: Objective,
+        dtype: torch.dtype,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        count = len(hidden_KH)
+        leaves = [
+            weight.detach().requires_grad_(weight.requires_grad)
+            for weight in head.for_chunks().weights.values()
+        ]
+        head = head.with_weights(dict(zip(head.weights, leaves, strict=True)))
+        parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
+        grad_KH = torch.empty_like(hidden_KH, dtype=torch.float32)
+        width = max(head.vocabulary_size, objective.width)
+        for place in chunks(count, width, head.device, objective.ends):
+            with torch.enable_grad():
+                states_CH = hidden_KH[place].detach().to(dtype).float().requires_grad_()
+                logits_CV = head.logits(states_CH)
+            grad_CV = logits_CV.detach().clone()  # the graph may need the logits
+            parts_KP[place] = objective(grad_CV, place)
+            asked = [states_CH, *(leaf for leaf in leaves if leaf.requires_grad)]
+            torch.autograd.backward(logits_CV, grad_CV, inputs=asked)  # adds up in the leaves
+            assert states_CH.grad is not None
+            grad_KH[place] = states_CH.grad
+        if not count:  # nothing is chosen: gradients of 0, as DDP expects one for each weight
+            for leaf in leaves:
+                leaf.grad = torch.zeros_like(leaf) if leaf.requires_grad else None
+        ctx.save_for_backward(grad_KH, *(leaf.grad for leaf in leaves))
+        ctx.dtypes = hidden_KH.dtype, *(weight.dtype for weight in weights)
+        ctx.is_used = False
+        ctx.mark_non_differentiable(parts_KP)
+        return _weighted_sum(parts_KP, objective), parts_KP
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        grad_KH, *of_weights = _scaled(ctx, gradients[0])
+        return grad_KH, None, None, None, *of_weights
+
+
+def _weighted_sum(parts_KP: Tensor, objective: Objective) -> Tensor:
+    sums = zip(objective.weights, parts_KP.sum(0), strict=False)
+    return torch.stack([weight * part for weight, part in sums]).sum()
+
+
+def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
+    """(K, V) the rows of these numbers, rising, in the place of the first ones: a few at a time, so
+    that no second matrix of this size exists."""
+    for start in range(0, len(rows_K), _MOVED_ROWS):
+        part = rows_K[start : start + _MOVED_ROWS]
+        matrix_CV[start : start + len(part)] = matrix_CV[part]  # no later row is overwritten
+    return matrix_CV[: len(rows_K)]
+
+
+def _scaled(ctx: Any, factor: Tensor) -> Iterator[Tensor | None]:
+    """The gradients that were kept in the forward pass, times that of the loss."""
+    if ctx.is_used:
+        raise RuntimeError("a second backward pass through one head loss is not supported")
+    ctx.is_used = True  # the gradients are scaled where they stand
+    return (
+        None if kept is None else kept.mul_(factor).to(dtype)
+        for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+    )
+
+
+def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
+    """Adds a product to a float32 sum; the first one is put in its place."""
+    beta = 0.0 if is_first else 1.0
+    if a_VC.dtype == torch.float32:
+        sum_VH.addmm_(a_VC, b_CH, beta=beta)
+    elif a_VC.is_cuda and _ADDS_IN_FLOAT32:
+        torch.addmm(sum_VH, a_VC, b_CH, out_dtype=torch.float32, beta=beta, out=sum_VH)
+    else:
+        if a_VC.is_cuda:
+            product_VH = torch.mm(a_VC, b_CH, out_dtype=torch.float32)
+        else:
+            product_VH = torch.mm(a_VC, b_CH)
+        if is_first:
+            sum_VH.copy_(product_VH)
+        else:
+            sum_VH += product_VH
+
+
+_ADDS_IN_FLOAT32 = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether this torch adds a product of low precision to a float32 matrix where that stands; else
+the product is written to memory, read again, and added."""

@@ -1,0 +1,280 @@
+"""The collator: rows to tensors, aligned with the teacher's scores, and counted.
+
+B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vocagno.alignment.mapping import Reason
+from vocagno.alignment.segments import row_sums
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig
+from vocagno.data.rows import Row, RowStore, WithEmpty
+from vocagno.guidance.chunk_weights import most_kept
+from vocagno.guidance.mappings import chunk_numbers
+from vocagno.guidance.teacher_view import Scores, TeacherView, teacher_view
+from vocagno.guidance.units import NO_GROUP
+from vocagno.guidance.weights import count_kept_of, roles
+from vocagno.models.causal import IGNORED, causal_shift
+from vocagno.models.packing import isolation
+from vocagno.teacher.live import LiveText
+
+COUNTS = (
+    "predicted", "kept", "competing", "included", "with_text", "mapped", "scorable", "scored",
+    "special", "truncated", "hole", "unscored", "missing", "partial",
+)  # fmt: skip
+"""What is counted of the predicted tokens of a batch, in this order. Tokens of documents that are
+not scored at all are `missing`, and are in none but the first four. Mapped tokens without a teacher
+loss, because one is missing in their group, are `partial`. `kept` is the largest possible number
+for chunks, and where the losses decide how many tokens are kept."""
+
+
+AnyItem = TypeVar("AnyItem")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: what the model takes, and what the host knows of it."""
+
+    tensors: dict[str, Tensor]
+    """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
+    (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
+    (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
+    (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
+    padding (`chunks`), and what ranks them if not their losses (`chunk_scores`); for `unit: group`
+    and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
+    and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32).
+    All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
+    counts: Tensor
+    """(len(COUNTS),) int64, on the host."""
+    live: LiveText | None = None
+    """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
+
+    def pin_memory(self) -> "Batch":
+        """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
+        pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
+        live = None if self.live is None else self.live.pin_memory()
+        return replace(self, tensors=pinned, live=live)
+
+    def to(self, device: torch.device) -> dict[str, Tensor]:
+        """What the model takes, on its device; the reasons are counted already and stay behind.
+
+        Positions and mask of isolated documents are made there: the number of each token's document
+        is 8 KB a row of 2,048 tokens, the mask 4 MB.
+        """
+        tensors = {
+            name: value.to(device, non_blocking=True)
+            for name, value in self.tensors.items()
+            if name != "reasons"
+        }
+        piece_BT = tensors.pop("piece", None)
+        return tensors if piece_BT is None else tensors | isolation(piece_BT)
+
+
+class Collator:
+    """Rows to tensors: aligns every piece with its document's scores and aggregates the losses.
+
+    Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
+    """
+
+    def __init__(
+        self,
+        scores: Scores | None,
+        guidance: GuidanceConfig,
+        data: DataConfig,
+        line_ends: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`line_ends`: `TokenSpans.line_ends` of the student, for `window: line`.
+
+        Raises: ValueError if they are missing.
+        """
+        self._needs_lines: bool = guidance.window == "line" and scores is not None
+        if self._needs_lines and line_ends is None:
+            raise ValueError("guidance.window: line needs to know which ids end a line: line_ends")
+        self.scores = scores
+        self.guidance = guidance
+        self.line_ends = line_ends
+        self.seq_len: int = data.seq_len
+        self.isolate: bool = data.isolate
+
+    def __call__(self, rows: list[Row]) -> Batch:
+        width = self.seq_len + 1
+        ids = np.zeros((len(rows), width), np.int64)
+        wanted = np.zeros((len(rows), width), bool)
+        piece = np.full((len(rows), width), -1, np.int64)  # padding is a piece of its own
+        for number, row in enumerate(rows):
+            n = len(row.ids)
+            ids[number, :n], wanted[number, :n] = row.ids, True
+            piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
+            if row.num_prompt.any():
+                wanted[number, :n] = ~_is_prompt(row)
+        inputs, labels = causal_shift(torch.from_numpy(ids))
+        reading, asked = causal_shift(piece)
+        _, wanted = causal_shift(wanted)
+        if self.isolate:  # the first token of a piece would be predicted from another document
+            wanted = wanted & (reading == asked)
+        labels = labels.where(torch.from_numpy(wanted), IGNORED)
+        tensors = {"input_ids": inputs.contiguous(), "labels": labels}
+        if self.isolate:
+            tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
+        places = _places(rows, width)
+        if self.guidance.method == "chunk":
+            chunks = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
+            of_places = _spread(np.concatenate(chunks), places, -1)
+            tensors["chunks"] = torch.from_numpy(causal_shift(of_places)[1].copy())
+        if self._needs_lines:
+            assert self.line_ends is not None
+            lines = _line_numbers(ids, piece, self.line_ends)
+            tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
+        if self.guidance.window_max_loss is not None and self.scores is not None:
+            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+            of_places = causal_shift(_spread(sizes, places, 0))[1]
+            tensors["token_bytes"] = torch.from_numpy(np.ascontiguousarray(of_places))
+        tokens = self.aligned(rows)
+        counts = self._with_teacher(tensors, tokens, places, wanted)
+        live = None
+        if tokens.read is not None:
+            live = LiveText.of(tokens, causal_shift(places)[1])
+        elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
+            own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
+            ranges = torch.from_numpy(tokens.row_ranges)
+            tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
+        return Batch(tensors, counts, live)
+
+    def aligned(self, rows: Sequence[Row]) -> TeacherView:
+        """What the teacher has to say of all tokens of all rows, one after the other."""
+        return teacher_view(rows, self.scores, self.guidance, self._predicted(rows))
+
+    def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """Which tokens of the rows, one after the other, are predicted."""
+        predicted = []
+        for row in rows:
+            heads = np.cumsum(row.num_tokens) - row.num_tokens
+            found = ~_is_prompt(row)
+            found[heads if self.isolate else heads[:1]] = False
+            predicted.append(found)
+        return np.concatenate(predicted)
+
+    def _with_teacher(
+        self,
+        tensors: dict[str, Tensor],
+        tokens: TeacherView,
+        places: NDArray[np.int64],
+        wanted: NDArray[np.bool_],
+    ) -> Tensor:
+        """Puts each token's loss and reason where the token is predicted; the counts."""
+        loss, reasons, with_text, first_only, missing = (
+            causal_shift(_spread(values, places, fill))[1]
+            for values, fill in (
+                (tokens.loss, np.nan), (tokens.reasons, Reason.SPECIAL),
+                (tokens.with_text, False), (tokens.first_only, False), (tokens.missing, False),
+            )
+        )  # fmt: skip
+        tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
+        tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
+        if tokens.groups is not None:
+            groups = causal_shift(_spread(tokens.groups, places, NO_GROUP))[1]
+            tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
+        competing, included = roles(tensors["teacher_loss"], tensors["labels"], self.guidance)
+        if self.guidance.method == "chunk":
+            labels, chunks = tensors["labels"], tensors["chunks"]
+            kept = most_kept(labels, chunks, tensors["teacher_loss"], self.guidance)
+        elif self.guidance.selects and not self.guidance.keeps_quota:
+            kept = int(competing.sum() + included.sum())
+        else:
+            kept = int(count_kept_of(competing, included, self.guidance))
+        known = wanted & ~missing
+        with_text = with_text & known
+        scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
+        why = np.bincount(reasons[known], minlength=len(Reason)).tolist()
+        with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
+        counts = {
+            "predicted": int(wanted.sum()),
+            "kept": kept,
+            "competing": int(competing.sum()),
+            "included": int(included.sum()),
+            "with_text": int(with_text.sum()),
+            "mapped": with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
+            "scorable": int(scorable.sum()),
+            "scored": int((scorable & (reasons == Reason.MAPPED)).sum()),
+            **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
+            "missing": int((wanted & missing).sum()),
+            "partial": int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
+        }
+        return torch.tensor([counts[name] for name in COUNTS])
+
+
+def _is_prompt(row: Row) -> NDArray[np.bool_]:
+    """(n,) the first `num_prompt` tokens of each piece."""
+    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    place = np.arange(len(row.ids)) - np.repeat(heads, row.num_tokens)
+    return place < np.repeat(row.num_prompt, row.num_tokens)
+
+
+def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
+    """(B, width): the number of each token in the order of the rows, -1 for padding."""
+    places = np.full((len(rows), width), -1, np.int64)
+    before = 0
+    for number, row in enumerate(rows):
+        places[number, : len(row.ids)] = np.arange(before, before + len(row.ids))
+        before += len(row.ids)
+    return places
+
+
+def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
+    """Values of tokens put at their places; `fill` at padding."""
+    return np.append(values, np.array(fill, values.dtype))[places]
+
+
+def _line_numbers(
+    ids: NDArray[np.int64], piece: NDArray[np.int64], ends_line: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """The number of each token's line in its row, all rows counted through; -1 at padding. A line
+    ends with the token that holds a line break, and with its document."""
+    is_token = piece >= 0
+    begins = np.ones(ids.shape, bool)
+    begins[:, 1:] = ends_line[ids[:, :-1]] | (piece[:, 1:] != piece[:, :-1])
+    numbers = np.cumsum(begins).reshape(ids.shape) - 1
+    return np.where(is_token, numbers, -1)
+
+
+def loader(
+    rows: RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
+) -> DataLoader[Any]:
+    """Loads and collates in this process, or in others beside it."""
+    return DataLoader(
+        rows,  # type: ignore[arg-type]  # has __len__ and __getitem__, which is all that is needed
+        batch_sampler=batches,
+        collate_fn=collator,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_leave_signals_to_the_parent,
+        generator=torch.Generator(),  # of its own: loading must not move the model's random state
+    )
+
+
+def ahead(items: Iterator[AnyItem], count: int) -> Iterator[AnyItem]:
+    """The same, `count` of them made in a thread while what came before is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque(thread.submit(next, items, None) for _ in range(count))
+        while (item := waiting.popleft().result()) is not None:
+            waiting.append(thread.submit(next, items, None))
+            yield item
+
+
+def _leave_signals_to_the_parent(_: int) -> None:
+    """SIGTERM reaches workers too; they must live on until the checkpoint is written."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,119 @@
+"""The language head with its loss, differentiable, a chunk of logits at a time.
+
+K: tokens to train on, H: hidden size, V: vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from vocagno.config.run import HeadLoss
+from vocagno.errors import ConfigError
+from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import Head, LanguageHead
+
+
+def head_loss(
+    hidden_KH: Tensor,
+    head: Head,
+    labels_K: Tensor,
+    how: HeadLoss = "auto",
+    weights_K: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
+
+    Args:
+        hidden_KH: the states that predict the labels; their type, or autocast's, is that of the
+            products.
+        labels_K: -100 takes no part.
+        how: loop: ours, on any device; torch: `torch.nn.functional.linear_cross_entropy` in chunks
+            (torch >= 2.13); liger: liger-kernel >= 0.8.5 (CUDA); auto: what was fastest where it
+            was measured, the loop.
+        weights_K: factors of the losses, float32; loop only. Default: 1.
+    Returns: float32 sum, and (K,) the single (weighted) losses without gradient where `how` gives
+        them.
+    Raises: ConfigError if `how` is not installed or cannot compute this head.
+
+    All three make gradients in the forward pass, so nothing is computed twice; a second backward
+    pass through the same loss is refused. Products and the sum of the weights' gradient over chunks
+    are float32 in the loop and in liger. On CUDA torch's op keeps that sum in the type of the
+    weights (its policy `compact`), so in bfloat16 it is rounded after each chunk.
+    """
+    dtype = product_dtype(hidden_KH)
+    with torch.autocast(hidden_KH.device.type, enabled=False):
+        if how in ("auto", "loop"):
+            objective = CrossEntropy(labels_K, weights_K)
+            total, parts_K1 = chunked_loss(hidden_KH, head, objective, dtype)
+            return total, parts_K1.squeeze(1)
+        check_head_loss(how, head)
+        if weights_K is not None:
+            raise ConfigError(f"train.head_loss: {how} has no weights of tokens; use loop")
+        assert isinstance(head, LanguageHead)
+        if not len(labels_K):  # for which liger would divide by the number of its rows
+            return (hidden_KH.sum() + head.weight_VH.sum()).float() * 0, None
+        states_KH = (hidden_KH * head.scale).to(dtype)
+        bias_V = None if head.bias_V is None else (head.bias_V * head.scale).to(dtype)
+        function = _torch_loss if how == "torch" else _liger_loss
+        return function(states_KH, head.weight_VH.to(dtype), bias_V, labels_K, head.softcap), None
+
+
+def product_dtype(hidden: Tensor) -> torch.dtype:
+    """The type of the operands: autocast's, if it is on, else that of the states."""
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return hidden.dtype
+
+
+def check_head_loss(how: HeadLoss, head: Head) -> None:
+    """Raises: ConfigError if `how` is not installed here or cannot compute this head."""
+    if how in ("torch", "liger") and not isinstance(head, LanguageHead):
+        raise ConfigError(
+            f"train.head_loss: {how} computes the product of hidden states and output embeddings, "
+            f"and the head of {type(head.model).__name__} is another; use loop"
+        )
+    if how == "torch":
+        assert isinstance(head, LanguageHead)
+        if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+            raise ConfigError(
+                f"train.head_loss: torch {torch.__version__} has no chunked linear_cross_entropy "
+                "(2.13 has); use loop"
+            )
+        if head.softcap is not None:
+            raise ConfigError("train.head_loss: torch's op knows no soft cap of logits; use loop")
+    if how == "liger":
+        if not torch.cuda.is_available():
+            raise ConfigError("train.head_loss: liger runs on CUDA alone; use loop")
+        try:
+            import liger_kernel.transformers.functional  # noqa: F401 - is it there?
+        except ImportError as error:
+            raise ConfigError(
+                "train.head_loss: liger needs the package liger-kernel >= 0.8.5; install it, or "
+                "use loop"
+            ) from error
+
+
+def _torch_loss(
+    states_KH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, labels_K: Tensor, _: float | None
+) -> Tensor:
+    loss: Tensor = torch.nn.functional.linear_cross_entropy(
+        states_KH, weight_VH, labels_K, linear_bias=bias_V, reduction="sum",
+        ignore_index=IGNORED, options=torch.nn.LinearCrossEntropyOptions(),
+    )  # fmt: skip
+    return loss.float()
+
+
+def _liger_loss(
+    states_KH: Tensor,
+    weight_VH: Tensor,
+    bias_V: Tensor | None,
+    labels_K: Tensor,
+    softcap: float | None,
+) -> Tensor:
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    loss: Tensor = liger_fused_linear_cross_entropy(
+        states_KH, weight_VH, labels_K, bias=bias_V, ignore_index=IGNORED, reduction="sum",
+        softcap=softcap, accum_dtype=torch.float32,
+    )  # fmt: skip
+    return loss.float()

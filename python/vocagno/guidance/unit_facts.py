@@ -1,0 +1,65 @@
+"""What a choice looks at beside a token's own losses, so that pictures can show it.
+
+B: rows, T: tokens of a row.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.units import group_means
+from vocagno.guidance.weights import (
+    Units,
+    excess_loss,
+    excess_of_neighbours,
+    filled_teacher_loss,
+    loss_on_neighbours,
+    roles,
+)
+
+
+class UnitFacts(NamedTuple):
+    """Of each token; None where the rule does not look at it, NaN where there is none, and for a
+    token that does not compete."""
+
+    excess_BT: Tensor | None
+    """The excess loss of its group in nats, for `unit: group`."""
+    neighbours_excess_BT: Tensor | None
+    """The mean excess loss of its neighbours in nats, for `window_threshold`."""
+    neighbours_loss_BT: Tensor | None
+    """What the teacher loses on its neighbours in nats a byte, smoothed, for `window_max_loss`."""
+
+
+def unit_facts(
+    student_nll_BT: Tensor, tensors: dict[str, Tensor], guidance: GuidanceConfig
+) -> UnitFacts:
+    """What `choose` computes on its way, with each row as a scope of its own.
+
+    Args:
+        student_nll_BT: nats.
+        tensors: of a `Batch`.
+        guidance: of a method that ranks tokens; others look at nothing of the kind.
+    """
+    units = Units(tensors.get("groups"), tensors.get("lines"), tensors.get("token_bytes"))
+    if units.groups_BT is None and guidance.window is None:
+        return UnitFacts(None, None, None)
+    labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]
+    competing_BT, _ = roles(teacher_BT, labels_BT, guidance)
+    nll_BT, of_group_BT, mean_BT, loss_BT = student_nll_BT, None, None, None
+    if units.groups_BT is not None:
+        nll_BT = group_means(nll_BT, units.groups_BT)
+        of_group_BT = excess_loss(nll_BT, teacher_BT)
+    if guidance.window_threshold is not None:
+        sums_B2 = tensors.get("teacher_sums")
+        filled_BT = filled_teacher_loss(teacher_BT, labels_BT, guidance, sums_B2)
+        excess_BT = excess_loss(nll_BT, filled_BT)
+        mean_BT = excess_of_neighbours(excess_BT, competing_BT, units, guidance)
+    if guidance.window_max_loss is not None:
+        loss_BT = loss_on_neighbours(teacher_BT, labels_BT, units, guidance)
+    found = (
+        None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
+        for values_BT in (of_group_BT, mean_BT, loss_BT)
+    )
+    return UnitFacts(*found)

@@ -1,0 +1,35 @@
+"""Losses on tensors.
+
+B: rows, T: tokens of a row.
+"""
+
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
+
+
+def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """What a causal model reads and what it is asked for: token i is predicted from token i - 1.
+
+    The last axis is the position. The first token is only read, the last only asked for. This is
+    the one place where the shift stands, for student and teacher, ids and losses alike.
+    """
+    return sequence[..., :-1], sequence[..., 1:]
+
+
+def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """The sum of the losses of the kept tokens, float32 (Eq. 3 without its denominator).
+
+    The loop divides by one count for the whole optimizer step. `weights_BT` carries no gradient.
+    """
+    if nll_BT.shape != weights_BT.shape:
+        raise ValueError(f"nll {tuple(nll_BT.shape)} and weights {tuple(weights_BT.shape)} differ")
+    # Fill before multiplying: an infinite loss at a dropped token would make inf * 0 = nan.
+    return (nll_BT.masked_fill(weights_BT == 0, 0.0) * weights_BT).sum()
+
+
+IGNORED = -100
+"""The label of padding and of tokens that are not predicted."""

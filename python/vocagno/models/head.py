@@ -1,0 +1,367 @@
+"""The loss of every token without the logits of every token.
+
+N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
+"""
+
+import itertools
+import math
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vocagno.errors import InputError
+from vocagno.models.attention import base_output
+from vocagno.models.own_head import OwnHead, own_head, whole
+from vocagno.models.probe import agree, probe_ids, sees_later_tokens
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits that exist at a time on a CPU: 64 MiB in float32, unless `LEAST_ROWS` are more."""
+CUDA_CHUNK_ELEMENTS = 1 << 26
+"""The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
+LEAST_ROWS = 256
+"""Tokens of a chunk, however large the vocabulary: with fewer the product waits for the weights."""
+_MORE_ROWS = 32
+"""A CPU's chunk may be larger by one part of so many where that saves one: each chunk, however few
+its tokens are, reads the weights and adds to their gradient."""
+TILE_ROWS = 128
+"""A GPU computes so many rows of a product together, so the rows of a chunk are a multiple."""
+
+
+class UnsupportedModelError(InputError):
+    """A model whose loss cannot be computed from its hidden states by a known head."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageHead:
+    """How a causal language model turns hidden states into logits."""
+
+    weight_VH: Tensor
+    bias_V: Tensor | None = None
+    scale: float = 1.0
+    """Factor on the logits (Cohere multiplies, Granite divides)."""
+    softcap: float | None = None
+    """Logits are squeezed to (-softcap, softcap) by tanh (Gemma 2)."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many logits a state gives."""
+        return self.weight_VH.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """The size of a state."""
+        return self.weight_VH.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where states have to be."""
+        return self.weight_VH.device
+
+    def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
+        """(C, V) in float32: operands in the model's type, accumulated in float32.
+
+        Args:
+            room: of `room_for`, where they are put if it is large enough; then there is no
+                gradient.
+        """
+        out = None
+        if room is not None and len(hidden_CH) <= len(room):
+            out = room[: len(hidden_CH)]
+        if hidden_CH.is_cuda and hidden_CH.dtype != torch.float32:
+            logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
+        else:  # no such product on CPU; the operands are exact in float32
+            logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
+        if self.bias_V is not None:
+            logits_CV += self.bias_V.float()
+        if self.scale != 1.0:
+            logits_CV *= self.scale
+        if self.softcap is not None:
+            logits_CV.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits_CV
+
+    def room_for(self, num_rows: int) -> Tensor | None:
+        """Memory for the logits of one chunk after the other: on a CPU fresh memory costs time
+        beside the product that fills it; elsewhere the allocator keeps it anyway."""
+        if self.weight_VH.device.type != "cpu":
+            return None
+        size = chunk_rows(self.weight_VH.shape[0], self.weight_VH.device)
+        size += 2 * (size // _MORE_ROWS)  # twice: chunks that end where they may are uneven
+        return torch.empty(min(num_rows, size), self.weight_VH.shape[0], dtype=torch.float32)
+
+    def for_chunks(self) -> "LanguageHead":
+        """The same, with what `logits` would do to the weights done once for all chunks."""
+        weight_VH = self.weight_VH if self.weight_VH.is_cuda else self.weight_VH.float()
+        return replace(self, weight_VH=weight_VH)
+
+    def as_type(self, dtype: torch.dtype) -> "LanguageHead":
+        """The same head with weights of this type."""
+        return replace(self, weight_VH=self.weight_VH.to(dtype))
+
+    def first(self, num_ids: int) -> "LanguageHead":
+        """The same head for the first so many ids."""
+        bias_V = None if self.bias_V is None else self.bias_V[:num_ids]
+        return replace(self, weight_VH=self.weight_VH[:num_ids], bias_V=bias_V)
+
+    def no_states(self, count: int) -> Tensor:
+        """(count, H) zeros that stand for states."""
+        return self.weight_VH.new_zeros(count, self.hidden_size)
+
+
+Head = LanguageHead | OwnHead
+"""How a causal language model turns hidden states into logits."""
+
+
+def language_head(model: Any) -> Head:
+    """The head of a transformers causal language model, proved on a few tokens.
+
+    It is a product of states and output embeddings where that gives the model's own logits, and
+    else the model's own code (`OwnHead`), with a warning, because that takes more time and memory.
+    The proof is two forward passes of the base model and one of the model, of 2 x 32 tokens.
+
+    Raises: UnsupportedModelError if neither gives the model's own logits, if the model sees later
+        tokens, and if it cannot read ids alone.
+    """
+    _check_loaded(model)
+    training = model.training
+    model.eval()  # dropout would make two passes differ
+    try:
+        with torch.no_grad():
+            head = _proved(model)
+    finally:
+        model.train(training)
+    if isinstance(head, OwnHead):
+        warnings.warn(
+            f"{type(model).__name__}: its logits are not a product of hidden states and output "
+            "embeddings, so its own code computes them, in float32",
+            stacklevel=2,
+        )
+    return head
+
+
+def _check_loaded(model: Any) -> None:
+    output = model.get_output_embeddings()
+    if getattr(getattr(output, "weight", None), "is_meta", False):
+        raise UnsupportedModelError(
+            f"{type(model).__name__}: its output embeddings do not fit on the devices (they are "
+            "offloaded); give teacher.device_map more memory, or a smaller type by teacher.dtype"
+        )
+
+
+def _proved(model: Any) -> Head:
+    name, embedding = type(model).__name__, model.get_input_embeddings().weight
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
+    try:
+        hidden_states(model, ids_BT)  # the first pass may run other code than later ones
+        states_BTH = hidden_states(model, ids_BT)
+        theirs_BTV = model(input_ids=ids_BT, use_cache=False).logits
+    except torch.OutOfMemoryError:
+        raise
+    except _FAILURES as error:
+        raise UnsupportedModelError(f"{name}: it does not read ids alone ({error})") from error
+    if theirs_BTV.shape[:-1] != ids_BT.shape or states_BTH.shape[:-1] != ids_BT.shape:
+        raise UnsupportedModelError(
+            f"{name}: expected logits and states of each of {tuple(ids_BT.shape)} ids, got "
+            f"{tuple(theirs_BTV.shape)} and {tuple(states_BTH.shape)}"
+        )
+    if sees_later_tokens(theirs_BTV, states_BTH.dtype):
+        raise UnsupportedModelError(
+            f"{name}: its logits depend on later tokens, so its losses mean nothing; "
+            f"{_causal_remedy(model)}"
+        )
+    ids = theirs_BTV.shape[-1]
+    for head in (_product(model), _own(model, ids, states_BTH.shape[-1])):
+        if head is not None and _gives(head, states_BTH, theirs_BTV):
+            return head
+    raise UnsupportedModelError(
+        f"{name}: its logits cannot be computed from its last hidden states, neither as a product "
+        "with its output embeddings nor by its own code; use another model"
+    )
+
+
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""What models raise that are asked for something they do not know."""
+
+
+def _product(model: Any) -> LanguageHead | None:
+    try:
+        return head_of(model)
+    except UnsupportedModelError:
+        return None
+
+
+def _own(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
+    try:
+        return own_head_of(model, vocabulary_size, hidden_size)
+    except UnsupportedModelError:
+        return None
+
+
+def _gives(head: Head, states_BTH: Tensor, theirs_BTV: Tensor) -> bool:
+    """Whether the head makes the model's logits of its states."""
+    try:
+        ours = head.logits(states_BTH.flatten(0, 1).to(head.device))
+    except torch.OutOfMemoryError:
+        raise
+    except _FAILURES:  # a head of another form
+        return False
+    return agree(ours, theirs_BTV.flatten(0, 1).to(ours), states_BTH.dtype)
+
+
+def _causal_remedy(model: Any) -> str:
+    config = model.config.get_text_config()
+    for option, wanted in (("is_decoder", True), ("causal", True), ("attn_type", "uni")):
+        if getattr(config, option, wanted) != wanted:
+            return f"set {option}: {wanted} in its configuration".replace("True", "true")
+    return "use a causal model"
+
+
+def head_of(model: Any) -> LanguageHead:
+    """The head that a model's configuration describes; its weights are the model's own.
+
+    Raises: UnsupportedModelError if there are no output embeddings.
+    """
+    output, config = model.get_output_embeddings(), model.config.get_text_config()
+    if not isinstance(getattr(output, "weight", None), Tensor):
+        raise UnsupportedModelError(f"{type(model).__name__}: no output embeddings were found")
+    head = LanguageHead(
+        whole(output.weight), getattr(output, "bias", None), _scale_of(config),
+        next(iter(_numbers(config, "final_logit_softcapping", "logits_soft_cap",
+                           "output_logit_soft_cap")), None),
+    )  # fmt: skip
+    for num_ids in _numbers(config, "unpadded_vocab_size"):
+        head = head.first(int(num_ids))
+    return head
+
+
+def _scale_of(config: Any) -> float:
+    """The factor on the logits that a configuration names. `language_head` proves it."""
+    divisors = ["logits_mup_width_multiplier", "logits_scaling"]
+    factors = ["logit_scale", "lm_head_multiplier"]
+    if config.model_type.startswith("hyperclovax"):  # multiplies by what Granite divides by
+        factors.append(divisors.pop())
+    return math.prod(_numbers(config, *factors)) / math.prod(_numbers(config, *divisors))
+
+
+def _numbers(config: Any, *options: str) -> list[float]:
+    """Those of the options that a configuration sets to a number other than 0."""
+    values = [getattr(config, option, None) for option in options]
+    return [float(value) for value in values if isinstance(value, int | float) and value]
+
+
+def own_head_of(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead:
+    """The model's own code as its head.
+
+    Args: as `language_head` found them.
+    Raises: UnsupportedModelError if the model is not a head over one base model.
+    """
+    head = own_head(model, base_of(model), vocabulary_size, hidden_size)
+    if head is None:
+        raise UnsupportedModelError(f"{type(model).__name__}: no head over a base model was found")
+    return head
+
+
+def base_of(model: Any) -> nn.Module:
+    """The module of a causal language model that turns ids into its last hidden states.
+
+    Raises: UnsupportedModelError if there is none.
+    """
+    if model.base_model is not model:
+        base: nn.Module = model.base_model
+        return base
+    embedding = model.get_input_embeddings()  # the prefix names another module (Llama 4)
+    for base in model.children():
+        if base is not embedding and any(part is embedding for part in base.modules()):
+            return base
+    raise UnsupportedModelError(f"{type(model).__name__}: no base model was found")
+
+
+def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
+    """(B, T, H): the last hidden states of a causal language model, without logits.
+
+    Args:
+        extra: positions and mask of packed rows (`isolation`).
+    """
+    output = base_output(base_of(model), ids_BT, **extra)
+    return whole(output.last_hidden_state)
+
+
+def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
+    """How many rows of logits may exist together on a device."""
+    if device.type != "cuda":
+        return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
+    rows = CUDA_CHUNK_ELEMENTS // vocabulary_size
+    return max(LEAST_ROWS, rows - rows % TILE_ROWS)
+
+
+def chunks(
+    num_rows: int,
+    vocabulary_size: int,
+    device: torch.device,
+    ends: Sequence[int] | NDArray[np.int64] | None = None,
+) -> Iterator[slice]:
+    """Rows whose logits exist together: on a CPU chunks of one size, on a GPU of whole tiles.
+
+    Args:
+        ends: the places at which a chunk may end, rising, the last one `num_rows`; default: all. A
+            chunk is longer than others if there is none in reach.
+    """
+    size = chunk_rows(vocabulary_size, device)
+    count = math.ceil(num_rows / (size + size // _MORE_ROWS))
+    number_of = itertools.count(1)
+    start = 0
+    while start < num_rows:
+        if device.type == "cuda":
+            stop = min(start + size, num_rows)
+        elif (stop := next(number_of) * num_rows // count) <= start:
+            continue  # the chunk before was longer
+        if ends is not None:
+            number = bisect_right(ends, stop)
+            before = ends[number - 1] if number else 0
+            stop = int(before if before > start else ends[number])
+        yield slice(start, stop)
+        start = stop
+
+
+@torch.no_grad()
+def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
+    """(N,) float32: the loss of each label in nats, from the states that predict it.
+
+    Logits exist a chunk at a time, so memory does not grow with N times V.
+    """
+    head = head.for_chunks()
+    nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
+    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
+        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
+        nll_N[place] = losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0]
+    return nll_N
+
+
+@torch.no_grad()
+def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
+    """(N,) float32: the entropy of what follows each state, in nats."""
+    head = head.for_chunks()
+    entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
+    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
+        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
+    return entropy_N
+
+
+def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """(C,) the loss of each label, and (C, 1) the sums of what the logits become: their
+    exponentials, after the largest of each row was taken off; so no other matrix is needed."""
+    picked_C1 = logits_CV.gather(1, labels_C1)
+    top_C1 = logits_CV.amax(1, keepdim=True)
+    sum_C1 = logits_CV.sub_(top_C1).exp_().sum(1, keepdim=True)
+    return (sum_C1.log() + top_C1 - picked_C1).squeeze(1), sum_C1

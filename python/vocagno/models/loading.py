@@ -1,0 +1,270 @@
+"""Models and tokenizers from folders, GGUF files or a hub, and names for what they are."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from vocagno.config.run import Dtype, StudentConfig, TeacherConfig
+from vocagno.errors import ConfigError, naming
+from vocagno.models.layers import shard_over_processes
+from vocagno.system.files import digest, file_digest, write_json
+from vocagno.tokens.student_tokenizer import StudentTokenizer
+from vocagno.tokens.token_spans import TokenSpans
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
+
+
+def teacher_spans(config: TeacherConfig) -> TokenSpans:
+    """The teacher's tokenizer: its own file, or the one of its model."""
+    if config.tokenizer is not None:
+        spans = TokenSpans.from_pretrained(config.tokenizer)
+        check_own_tokenizer(spans, config.model, "teacher")
+        return spans
+    assert config.model is not None
+    return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
+
+
+def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None:
+    """Refuses a tokenizer whose ids mean other tokens than those of the one in the model's folder.
+
+    A tenth may differ: reserved tokens are renamed, and others added.
+    """
+    own = Path(model or "") / "tokenizer.json"
+    if model is None or not own.is_file():
+        return
+    ours, known = spans.vocabulary(), TokenSpans(own).vocabulary()
+    others = sum(known.get(token) != index for token, index in ours.items())
+    if others > len(ours) / 10:
+        raise ConfigError(
+            f"{role}.tokenizer: {others:,} of the {len(ours):,} tokens of {spans.name} have "
+            f"another id, or none, in {own}: it is not the tokenizer of {role}.model; leave it out"
+        )
+
+
+def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
+    """What stands before a document for the teacher: its tokenizer's BOS, else `bos`, else none."""
+    if spans.prefix_ids or config.bos is None:
+        return spans.prefix_ids
+    index = spans.token_id(config.bos)
+    if index is None:
+        raise ConfigError(f"teacher.bos: {config.bos!r} is not a token of the teacher's tokenizer")
+    return (index,)
+
+
+def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.model") -> str:
+    """Names a model's weights: a hub commit, or a hash of its files (kept by size and time).
+
+    `option` is what an error says of where the model was named.
+    """
+    name = cast("str", config.model)
+    files = _weights_in_folder(config, option)
+    if files is None:
+        from transformers.utils import cached_file
+        from transformers.utils.hub import extract_commit_hash
+
+        file = config.gguf_file or "config.json"
+        with naming(_from_hub(name, option)):
+            commit = extract_commit_hash(cached_file(name, file), None)
+        return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
+    hashes = [_kept_digest(file.absolute(), cache) for file in files]
+    return digest(*(str(file.relative_to(name)) for file in files), *hashes)
+
+
+def _from_hub(name: str, option: str) -> str:
+    return f"{option}: no folder {name}, nor is it found on the hub"
+
+
+def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
+    """The files of a model that is a folder, else None. Raises: ConfigError for one without."""
+    path = Path(cast("str", config.model))
+    if not path.exists():
+        return None
+    wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
+    files = [path / file for file in wanted]
+    if missing := [file for file in files if not file.is_file()]:
+        raise ConfigError(f"{option}: {missing[0]} does not exist")
+    if not files:
+        raise ConfigError(f"{option}: no weights in {path}")
+    return files
+
+
+def _weight_files(folder: Path) -> list[str]:
+    return sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.suffix in _WEIGHTS and not file.name.startswith(("tokenizer", "special_tokens"))
+    )
+
+
+def _kept_digest(file: Path, cache: Path) -> str:
+    stat = file.stat()
+    key = digest(str(file), str(stat.st_size), str(stat.st_mtime_ns))
+    kept = cache / "weights" / f"{key}.json"
+    if not kept.is_file():
+        write_json(kept, file_digest(file))
+    return cast("str", json.loads(kept.read_bytes()))
+
+
+def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """The type of a teacher's weights on a device."""
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return cast("torch.dtype", getattr(torch, dtype))
+
+
+def local_device() -> torch.device:
+    """The device of this process: the accelerator of its number on this machine, or the CPU.
+
+    What a launcher started makes it the current device, which kernels of other libraries use.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    if number >= torch.accelerator.device_count():
+        raise ConfigError(
+            f"process {number} of this machine has no {accelerator.type} device: there are "
+            f"{torch.accelerator.device_count()}; start fewer processes"
+        )
+    if "LOCAL_RANK" in os.environ:
+        torch.accelerator.set_device_index(number)
+    return torch.device(accelerator.type, number)
+
+
+def check_context(
+    config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
+) -> None:
+    """Refuses a context that the teacher cannot read, before its weights are loaded.
+
+    Args:
+        length: tokens that it is to read at once, by `option`; default: `teacher.context`.
+    """
+    from transformers import AutoConfig
+
+    options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
+    source = "teacher.model"
+    if _weights_in_folder(config, source) is None:
+        source = _from_hub(str(config.model), source)
+    with naming(source):
+        settings = AutoConfig.from_pretrained(config.model, **options)
+    check_positions(settings, length or config.context, option, "teacher")
+
+
+def weights_options(gguf_file: str | None = None) -> dict[str, Any]:
+    """What weights may be read from: safetensors, or the GGUF file that is named; no pickle."""
+    return {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
+
+
+def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
+    """A frozen causal language model on a device, or spread over several.
+
+    For a GPU the weights are read straight onto it: a machine of eight does not hold eight copies
+    in its own memory first.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
+    options |= weights_options(config.gguf_file)
+    if config.attention is not None:
+        options["attn_implementation"] = config.attention
+    if config.device_map is not None:
+        options["device_map"] = config.device_map
+    elif device.type == "cuda" and not (config.shard or config.tensor_parallel):
+        options["device_map"] = {"": device}
+    if config.tensor_parallel:
+        from transformers.distributed import DistributedConfig
+
+        processes = torch.distributed.get_world_size()
+        options["distributed_config"] = DistributedConfig(tp_size=processes)
+    with naming("teacher.model"):
+        model = AutoModelForCausalLM.from_pretrained(config.model, **options)
+    model = model.eval().requires_grad_(False)
+    if config.shard:
+        shard_over_processes(model, device)
+    elif "device_map" not in options and not config.tensor_parallel:
+        model = model.to(device)
+    return model
+
+
+def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:
+    """The transformers configuration of the model to train, without its weights.
+
+    Raises: ConfigError for an architecture that is none, and for too few ids or positions.
+    """
+    from transformers import AutoConfig
+
+    if config.model is not None:
+        with naming("student.model"):
+            settings = AutoConfig.from_pretrained(config.model)
+        check_positions(settings, seq_len, "data.seq_len", "student")
+        return settings
+    architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
+    if architecture["vocab_size"] < vocabulary_size:
+        raise ConfigError(
+            f"student.architecture.vocab_size {architecture['vocab_size']} is less than the "
+            f"{vocabulary_size} ids of the tokenizer"
+        )
+    fields = {key: value for key, value in architecture.items() if key != "model_type"}
+    with naming("student.architecture"):
+        settings = AutoConfig.for_model(architecture["model_type"], **fields)
+    if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
+        kind = type(settings).__name__
+        raise ConfigError(f"student.architecture.{unknown[0]}: no field of {kind}")
+    check_positions(settings, seq_len, "data.seq_len", "student")
+    return settings
+
+
+def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, seed: int) -> Any:
+    """The model to train, with weights in float32: loaded, or new as `student_settings` says."""
+    from transformers import AutoModelForCausalLM
+
+    if config.model is not None:
+        with naming("student.model"):
+            model = AutoModelForCausalLM.from_pretrained(
+                config.model, dtype=torch.float32, **weights_options()
+            )
+        check_vocabulary(model, vocabulary_size, "student")
+        return model
+    torch.manual_seed(seed)
+    with naming("student.architecture"):
+        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+
+
+def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
+    """Refuses a tokenizer whose ids the model has no embeddings for."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows < vocabulary_size:
+        raise ConfigError(
+            f"{role}.tokenizer: {vocabulary_size} ids, but {role}.model has {rows} embeddings: "
+            "they do not belong together"
+        )
+
+
+def check_positions(settings: Any, length: int, option: str, role: str) -> None:
+    """Refuses sequences longer than those the model was made for."""
+    limit = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise ConfigError(
+            f"{option}: {length} tokens, but the {role} reads at most {limit}; set {option} to "
+            "that, or to less"
+        )
+
+
+def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
+    """The student's tokenizer in the form that `save_pretrained` writes beside a model."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    prefix = tokenizer.spans.prefix_ids
+    bos = tokenizer.spans.token(prefix[0]) if len(prefix) == 1 else None
+    if not Path(tokenizer.source).is_file():
+        with naming("student.tokenizer"):
+            loaded = AutoTokenizer.from_pretrained(tokenizer.source)
+        loaded.eos_token = tokenizer.eos
+        loaded.bos_token = loaded.bos_token or bos
+        return loaded
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.spans.tokenizer_copy(), bos_token=bos, eos_token=tokenizer.eos
+    )

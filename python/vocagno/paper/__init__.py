@@ -1,0 +1,1 @@
+"""What redraws the paper's figures and carries out studies."""

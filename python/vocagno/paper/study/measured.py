@@ -1,0 +1,96 @@
+"""What is measured of a run, and the file in its folder that keeps it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from vocagno.system.files import write_json, write_table
+
+MEASURED = "measured.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How sure a model is of held-out text, next to how often it is right.
+
+    A student whose entropy equals its loss is as sure as it is right. The temperature that suits it
+    is what its logits are divided by for the smallest loss: below 1 for a student that is less sure
+    than it is right.
+    """
+
+    wanted: int
+    """Tokens that were asked for (`confidence` of the plan)."""
+    tokens: int
+    """Tokens of the held-out text that were looked at: as many, or all there are."""
+    loss: float
+    """Of these tokens; nats a token, as all losses."""
+    entropy: float
+    """Mean entropy of the predictions, in nats."""
+    best_guess_right: float
+    """Share of the tokens that were the most probable one."""
+    best_guess_probability: float
+    """Mean probability of the most probable token."""
+    temperature: float
+    tempered_loss: float
+    """Loss of these tokens with the logits divided by `temperature`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came out of one run."""
+
+    variant: str
+    seed: int | None
+    held_out_loss: float
+    """Nats a token, after the last step."""
+    exact_answers: float | None
+    """Share of the questions, where there are any."""
+    trained_on: float
+    """Share of the predicted tokens that were kept."""
+    tokens: int
+    cpu_seconds: float | None
+    """Of all threads, from start to end, with validation and what was not in the cache: the first
+    run with a stored teacher has it read the corpus. None if the run was killed in between."""
+    peak_memory_mib: float | None
+    """Of the process (its main memory)."""
+    answers_at: tuple[tuple[int, float], ...] | None = None
+    """Steps and the share of the questions answered exactly after each; None if only the final
+    model was asked."""
+    steps_to_80: int | None = None
+    """The first of these steps with at least 80 % of the answers; None if there is none."""
+    confidence: Confidence | None = None
+
+
+def read_measured(folder: Path) -> Measured:
+    """What was measured of the run in a folder, also by an earlier version, which measured less."""
+    values: dict[str, Any] = json.loads((folder / MEASURED).read_bytes())
+    if (confidence := values.get("confidence")) is not None:
+        values["confidence"] = Confidence(**confidence)
+    if (answers := values.get("answers_at")) is not None:
+        values["answers_at"] = tuple((step, share) for step, share in answers)
+    return Measured(**values)
+
+
+def write_measured(folder: Path, measured: Measured) -> None:
+    """Keeps what was measured in the folder of the run."""
+    write_json(folder / MEASURED, asdict(measured))
+
+
+def write_runs(path: Path, measured: Sequence[Measured]) -> None:
+    """Every run, a line each; without columns for what was measured of no run."""
+    names = [field.name for field in fields(Measured)]
+    names = [name for name in names if name not in ("answers_at", "steps_to_80", "confidence")]
+    if any(run.answers_at is not None for run in measured):
+        names.append("steps_to_80")
+    of_confidence = []
+    if any(run.confidence is not None for run in measured):
+        of_confidence = [field.name for field in fields(Confidence)]
+    header = [*names, *(f"confidence_{name}" for name in of_confidence)]
+    lines = [
+        [getattr(run, name) for name in names]
+        + [getattr(run.confidence, name, None) for name in of_confidence]
+        for run in measured
+    ]
+    write_table(path, [header, *lines])

@@ -1,0 +1,101 @@
+"""Small things shared among processes, without touching the device."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from vocagno.errors import ConfigError
+
+PATIENCE = timedelta(days=30)
+"""How long processes wait for work that may take hours: for the first one's word, which may wait
+for shards of other launches, and for benchmarks."""
+
+
+class Together:
+    """The processes of this launch. The first one says what is to be read, the others follow.
+
+    To be left as a context: a process that ended with the connections open would crash.
+    """
+
+    def __init__(self) -> None:
+        """Raises: ConfigError if the processes were not started by a launcher."""
+        if "RANK" not in os.environ:
+            raise ConfigError(
+                "teacher.tensor_parallel: needs a launcher that starts the processes, such as "
+                "`accelerate launch -m vocagno ...` or torchrun"
+            )
+        self._began = not torch.distributed.is_initialized()
+        if self._began:
+            torch.distributed.init_process_group()
+        self.leads: bool = torch.distributed.get_rank() == 0
+        self._words: Any = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+
+    def say(self, word: str | None) -> str | None:
+        """The first process's word, on every process; None means that there is nothing to do."""
+        words = [word]
+        torch.distributed.broadcast_object_list(words, src=0, group=self._words)
+        return words[0]
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._began:
+            torch.distributed.destroy_process_group()
+
+
+class HostSum:
+    """Adds up small host tensors over all processes (and gathers other small things), so that no
+    step waits for the device."""
+
+    def __init__(self, accelerator: accelerate.Accelerator, timeout_seconds: float) -> None:
+        self._group: Any = None
+        self._patient: Any = None
+        if accelerator.num_processes > 1:
+            limit = timedelta(seconds=timeout_seconds)
+            self._group = torch.distributed.new_group(backend="gloo", timeout=limit)
+            self._patient = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """The sums of `values`, the same on every process."""
+        return self._reduced(values, torch.distributed.ReduceOp.SUM)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of each, the same on every process."""
+        return self._reduced(values, torch.distributed.ReduceOp.MAX)
+
+    def gathered(self, value: Any, *, patient: bool = False) -> list[Any]:
+        """The values of all processes, in their order, on every process.
+
+        Args:
+            patient: wait for the last process however long it takes (a process that ends still ends
+                the wait), not `train.collective_timeout`.
+        """
+        group = self._patient if patient else self._group
+        if group is None:
+            return [value]
+        values: list[Any] = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(values, value, group=group)
+        return values
+
+    def meet(self) -> None:
+        """Waits until every process is here, however long that takes."""
+        self.gathered(None, patient=True)
+
+    def _reduced(self, values: Tensor, how: Any) -> Tensor:
+        total = values.clone()
+        if self._group is not None:
+            torch.distributed.all_reduce(total, how, group=self._group)
+        return total
+
+
+def agreed(value: Any) -> Any:
+    """The first process's value on every process: what they see of a shared folder may differ."""
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]

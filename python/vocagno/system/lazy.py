@@ -1,0 +1,21 @@
+"""Packages that import a module only when a name of it is asked for."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package (PEP 562).
+
+    Args:
+        package: its name.
+        modules: of each public name, the module that defines it.
+    """
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(modules[name]), name)
+
+    return find

@@ -1,0 +1,93 @@
+"""Progress on stderr: a bar on a terminal, a line now and then elsewhere; and peak memory."""
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from tqdm import tqdm
+
+_SECONDS_BETWEEN_LINES = 10.0
+_STATUS = Path("/proc/self/status")
+
+
+class Progress:
+    """How far some work is, shown by one process.
+
+    What was done before it began (`start`) counts as done, and not for the speed.
+    """
+
+    def __init__(
+        self, name: str, total: int | None, *, unit: str, show: bool, start: int = 0
+    ) -> None:
+        self._name, self._total, self._unit = name, total, unit
+        terminal = sys.stderr.isatty()
+        self._lines = show and not terminal
+        self._start = self._done = start
+        self._note = ""
+        self._began = self._last_line = time.monotonic()
+        self._bar = tqdm(
+            total=total, initial=start, desc=name, unit=unit, unit_scale=unit == "B",
+            disable=not (show and terminal), file=sys.stderr,
+        )  # fmt: skip
+
+    def at(self, done: int, note: str | None = None) -> None:
+        """Says how much is done in all; the note stays until there is another."""
+        self._note = note = self._note if note is None else note
+        self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(done - self._done)
+        self._done = done
+        if self._lines and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self._line(note)
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        tqdm.write(text, file=sys.stderr)
+
+    def _line(self, note: str) -> None:
+        words = [f"{self._name}: {self._amount()}"]
+        words += [note] if note else []
+        elapsed, speed = time.monotonic() - self._began, self._done - self._start
+        if self._total and speed and self._done < self._total:
+            left = elapsed * (self._total - self._done) / speed
+            words.append(f"{timedelta(seconds=round(left))} left")
+        print(", ".join(words), file=sys.stderr, flush=True)
+
+    def _amount(self) -> str:
+        if self._total is None:
+            return f"{self._done:,} {self._unit}"
+        share = 100 * self._done // max(1, self._total)
+        return f"{share} % ({self._done:,} of {self._total:,} {self._unit})"
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        short = self._total is None and self._last_line == self._began  # not worth a word
+        if self._lines and error is None and not short:
+            self._line("")
+
+
+def peak_megabytes() -> float | None:
+    """Peak resident memory of this process in MiB; None where the system does not tell.
+
+    On Linux from /proc: `getrusage` counts what the process held that this one was started from.
+    """
+    if _STATUS.exists():
+        lines = _STATUS.read_text().splitlines()
+        kibibytes = next((line for line in lines if line.startswith("VmHWM:")), None)
+        return None if kibibytes is None else int(kibibytes.split()[1]) / 1024
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -1,0 +1,29 @@
+"""The teacher's losses: computed, stored and read.
+
+    from vocagno.teacher import ScoreStore, Teacher, TextReader, score_corpus
+
+torch is imported with the first name that needs it.
+"""
+
+from typing import TYPE_CHECKING
+
+from vocagno.system.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from vocagno.teacher.corpus_scores import Teacher, score_corpus
+    from vocagno.teacher.matched_scores import MatchedScores
+    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.windows import TextReader
+
+__all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "MatchedScores": "vocagno.teacher.matched_scores",
+        "ScoreStore": "vocagno.teacher.scores",
+        "Teacher": "vocagno.teacher.corpus_scores",
+        "TextReader": "vocagno.teacher.windows",
+        "score_corpus": "vocagno.teacher.corpus_scores",
+    },
+)

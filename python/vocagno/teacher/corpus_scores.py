@@ -1,0 +1,172 @@
+"""The teacher reads a corpus once; its losses are stored on the bytes of the text.
+
+M: teacher tokens of a document.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.config.run import TeacherConfig
+from vocagno.data.corpus import Corpus, CorpusShard
+from vocagno.data.store.builder import Advance, Made, StoreKind, make_store
+from vocagno.errors import ConfigError
+from vocagno.models.loading import (
+    check_context,
+    check_vocabulary,
+    load_teacher,
+    teacher_prefix,
+    torch_dtype,
+)
+from vocagno.system.collectives import Together
+from vocagno.teacher.scorer import Scorer, TransformersScorer
+from vocagno.teacher.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
+from vocagno.teacher.windows import TextReader
+from vocagno.tokens.token_spans import TokenSpans
+
+SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
+
+
+class Teacher:
+    """A scorer behind a tokenizer, giving one loss a token of a text."""
+
+    def __init__(self, scorer: Scorer, reader: TextReader) -> None:
+        self.scorer = scorer
+        self.reader = reader
+        self._is_doubted = False
+
+    def score(
+        self, texts: list[str], advance: Advance = lambda fraction, tokens: None
+    ) -> list[DocumentScores]:
+        """Losses and spans of each text, read on its own; `advance` is told how far it is."""
+        read = self.reader.read(texts)
+        tokens = read.tokens
+        nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
+        scored = 0
+        for number, losses in self.scorer.read(read.readings):
+            nll[read.rows[number]] = losses
+            scored += len(losses)
+            advance(scored / len(tokens.ids), scored)
+        self._doubt(nll[np.isfinite(nll)])
+        return [
+            _scored(tokens.spans[place], nll[place], read.is_asked[place])
+            for place in map(tokens.text, range(len(tokens)))
+        ]
+
+    def _doubt(self, nll: NDArray[np.float32]) -> None:
+        """Says once that the losses are worse than those of guessing, as those of ids of another
+        tokenizer are."""
+        guessing = math.log(max(2, self.reader.spans.vocabulary_size))
+        if not self._is_doubted and len(nll) and nll.mean() > guessing + 1:
+            self._is_doubted = True
+            print(
+                f"warning: the teacher loses {nll.mean():.1f} nats a token here, and guessing "
+                f"would lose {guessing:.1f}: is this its tokenizer, and text that it may know?",
+                file=sys.stderr,
+            )
+
+
+def load_scorer(
+    config: TeacherConfig, spans: TokenSpans, device: torch.device
+) -> TransformersScorer:
+    """The configured model, as a scorer."""
+    model = load_teacher(config, device)
+    check_vocabulary(model, spans.vocabulary_size, "teacher")
+    return TransformersScorer(
+        model,
+        batch_tokens=config.batch_tokens,
+        width=config.context,
+        batching=config.batching,
+    )
+
+
+def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.device) -> Teacher:
+    """The configured teacher. Raises: ConfigError as `check_context` and `text_reader`."""
+    check_context(config)
+    reader = text_reader(config, spans)
+    return Teacher(load_scorer(config, spans, device), reader)
+
+
+def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
+    """How the configured teacher reads texts.
+
+    Raises: ConfigError if its windows have no room for new tokens beside prefix and context.
+    """
+    prefix = teacher_prefix(config, spans)
+    if config.context + 1 - len(prefix) <= config.context_before:
+        raise ConfigError(
+            f"teacher.min_context {config.context_before} leaves no room in teacher.context "
+            f"{config.context} beside the {len(prefix)} tokens before a text; lower it"
+        )
+    return TextReader(spans, prefix, context=config.context, min_context=config.context_before)
+
+
+def _scored(
+    spans: NDArray[np.int32], nll: NDArray[np.float32], is_asked: NDArray[np.bool_]
+) -> DocumentScores:
+    """Tokens that were not asked for get no loss, nor do those for which the teacher gave no finite
+    number (in float16, which is what is stored)."""
+    with np.errstate(over="ignore"):
+        stored = np.where(is_asked, nll, np.nan).astype(np.float16)
+    failed = ~np.isfinite(stored) & is_asked
+    return DocumentScores(
+        spans, np.where(np.isfinite(stored), stored, np.float16(np.nan)),
+        num_unscored=int(failed.sum()),
+    )  # fmt: skip
+
+
+def scores_made_from(
+    config: TeacherConfig, spans: TokenSpans, weights: str, device: torch.device
+) -> dict[str, Any]:
+    """What decides the scores of a text, apart from the text."""
+    return {
+        "format": f"{KIND} {VERSION}",
+        "teacher": weights,
+        "tokenizer": spans.fingerprint,
+        "prefix": list(teacher_prefix(config, spans)),
+        "context": config.context,
+        "min_context": config.context_before,
+        "dtype": str(torch_dtype(config.dtype, device)).removeprefix("torch."),
+        "unit": "nats",
+    }
+
+
+def score_corpus(
+    corpus: Corpus,
+    folder: Path,
+    made_from: dict[str, Any],
+    load: Callable[[], Teacher],
+    *,
+    show_progress: bool,
+    together: Together | None = None,
+) -> Made:
+    """Scores a corpus into a store; what is there already stays, and processes share the rest.
+
+    Args:
+        load: called when the first shard is to be scored, so never if all are there.
+        together: processes that share the teacher, and not the corpus.
+    """
+    loaded = cache(load)
+
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        if together is not None:
+            together.say(shard.name)
+        found = corpus.read(shard)
+        write_scores(path, found.hashes, loaded().score(found.texts, advance), made_from)
+
+    if together is not None and not together.leads:
+        shards = {shard.name: shard for shard in corpus.shards}
+        while (name := together.say(None)) is not None:
+            loaded().score(corpus.read(shards[name]).texts)
+        return Made(0, 0, 0.0)
+    made = make_store(corpus, folder, SCORES, made_from, make, show_progress=show_progress)
+    if together is not None:
+        together.say(None)
+    return made

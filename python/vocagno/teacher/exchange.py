@@ -1,0 +1,256 @@
+"""Scores as Parquet with a dataset card, to be shared, and back again to the same bytes.
+
+A Parquet file holds some shards of a store, each a row group; a row is a document. No text.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vocagno.data.store.manifest import Entry, check_names
+from vocagno.data.store.shards import StoreError
+from vocagno.data.store.span_codec import decode_spans
+from vocagno.data.store.store import finish_store
+from vocagno.system.files import appearing
+from vocagno.teacher.scores import (
+    KIND,
+    UNIT,
+    VERSION,
+    DocumentScores,
+    ScoreShard,
+    ScoreStore,
+    write_scores,
+)
+from vocagno.teacher.statistics import Losses
+
+SHARDS_PER_FILE = 256
+CARD = "README.md"
+
+_METADATA_KEY = b"vocagno"
+_SCHEMA = pa.schema(
+    [
+        ("text_hash", pa.string()),  # of the document's UTF-8 bytes, hexadecimal
+        ("nll", pa.list_(pa.float32())),  # nats
+        ("byte_start", pa.list_(pa.int32())),
+        ("byte_end", pa.list_(pa.int32())),
+        ("unscored", pa.int32()),
+        ("check", pa.uint32()),
+    ]
+)
+
+
+def export_scores(
+    store: ScoreStore,
+    folder: Path,
+    card: str,
+    advance: Callable[[int], None] = lambda shards: None,
+) -> list[Path]:
+    """Writes a store as Parquet files and a dataset card; `advance` is told of the shards done.
+
+    Raises: StoreError for a folder that holds something already, or a damaged document.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(f"{folder}: is not empty; name a new folder for the export")
+    entries = store.manifest.shards
+    starts = range(0, len(entries), SHARDS_PER_FILE)
+    files = []
+    for number, start in enumerate(starts):
+        path = folder / f"scores-{number:05d}-of-{len(starts):05d}.parquet"
+        part = entries[start : start + SHARDS_PER_FILE]
+        with appearing(path) as file, _writer(file, store, part) as writer:
+            for index in range(start, start + len(part)):
+                table = _table(store, index)
+                writer.write_table(table, row_group_size=max(1, len(table)))
+                advance(index + 1)
+        files.append(path)
+    with appearing(folder / CARD) as file:
+        file.write(card.encode())
+    return files
+
+
+def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
+    shards = [{"name": e.name, "text_hash": e.text_hash, "counts": e.counts} for e in entries]
+    about = {
+        "kind": KIND, "version": VERSION, "made_from": store.manifest.made_from, "shards": shards,
+    }  # fmt: skip
+    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
+    encodings = {
+        "nll.list.element": "BYTE_STREAM_SPLIT",
+        "byte_start.list.element": "DELTA_BINARY_PACKED",
+        "byte_end.list.element": "DELTA_BINARY_PACKED",
+    }
+    return pq.ParquetWriter(
+        file, schema, compression="zstd", use_dictionary=False, column_encoding=encodings,
+        write_page_checksum=True,
+    )  # fmt: skip
+
+
+def _table(store: ScoreStore, index: int) -> pa.Table:
+    """A shard as rows of the Parquet file."""
+    shard: ScoreShard = store.shard(index)
+    shard.check("document")
+    rows = range(len(shard))
+    spans = [decode_spans(shard.coded(row)) for row in rows]
+    columns = [
+        [bytes(text).hex() for text in shard.text_hashes.tolist()],
+        [shard.nll[row].astype(np.float32) for row in rows],
+        [span[:, 0] for span in spans],
+        [span[:, 1] for span in spans],
+        shard.unscored.tolist(),
+        shard.checks,
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.table(arrays, schema=_SCHEMA)
+
+
+def import_scores(
+    folder: Path, store: Path, advance: Callable[[int], None] = lambda shards: None
+) -> ScoreStore:
+    """Makes a store out of exported Parquet files; the same bytes as that which was exported.
+
+    Raises: StoreError for files that are missing, damaged, of several stores, or no export.
+    """
+    if store.exists() and any(store.iterdir()):
+        raise StoreError(f"{store}: is not empty; name a new folder for the import")
+    names: list[str] = []
+    made_from: dict[str, Any] | None = None
+    for path in _exported(folder):
+        with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            about = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+            if (about["kind"], about["version"]) != (KIND, VERSION):
+                raise StoreError(
+                    f"{path}: holds {about['kind']} {about['version']}, expected {KIND} {VERSION}"
+                )
+            if made_from is not None and about["made_from"] != made_from:
+                raise StoreError(f"{path}: not of one store with the files before it")
+            made_from = about["made_from"]
+            check_names(names + [what["name"] for what in about["shards"]], path)
+            for group, what in enumerate(about["shards"]):
+                _import_shard(file.read_row_group(group), store, what, about["made_from"], path)
+                names.append(what["name"])
+                advance(len(names))
+    finish_store(store, names, ScoreShard, UNIT)
+    return ScoreStore(store)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Names the file that is no export, whatever that breaks."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path}: not a whole export of scores: {error!r}") from error
+
+
+def _exported(folder: Path) -> Iterator[Path]:
+    found = sorted(folder.glob("scores-*-of-*.parquet")) if folder.is_dir() else []
+    count = len(found)
+    expected = [f"scores-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
+    if not found or [path.name for path in found] != expected:
+        raise StoreError(
+            f"{folder}: expected all of scores-00000-of-N.parquet and on, found "
+            f"{', '.join(path.name for path in found) or 'none'}"
+        )
+    yield from found
+
+
+def _import_shard(
+    table: pa.Table, store: Path, what: dict[str, Any], made_from: dict[str, Any], path: Path
+) -> None:
+    hashes = [bytes.fromhex(text) for text in table["text_hash"].to_pylist()]
+    columns = [_lists(table[name]) for name in ("nll", "byte_start", "byte_end")]
+    documents = [
+        DocumentScores(np.stack([start, end], axis=1), nll.astype(np.float16), num_unscored=count)
+        for nll, start, end, count in zip(*columns, table["unscored"].to_pylist(), strict=True)
+    ]
+    file = store / f"{what['name']}.arrow"
+    write_scores(file, hashes, documents, made_from)
+    shard = ScoreShard(file)
+    found = asdict(shard.description)
+    is_same = all(found[key] == what[key] for key in ("text_hash", "counts"))
+    if not is_same or shard.checks.tolist() != table["check"].to_pylist():
+        file.unlink()
+        raise StoreError(f"{path}: shard {what['name']} is damaged (its checks differ)")
+
+
+def _lists(column: pa.ChunkedArray) -> list[Any]:
+    array = column.combine_chunks()
+    flat, offsets = array.values.to_numpy(), array.offsets.to_numpy()
+    return [flat[start:stop] for start, stop in pairwise(offsets)]
+
+
+def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
+    """A dataset card in Markdown, with the front matter that a hub reads."""
+    made_from, found = store.manifest.made_from, losses.as_dict()
+    settings = "\n".join(
+        f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
+    )
+    quantiles = "\n".join(
+        f"| {float(share):.0%} | {value:.3f} |"
+        for share, value in found.get("quantiles", {}).items()
+    )
+    return f"""---
+pretty_name: {json.dumps(title)}
+tags:
+- vocagno
+- token-level-losses
+size_categories:
+- {_size_category(len(store))}
+configs:
+- config_name: default
+  data_files: "scores-*.parquet"
+---
+# {title}
+
+One loss for each token of {len(store):,} documents, {store.num_tokens:,} tokens in all, as a
+teacher language model read them. A loss stands on the bytes of the text that its token covers, so
+that a student with any tokenizer can be guided by it. The texts are not here: a document is named
+by the hash of its text. Whose licence applies to the scores, the teacher's or the text's, is for
+you to say before you share them.
+
+| column | |
+|---|---|
+| `text_hash` | BLAKE2b, 16 bytes, hexadecimal, of the document's UTF-8 bytes |
+| `nll` | loss of each teacher token in nats; NaN where it has none |
+| `byte_start`, `byte_end` | half-open range of UTF-8 bytes that each token covers |
+| `unscored` | tokens for which the teacher gave no finite number |
+| `check` | CRC-32 of the document as it is stored |
+
+Back into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.scores STORE`.
+
+## Made from
+
+| | |
+|---|---|
+{settings}
+
+## Losses
+
+{found["scored"]:,} tokens have one, {found["without"]:,} have none.
+
+| quantile | nats |
+|---|---|
+{quantiles}
+"""
+
+
+def _size_category(documents: int) -> str:
+    """As hubs name them."""
+    limits = [(1_000, "1K"), (10_000, "10K"), (100_000, "100K"), (1_000_000, "1M"),
+              (10_000_000, "10M"), (100_000_000, "100M"), (1_000_000_000, "1B")]  # fmt: skip
+    low = "n"
+    for limit, name in limits:
+        if documents < limit:
+            return f"{low}<n<{name}" if low != "n" else f"n<{name}"
+        low = name
+    return "n>1B"

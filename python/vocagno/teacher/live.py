@@ -1,0 +1,275 @@
+"""A teacher that reads the rows themselves, beside the student, instead of leaving scores behind.
+
+Each piece of a row is a document of its own to it, so it sees no text before the row. The host
+tokenizes and aligns ahead of time; the losses stay on the device.
+
+M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.alignment.segments import row_sums, segment_reduce
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config
+from vocagno.data.text_store import TextStore
+from vocagno.errors import GuidanceError
+from vocagno.system.collectives import HostSum
+from vocagno.teacher.corpus_scores import load_scorer
+from vocagno.teacher.scorer import Pass, TransformersScorer
+from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.states import TeacherStates
+from vocagno.teacher.windows import Reading, ReadTexts, TextReader
+from vocagno.tokens.token_spans import TokenSpans
+
+if TYPE_CHECKING:
+    from vocagno.guidance.teacher_view import TeacherView  # which imports this module
+
+
+class LivePieces:
+    """The pieces of rows as a live teacher will read them; needs no teacher yet."""
+
+    def __init__(self, texts: TextStore, reader: TextReader) -> None:
+        self.texts = texts
+        self.reader = reader
+
+    def read(
+        self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
+    ) -> tuple[ReadTexts, list[DocumentScores]]:
+        """Each piece, extended to whole characters, as a text of its own.
+
+        Returns: what the teacher is to read, and the teacher's tokens of each piece, with losses
+            of 0 where there will be one.
+        """
+        found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
+        read = self.reader.read([text for text, _ in found])
+        nll = np.where(read.is_asked, np.float16(0), np.float16(np.nan))
+        pieces = []
+        for number, (_, begins) in enumerate(found):
+            place = read.tokens.text(number)
+            pieces.append(DocumentScores(read.tokens.spans[place] + begins, nll[place]))
+        return read, pieces
+
+
+@dataclass(frozen=True, slots=True)
+class LiveText:
+    """What a live teacher is to read for a batch, and where its losses belong; on the host."""
+
+    read: ReadTexts
+    is_asked_M: Tensor
+    """As `ReadTexts.is_asked`."""
+    mapping_N2: Tensor
+    """Rows of the teacher's tokens for each student token, in the order of the rows (int32)."""
+    tokens_BT: Tensor
+    """Which student token is predicted at each place (int64); -1 at padding."""
+    partner_BT: Tensor
+    """The teacher's token, of those that are asked for, that each place is compared with where
+    distributions are (int64); -1 for none."""
+    is_inside_M: Tensor
+    """As `TeacherView.is_inside`."""
+    ranges_B2: Tensor
+    """As `TeacherView.row_ranges`."""
+    sizes_N: Tensor
+    """Student tokens that share the loss of a token's range (int64); 1 but for `unit: group`."""
+
+    @classmethod
+    def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
+        """From what the collator knows of rows that are to be read."""
+        assert view.read is not None
+        assert view.is_inside is not None
+        assert view.row_ranges is not None
+        partner_N = first_asked(view.mapping, view.read.is_asked)
+        partner_BT = np.append(partner_N, -1)[tokens_BT]
+        arrays: tuple[NDArray[Any], ...] = (
+            view.read.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
+            view.row_ranges, _sizes(view),
+        )  # fmt: skip
+        tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+        return cls(view.read, *tensors)
+
+    def pin_memory(self) -> "LiveText":
+        """The same with tensors that a device can fetch by itself."""
+        names = [field.name for field in fields(self) if field.name != "read"]
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
+
+
+class ReadingTeacher(ABC):
+    """A teacher on this process's device (or sharded over all), which is never trained or saved."""
+
+    def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
+        self.scorer = scorer
+        self.device = device
+        self._unscored = torch.zeros((), dtype=torch.int64, device=device)
+
+    @abstractmethod
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """The forward passes that a batch takes: work of the host, to be done ahead, in memory that
+        the device can fetch by itself."""
+
+    @abstractmethod
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """What the student's forward pass needs of the teacher; the host does not wait.
+
+        Args:
+            text: of the batch, if the teacher reads the text of its pieces.
+            tensors: of the batch, on the device.
+            passes: of `plan`.
+            num_passes: of the process that has most, where all hold one teacher between them and
+                have to run it as often.
+        """
+
+    def note_unscored(self, is_unscored: Tensor) -> None:
+        """Counts tokens without a finite loss, for `check`."""
+        self._unscored += is_unscored.sum()
+
+    def check(self, host_sum: HostSum, step: int) -> None:
+        """Waits for the device.
+
+        Raises: GuidanceError if a loss that was asked for is no number: how many tokens are kept is
+            settled before the teacher reads them.
+        """
+        count = int(host_sum(self._unscored.cpu()))
+        if count:
+            raise GuidanceError(
+                f"step {step}: the live teacher gave no finite number for {count:,} tokens; use "
+                "another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
+            )
+
+
+class LiveTeacher(ReadingTeacher):
+    """Reads the text of each piece in its own tokens; any vocabulary."""
+
+    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
+        super().__init__(load_scorer(config.teacher, spans, device), device)
+        self.guidance: GuidanceConfig = config.guidance
+
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """As `ReadingTeacher.plan`."""
+        if text is None:
+            return []
+        rows = text.read.rows
+        planned = []
+        for one_pass in self.scorer.passes(text.read.readings):
+            of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
+            rows_N = self.scorer.on_host(np.concatenate(of_each))
+            planned.append(replace(one_pass, rows_N=rows_N))
+        return planned
+
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """As `ReadingTeacher.guide`."""
+        assert text is not None
+        if self.guidance.distils:
+            return {"teacher": self.distributions(text, passes, num_passes)}
+        return self.found(self.token_losses(text, passes, num_passes), text)
+
+    def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
+        has none. Args: as `guide`."""
+        return self.spread(self.token_losses(text, passes, num_passes), text)
+
+    @torch.inference_mode()
+    def distributions(
+        self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
+    ) -> TeacherStates:
+        """What the teacher expects at each of its tokens, and which of them each predicted token is
+        compared with: the first one of its range that the teacher was asked for."""
+        states_MH = None
+        for rows_N, states_NH in self._read(passes, num_passes, self.scorer.asked_states):
+            if states_MH is None:
+                states_MH = states_NH.new_zeros(len(text.is_asked_M), states_NH.shape[1])
+            rows_N = rows_N.to(states_NH.device)  # of the last layer, if the model is spread
+            states_MH[rows_N] = states_NH
+        if states_MH is None:  # nothing to read: no token has a partner
+            states_MH = self.scorer.head.no_states(1)
+        is_finite_M = states_MH.isfinite().all(-1).to(self.device)
+        if len(text.is_asked_M):
+            self.note_unscored(self._here(text.is_asked_M) & ~is_finite_M)
+        return TeacherStates(states_MH, self.scorer.head, self._here(text.partner_BT))
+
+    @torch.inference_mode()
+    def token_losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
+        """(M,) float32 on the device: the loss of each of the teacher's tokens; args as `guide`."""
+        is_asked_M = self._here(text.is_asked_M)
+        nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
+        for rows_N, nll_N in self._read(passes, num_passes, self.scorer.losses):
+            nll_M[rows_N] = nll_N.to(self.device)
+        self.note_unscored(is_asked_M & ~nll_M.isfinite())
+        return torch.where(is_asked_M, nll_M, torch.nan)
+
+    def _read(
+        self,
+        passes: Sequence[Pass],
+        num_passes: int,
+        look: Callable[[Pass], Tensor],
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each pass the teacher's tokens that it is about, and what `look` finds of them."""
+        for one_pass in passes:
+            assert one_pass.rows_N is not None
+            yield self._here(one_pass.rows_N), look(one_pass)
+        for _ in range(num_passes - len(passes)):
+            look(_idle(self.scorer))
+
+    @torch.inference_mode()
+    def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
+        """What the student's forward pass needs of the losses of the teacher's tokens."""
+        found = {"teacher_loss": self.spread(nll_M, text)}
+        if self.guidance.unmapped == "mean":
+            own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
+            found["teacher_sums"] = row_sums(own_M, self._here(text.ranges_B2))
+        return found
+
+    @torch.inference_mode()
+    def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
+        """(B, T): the teacher's losses aggregated for each student token, at its place."""
+        is_group = self.guidance.unit == "group"
+        how = "sum" if is_group else self.guidance.aggregation
+        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), how)
+        if is_group:
+            loss_N = loss_N / self._here(text.sizes_N)
+        with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
+        return with_padding[self._here(text.tokens_BT)]
+
+    def _here(self, values: Tensor) -> Tensor:
+        return values.to(self.device, non_blocking=True)
+
+
+def _sizes(view: "TeacherView") -> NDArray[np.int64]:
+    """(N,) how many student tokens share a group with each; 1 without groups."""
+    if view.groups is None:
+        return np.ones(len(view.mapping), np.int64)
+    sizes = np.bincount(view.groups[view.groups >= 0], minlength=1)
+    return np.where(view.groups >= 0, sizes[view.groups], 1)
+
+
+def _idle(scorer: TransformersScorer) -> Pass:
+    """The least that can be read: one token, predicted from another."""
+    (one_pass,) = scorer.passes([Reading(np.zeros(2, np.int64), 1)])
+    return one_pass
+
+
+def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,): the first row of each range that was asked for; -1 where there is none."""
+    rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
+    next_M = np.append(np.minimum.accumulate(rows_M[::-1])[::-1], len(is_asked_M))
+    first_N, stop_N = mapping_N2.T
+    found_N = next_M[np.maximum(first_N, 0)]
+    return np.where((first_N >= 0) & (found_N < stop_N), found_N, -1)

@@ -1,0 +1,111 @@
+"""A teacher with the student's vocabulary, which reads the very rows that the student trains on.
+
+Every predicted token has a loss then, special ones too, and nothing is tokenized again.
+
+B: rows, T: tokens of a row, N = B * T, H: hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config
+from vocagno.errors import ConfigError
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import chunked_entropy, chunked_nll, hidden_states
+from vocagno.models.packing import keeps_apart, mask_fits
+from vocagno.teacher.corpus_scores import load_scorer
+from vocagno.teacher.live import LiveText, ReadingTeacher
+from vocagno.teacher.scorer import Pass
+from vocagno.teacher.states import TeacherStates
+from vocagno.tokens.token_spans import TokenSpans
+
+
+def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
+    """Refuses a teacher whose ids are others; more ids than the student's it may have.
+
+    Raises: ConfigError naming a token that differs.
+    """
+    theirs = teacher.vocabulary()
+    for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
+        if theirs.get(token) != index:
+            found = f"id {theirs[token]}" if token in theirs else "no token"
+            raise ConfigError(
+                f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
+                f"{token!r}, id {index} of {student.name}, is {found} of {teacher.name}; use "
+                "vocagno (or uld), which need no common vocabulary"
+            )
+
+
+class RowTeacher(ReadingTeacher):
+    """Reads rows of ids, for `rho1` and `kld`."""
+
+    def __init__(
+        self, config: Config, spans: TokenSpans, device: torch.device, num_ids: int
+    ) -> None:
+        """`num_ids`: of the student's vocabulary, which the teacher's begins with.
+
+        Raises: ConfigError if documents are to be kept apart, and the teacher cannot.
+        """
+        super().__init__(load_scorer(config.teacher, spans, device), device)
+        model = self.scorer.model
+        fits = mask_fits(model, config.data.seq_len)
+        if config.data.isolate and not (fits and keeps_apart(model)):
+            raise ConfigError(
+                f"data.isolate: teacher.model: {type(model).__name__} does not keep documents of a "
+                "row apart (or has a sliding window); use another teacher.attention (sdpa, eager), "
+                "another teacher, or isolate: false"
+            )
+        self.guidance: GuidanceConfig = config.guidance
+        self._num_ids = num_ids
+        self._rows = max(1, config.teacher.batch_tokens // config.data.seq_len)
+
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """Nothing has to be done ahead."""
+        return []
+
+    @torch.inference_mode()
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """As `ReadingTeacher.guide`."""
+        labels_BT, head = tensors["labels"], self.scorer.head
+        states_BTH = self._states(tensors)
+        partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
+        states_NH = states_BTH.flatten(0, 1)
+        is_asked_BT = labels_BT != IGNORED
+        if self.guidance.distils:
+            is_finite_BT = states_BTH.isfinite().all(-1).to(self.device)
+            self.note_unscored(is_asked_BT & ~is_finite_BT)
+            return {"teacher": TeacherStates(states_NH, head, partner_BT, self._num_ids)}
+        nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
+        nll_BT = nll_N.view(labels_BT.shape).to(self.device)
+        self.note_unscored(is_asked_BT & ~nll_BT.isfinite())
+        given = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
+        if self.guidance.criterion == "excess_and_entropy":
+            entropy_N = chunked_entropy(states_NH, head)
+            given["entropy"] = entropy_N.view(labels_BT.shape).to(self.device)
+        return given
+
+    def _states(self, tensors: dict[str, Tensor]) -> Tensor:
+        """(B, T, H), a few rows at a time."""
+        names = ("attention_mask", "position_ids")
+        parts = [
+            hidden_states(
+                self.scorer.model, tensors["input_ids"][rows],
+                **{name: tensors[name][rows] for name in names if name in tensors},
+            )
+            for rows in _slices(len(tensors["input_ids"]), self._rows)
+        ]  # fmt: skip
+        return torch.cat(parts)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]

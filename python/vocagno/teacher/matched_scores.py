@@ -1,0 +1,59 @@
+"""Which stored scores belong to which document: by what the document says, not where it stands."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.data.rows import RowStore
+from vocagno.teacher.scores import DocumentScores, ScoreStore
+
+NOT_SCORED = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
+"""Stands for a document that has no scores."""
+
+
+class MatchedScores:
+    """The scores of the documents of some rows.
+
+    If the corpus has changed since it was scored (documents edited, moved, removed, added), each
+    document is found by the hash of its text, and one that is not scored has no teacher tokens.
+    """
+
+    def __init__(self, store: ScoreStore, rows: RowStore) -> None:
+        """Reads nothing if the shards' hashes agree, else the hashes of all documents."""
+        self.store = store
+        self.missing_documents: int = 0
+        self.missing_share: float = 0.0
+        """Share of the rows' tokens that stand in documents without scores."""
+        self._places: NDArray[np.int64] | None = None  # the rows' documents count as the scores'
+        if rows.text_hashes != store.text_hashes:
+            wanted, tokens = rows.documents()
+            self._places = _places(wanted, _hashes(store))
+            missing = (self._places < 0) & (tokens > 0)
+            self.missing_documents = int(missing.sum())
+            self.missing_share = float(tokens[missing].sum() / max(1, tokens.sum()))
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """As `ScoreStore.piece`, of a document of the rows."""
+        if self._places is not None:
+            document = int(self._places[document])
+        return self.store.piece(document, first_byte, end_byte) if document >= 0 else NOT_SCORED
+
+
+def _hashes(scores: ScoreStore) -> NDArray[Any]:
+    found = []
+    for shard in scores.shards():
+        shard.check("document")
+        found.append(shard.text_hashes)
+    return np.concatenate(found)
+
+
+def _places(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each 16-byte hash stands in `found` (first, if it is there twice), or -1."""
+    wanted, found = (hashes.view(np.uint64).reshape(-1, 2) for hashes in (wanted, found))
+    order = np.argsort(found[:, 0], kind="stable")
+    if not len(order):
+        return np.full(len(wanted), -1, np.int64)
+    nearest = np.searchsorted(found[:, 0], wanted[:, 0], sorter=order)
+    places = order[np.minimum(nearest, len(order) - 1)]
+    return np.where((found[places] == wanted).all(1), places, -1)

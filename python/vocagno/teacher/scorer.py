@@ -1,0 +1,217 @@
+"""What gives a loss to each token of a sequence: a small protocol, and transformers behind it.
+
+B: rows of a batch, T: places of a row, N: tokens asked for.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.config.run import Batching
+from vocagno.errors import ConfigError
+from vocagno.models.batching import Layout, Rows, buckets, lay_out, packs
+from vocagno.models.causal import causal_shift
+from vocagno.models.head import Head, chunked_nll, hidden_states, language_head
+from vocagno.models.packing import (
+    attention_of,
+    boundaries,
+    isolation,
+    keeps_apart,
+    mask_fits,
+)
+from vocagno.teacher.windows import Reading
+
+Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
+"""Waits for a batch: numbers of readings, and their losses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Sequences that are read in one forward pass, and what is asked of them; on the host, in
+    memory that the device can fetch by itself."""
+
+    numbers: list[int]
+    """Which readings."""
+    ids_BT: Tensor
+    piece_BT: Tensor | None
+    """As `Layout.piece_BT`, if sequences are packed."""
+    boundaries: dict[str, Any]
+    """Where they begin, for attention that takes it."""
+    padding: int
+    """Places that hold nothing."""
+    places_N: Tensor
+    """Of the flattened batch, whose states predict what is asked for."""
+    labels_N: Tensor
+    counts: list[int]
+    """How many of the N belong to each reading."""
+    rows_N: Tensor | None = None
+    """Which tokens of all texts the labels are, where the losses stay on the device."""
+
+
+class Scorer(Protocol):
+    """Anything that can say how much each token surprises a model, given those before it."""
+
+    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yields for each reading that asks for any, in any order, its number and the losses, in
+        nats (float32, (len(ids) - asked_from,)); infinite or NaN where the model fails."""
+
+
+class TransformersScorer:
+    """A causal language model of transformers, held in this process.
+
+    Sequences of different lengths are read together and never see each other: packed one behind
+    the other under block-diagonal attention, or one a row, by length.
+    """
+
+    def __init__(
+        self, model: Any, *, batch_tokens: int, width: int, batching: Batching = "auto"
+    ) -> None:
+        """Args:
+            batch_tokens: places of one forward pass.
+            width: places of a packed row under a mask (attention costs its square).
+            batching: auto: packed where the attention takes sequence boundaries (flash attention),
+                and by length where it would take a mask, which costs more than the padding that it
+                saves.
+        Raises: ConfigError if packing is asked for and the model reads across the boundaries.
+        """
+        self.model = model
+        self.head: Head = language_head(model)
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self._batch_tokens = batch_tokens
+        attention = attention_of(model)
+        self._knows_boundaries = "flash" in attention
+        self._width = batch_tokens if self._knows_boundaries else width
+        wanted = batching == "packed" or (batching == "auto" and self._knows_boundaries)
+        with_mask = not self._knows_boundaries
+        fits = not with_mask or mask_fits(model, width)
+        self.is_packed: bool = wanted and fits and keeps_apart(model, with_mask=with_mask)
+        if wanted and not self.is_packed:
+            why = (
+                f"{type(model).__name__} with {attention} attention does not keep packed documents "
+                "apart (or has a sliding window)"
+            )
+            if batching == "packed":
+                raise ConfigError(f"teacher.batching: {why}; use buckets")
+            print(f"teacher.batching: auto: {why}; reading by length (buckets)", file=sys.stderr)
+        self.places: int
+        self.padding: int
+        self.places = self.padding = 0
+        """Of all batches so far."""
+
+    def batches(self, lengths: Sequence[int]) -> Iterator[Rows]:
+        """The sequences of such lengths that are read together."""
+        if self.is_packed:
+            return packs(lengths, self._batch_tokens, self._width)
+        return buckets(lengths, self._batch_tokens)
+
+    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.read`. The device works at one batch while the host takes the one before: its
+        losses are copied as soon as they are there, ahead of the next pass."""
+        fetch: Fetch | None = None
+        for one_pass in self.passes(readings):
+            begun = self._begin(one_pass)
+            if fetch is not None:
+                yield from fetch()
+            fetch = begun
+        if fetch is not None:
+            yield from fetch()
+
+    def passes(self, readings: Sequence[Reading]) -> Iterator[Pass]:
+        """The forward passes that the readings take."""
+        sequences = [causal_shift(reading.ids)[0] for reading in readings]
+        asked = [n for n, reading in enumerate(readings) if reading.asked_from < len(reading.ids)]
+        for batch in self.batches([len(sequences[number]) for number in asked]):
+            rows = [[asked[index] for index in row] for row in batch]
+            layout = lay_out(rows, sequences)
+            numbers, places, labels = [number for row in rows for number in row], [], []
+            for number, first_place in zip(numbers, layout.first_places, strict=True):
+                ids = readings[number].ids
+                _, is_asked = causal_shift(np.arange(len(ids)) >= readings[number].asked_from)
+                places.append(first_place + np.flatnonzero(is_asked))
+                labels.append(causal_shift(ids)[1][is_asked])
+            counts = [len(of_one) for of_one in labels]
+            yield Pass(
+                numbers, self.on_host(layout.ids_BT), *self._pieces(layout), layout.padding,
+                self.on_host(np.concatenate(places)), self.on_host(np.concatenate(labels)), counts,
+            )  # fmt: skip
+
+    def _pieces(self, layout: Layout) -> tuple[Tensor | None, dict[str, Any]]:
+        if not self.is_packed:
+            return None, {}
+        piece_BT = torch.from_numpy(layout.piece_BT)
+        found = boundaries(self.model, piece_BT) if self._knows_boundaries else {}
+        return self.on_host(layout.piece_BT), {
+            name: self.on_host(value.numpy()) if isinstance(value, Tensor) else value
+            for name, value in found.items()
+        }
+
+    def on_host(self, values: NDArray[Any]) -> Tensor:
+        """Values for the device, in memory that it can fetch by itself."""
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
+
+    def _begin(self, one_pass: Pass) -> "Fetch":
+        self.places += one_pass.ids_BT.numel()
+        self.padding += one_pass.padding
+        wait = leaving(self.losses(one_pass))
+
+        def fetch() -> Iterator[tuple[int, NDArray[np.float32]]]:
+            ends = np.cumsum(one_pass.counts)
+            losses = np.split(wait(), ends[:-1])
+            yield from zip(one_pass.numbers, losses, strict=True)
+
+        return fetch
+
+    @torch.inference_mode()
+    def losses(self, one_pass: Pass) -> Tensor:
+        """(N,) float32 on the device: the loss of each label that is asked for."""
+        states_NH = self.asked_states(one_pass)
+        return chunked_nll(states_NH, self.head, _to(states_NH.device, one_pass.labels_N))
+
+    @torch.inference_mode()
+    def asked_states(self, one_pass: Pass) -> Tensor:
+        """(N, H): the states that predict the labels that are asked for.
+
+        Padding stands at the end of rows, so that no token asked for attends to it.
+        """
+        states_NH = self.states(one_pass).flatten(0, 1)
+        # The device is that of the last layer, if the model is spread over devices.
+        return states_NH[_to(states_NH.device, one_pass.places_N)]
+
+    @torch.inference_mode()
+    def states(self, one_pass: Pass) -> Tensor:
+        """(B, T, H): the last hidden states."""
+        extra: dict[str, Any] = {
+            name: _to(self.device, value) if isinstance(value, Tensor) else value
+            for name, value in one_pass.boundaries.items()
+        }
+        if one_pass.piece_BT is not None:
+            piece_BT = _to(self.device, one_pass.piece_BT)
+            extra |= isolation(piece_BT, with_mask=not self._knows_boundaries)
+        return hidden_states(self.model, _to(self.device, one_pass.ids_BT), **extra)
+
+
+def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
+    """Sends values to the host as soon as the device has them; gives what waits for that, and not
+    for what the device is told to do afterwards."""
+    if not values_N.is_cuda:
+        return lambda: values_N.cpu().numpy()
+    on_host_N = torch.empty(values_N.shape, dtype=values_N.dtype, pin_memory=True)
+    on_host_N.copy_(values_N, non_blocking=True)
+    has_left = torch.cuda.current_stream(values_N.device).record_event()
+
+    def wait() -> NDArray[np.float32]:
+        has_left.synchronize()
+        return on_host_N.numpy()
+
+    return wait
+
+
+def _to(device: torch.device, values: Tensor) -> Tensor:
+    return values.to(device, non_blocking=True)

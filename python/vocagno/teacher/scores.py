@@ -1,0 +1,203 @@
+"""Teacher scores: one loss a teacher token, on byte spans, in memory-mapped shards.
+
+A store belongs to a text and to a teacher, and to no student: any tokenizer can be aligned to it.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vocagno.data.corpus import texts_hash
+from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.shards import (
+    Description,
+    Frame,
+    Lists,
+    StoreError,
+    checksum,
+    list_column,
+    write_shard,
+)
+from vocagno.data.store.span_codec import CodedSpans, decode_spans, encode_spans
+from vocagno.data.store.store import RowShard, ShardedStore
+
+_WHOLE = 8_192
+"""Tokens of a document up to which it is read whole: finding a part would cost as much."""
+_KEPT = 32
+"""Long documents whose tokens' places are kept."""
+
+KIND = "scores"
+VERSION = 2
+UNIT = "documents"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentScores:
+    """One document as the teacher read it."""
+
+    spans: NDArray[np.int32]
+    """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
+    nll: NDArray[np.float16]
+    """(M,) loss of each token in nats; NaN where it has none."""
+    first_row: int = 0
+    """Tokens of the document before these, if they are a part of it."""
+    num_unscored: int = 0
+    """Tokens for which the teacher gave no finite number, though it was asked. (The first token of
+    a document read without a BOS, and tokens without text, are not asked for.)"""
+
+
+def write_scores(
+    path: Path,
+    hashes: list[bytes],
+    documents: list[DocumentScores],
+    made_from: dict[str, Any],
+) -> None:
+    """Writes one shard of scores, whole or not at all.
+
+    Args:
+        hashes: `corpus.text_hash` of each document.
+        made_from: what the scores were made from, apart from the texts; goes into the manifest.
+    Raises: ValueError for a loss that is infinite (NaN says that there is none).
+    """
+    coded = [encode_spans(document.spans) for document in documents]
+    losses = [document.nll.astype(np.float16) for document in documents]
+    for text, loss, spans in zip(hashes, losses, coded, strict=True):
+        if len(loss) != len(spans.lengths):
+            raise ValueError(f"{len(loss)} losses for {len(spans.lengths)} spans ({text.hex()})")
+        if np.isinf(loss).any():
+            raise ValueError(f"an infinite loss ({text.hex()})")
+    unscored = np.array([document.num_unscored for document in documents], np.uint32)
+    checks = [_check(*row) for row in zip(hashes, losses, coded, unscored, strict=True)]
+    columns = {
+        "text_hash": pa.array(hashes, pa.binary(16)),
+        "nll": list_column(losses, pa.float16(), large=True),
+        "length": list_column([spans.lengths for spans in coded], pa.uint8(), large=True),
+        "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
+        "start": list_column([spans.starts for spans in coded], pa.int32()),
+        "unscored": pa.array(unscored),
+        "check": pa.array(checks, pa.uint32()),
+    }
+    counts = {
+        "documents": len(hashes),
+        "tokens": sum(len(loss) for loss in losses),
+        "unscored_documents": int((unscored > 0).sum()),
+        "unscored_tokens": int(unscored.sum()),
+    }
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    write_shard(path, columns, what)
+
+
+def _check(
+    text: bytes, nll: NDArray[np.float16], spans: CodedSpans, num_unscored: np.uint32
+) -> int:
+    parts = (nll, spans.lengths, spans.long_lengths, spans.starts)
+    return checksum(text, *parts, num_unscored.tobytes())
+
+
+class ScoreStore(ShardedStore["ScoreShard"]):
+    """The scores of a whole corpus; a document costs O(1), wherever it stands.
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / MANIFEST).is_file() and any(folder.glob("*.parquet")):
+            raise StoreError(f"{folder}: Parquet; `vocagno scores import` makes a store of it")
+        super().__init__(folder, KIND, VERSION, UNIT, ScoreShard)
+        self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
+
+    def check_tokenizer(self, fingerprint: str, name: str) -> None:
+        """Refuses scores that were made with another tokenizer than the teacher's."""
+        ours = self.manifest.made_from["tokenizer"]
+        if ours != fingerprint:
+            raise StoreError(
+                f"{self.folder}: these scores were made with another tokenizer (hash {ours}) than "
+                f"{name} (hash {fingerprint}); name the teacher that made them, or score again"
+            )
+
+    def document(self, index: int) -> DocumentScores:
+        """The scores of document `index` of the corpus, checked against their checksum."""
+        nll, coded = self._row(index)
+        return DocumentScores(decode_spans(coded), nll)
+
+    def piece(self, index: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
+        of the one behind them; costs no more for a long document, once its index is made."""
+        nll, coded = self._row(index)
+        if len(nll) <= _WHOLE:
+            return DocumentScores(decode_spans(coded), nll)
+        starts, ends, empty = self._edges(index)
+        first = int(np.searchsorted(ends, first_byte, side="right"))
+        behind = int(np.searchsorted(starts, end_byte, side="left"))
+        behind += int(np.argmin(empty[behind:])) if behind < len(empty) else 0  # one with text
+        rows = slice(first, max(first, behind + 1))
+        spans = np.stack([np.where(empty[rows], ends[rows], starts[rows]), ends[rows]], axis=1)
+        return DocumentScores(spans, nll[rows], first)
+
+    def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
+        """Losses and coded spans as they are stored, checked the first time they are read."""
+        shard, row = self.locate(index)
+        if not shard.is_whole_once_read(row):
+            raise StoreError(
+                f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
+                f" `vocagno scores verify {self.folder} --discard` removes what is damaged, and"
+                " `vocagno score` makes it again"
+            )
+        return shard.nll[row], shard.coded(row)
+
+    def _find_edges(
+        self, index: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """Starts and ends of a long document's tokens, and which are empty; an empty one (which
+        covers nothing, wherever it stands) has those of the token before it, so both never
+        decrease."""
+        spans = decode_spans(self._row(index)[1])
+        empty = spans[:, 0] >= spans[:, 1]
+        starts, ends = np.maximum.accumulate(np.where(empty[:, None], 0, spans), axis=0).T
+        return np.ascontiguousarray(starts), np.ascontiguousarray(ends), empty
+
+
+class ScoreShard(RowShard):
+    """A shard with its columns looked up once."""
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        self.text_hashes: NDArray[Any] = self.values("text_hash")
+        """(documents,) 16 bytes each: `corpus.text_hash`."""
+        self.nll: Lists = self.lists("nll")
+        self.lengths: Lists = self.lists("length")
+        self._escaped = self.lists("long_length")
+        self._starts = self.lists("start")
+        self.unscored: NDArray[Any] = self.values("unscored")
+        """(documents,) tokens of each for which the teacher gave no finite number."""
+        self.checks: NDArray[Any] = self.values("check")
+        """(documents,) CRC-32 of each."""
+
+    def coded(self, row: int) -> CodedSpans:
+        """The spans of a document as they are stored."""
+        return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a document agrees with its checksum."""
+        lists = (self.nll, self.lengths, self._escaped, self._starts)
+        if not all(column.is_sound(row) for column in lists):
+            return False
+        text = self.text_hashes[row].tobytes()
+        check = _check(text, self.nll[row], self.coded(row), self.unscored[row])
+        return check == int(self.checks[row])
+
+    def is_consistent(self) -> bool:
+        """Whether the description counts and names what the shard holds."""
+        counts = {
+            "documents": len(self),
+            "tokens": len(self.nll.values),
+            "unscored_documents": int((self.unscored > 0).sum()),
+            "unscored_tokens": int(self.unscored.sum()),
+        }
+        named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
+        return (counts, named) == (self.description.counts, self.description.text_hash)

@@ -1,0 +1,100 @@
+"""Texts as a teacher reads them: tokens, cut into sequences, and where each loss belongs.
+
+M: tokens of all texts, one after the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A run of one document's tokens that the teacher reads at once."""
+
+    document: int
+    start: int
+    stop: int
+    score_from: int
+    """First token of the document whose loss is taken from this window."""
+
+
+def windows(document: int, num_tokens: int, capacity: int, min_context: int) -> Iterator[Window]:
+    """Cuts a document into overlapping windows of at most `capacity` tokens.
+
+    Every token is scored once, and after the first window with at least `min_context` tokens of
+    its document before it.
+    """
+    if not 0 < min_context < capacity:
+        raise ValueError(f"min_context must be in [1, {capacity}), got {min_context}")
+    start = score_from = 0
+    while score_from < num_tokens:
+        stop = min(start + capacity, num_tokens)
+        yield Window(document, start, stop, score_from)
+        start, score_from = stop - min_context, stop
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sequence of tokens that is read on its own."""
+
+    ids: NDArray[np.int64]
+    """(n,) with what stands before the text (BOS)."""
+    asked_from: int
+    """Losses are wanted of `ids[asked_from:]`; at least 1, since the first token has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """Some texts, and the sequences that give a loss to each of their tokens."""
+
+    tokens: TokenizedTexts
+    readings: list[Reading]
+    rows: list[slice]
+    """Of each reading: the tokens that its losses are of."""
+    is_asked: NDArray[np.bool_]
+    """(M,) tokens that ought to get a loss: the first of a text has none without a prefix, and
+    tokens that stand for no text (a lone dummy prefix) guide nobody."""
+
+
+class TextReader:
+    """A teacher's tokenizer, and how much the teacher reads at once."""
+
+    def __init__(
+        self, spans: TokenSpans, prefix: Sequence[int], *, context: int, min_context: int
+    ) -> None:
+        """`prefix` stands before every window (BOS); a text's first token has a loss only if there
+        is one. `context` and `min_context`: as in `TeacherConfig`."""
+        self.spans = spans
+        self.prefix: NDArray[np.int64] = np.array(prefix, np.int64)
+        self._capacity = context + 1 - len(self.prefix)  # the last token is not read
+        self._min_context = min_context
+
+    def read(self, texts: Sequence[str]) -> ReadTexts:
+        """Tokenizes texts, each to be read on its own."""
+        tokens = self.spans.encode(texts)
+        ids = tokens.ids.astype(np.int64)
+        is_asked = tokens.spans[:, 0] < tokens.spans[:, 1]
+        readings, rows = [], []
+        for number in range(len(tokens)):
+            text = tokens.text(number)
+            if not len(self.prefix) and text.stop > text.start:
+                is_asked[text.start] = False
+            for window in windows(
+                number, text.stop - text.start, self._capacity, self._min_context
+            ):
+                reading = self._reading(window, ids[text])
+                count = len(reading.ids) - reading.asked_from
+                stop = text.start + window.stop
+                readings.append(reading)
+                rows.append(slice(stop - count, stop))
+        return ReadTexts(tokens, readings, rows, is_asked)
+
+    def _reading(self, window: Window, ids: NDArray[np.int64]) -> Reading:
+        asked_from = len(self.prefix) + window.score_from - window.start
+        text = ids[window.start : window.stop]
+        return Reading(np.concatenate([self.prefix, text]), max(1, asked_from))

@@ -1,0 +1,1 @@
+"""Tokenizers, and the bytes of text that each token covers."""

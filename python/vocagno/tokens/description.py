@@ -1,0 +1,105 @@
+"""What a tokenizer does to text, as far as spans depend on it."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from vocagno.system.text_tables import in_columns
+from vocagno.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from vocagno.tokens.token_spans import TokenSpans
+
+_PATHS = {
+    "ids": "from ids alone where their bytes prove the text, else from offsets",
+    "offsets": "from the tokenizer's offsets, closed",
+}
+_DUMMIES = {
+    "none": "none",
+    "prepend": "a space before every text and after every added token",
+    "metaspace": "a space before every text and after every added token, unless one is there",
+    "metaspace_first": "a space before every text, unless one is there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerDescription:
+    """How spans come about with one tokenizer; `str()` says it in words."""
+
+    name: str
+    fingerprint: str
+    model: str
+    """BPE, Unigram, WordPiece or WordLevel."""
+    vocabulary_size: int
+    path: str
+    """"ids" if plain ASCII text is proved from ids alone, else "offsets"; documents whose bytes
+    differ from their ids' take the offsets either way."""
+    normalizer: str | None
+    pre_tokenizer: str | None
+    dummy_prefix: str
+    """none, prepend, metaspace or metaspace_first: the space that is put before a text."""
+    byte_fallback: bool
+    loses: str | None
+    """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+    prefix: list[str]
+    """Special tokens that the tokenizer puts before a text."""
+    suffix: list[str]
+    """Special tokens that the tokenizer puts after a text."""
+    special_tokens: list[str]
+    added_tokens: int
+    """Added tokens in all, special ones among them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        specials = " ".join(self.special_tokens[:8]) or "none"
+        if more := len(self.special_tokens[8:]):
+            specials += f" and {more} more"
+        rows = {
+            "tokenizer": self.name,
+            "model": self.model + (" with byte fallback" if self.byte_fallback else ""),
+            "vocabulary": f"{self.vocabulary_size:,} ids, {self.added_tokens} of them added tokens",
+            "spans": _PATHS[self.path],
+            "normalizer": self.normalizer or "none",
+            "pre-tokenizer": self.pre_tokenizer or "none",
+            "dummy prefix": _DUMMIES[self.dummy_prefix],
+            "ids tell the text": f"no: {self.loses}" if self.loses else "yes, as normalised",
+            "puts before a text": " ".join(self.prefix) or "nothing",
+            "puts after a text": " ".join(self.suffix) or "nothing",
+            "special tokens": specials,
+        }
+        return in_columns(rows)
+
+
+def describe(
+    spans: "TokenSpans", specification: dict[str, Any], vocabulary: Vocabulary, path: str
+) -> TokenizerDescription:
+    """Reads the definition; `path` as in the description."""
+    added = specification.get("added_tokens", [])
+    return TokenizerDescription(
+        name=spans.name,
+        fingerprint=spans.fingerprint,
+        model=specification["model"]["type"],
+        vocabulary_size=spans.vocabulary_size,
+        path=path,
+        normalizer=_parts(specification.get("normalizer")),
+        pre_tokenizer=_parts(specification.get("pre_tokenizer")),
+        dummy_prefix=vocabulary.dummy_prefix,
+        byte_fallback=bool(specification["model"].get("byte_fallback")),
+        loses=spans.loses,
+        prefix=[spans.token(index) or "" for index in spans.prefix_ids],
+        suffix=[spans.token(index) or "" for index in spans.suffix_ids],
+        special_tokens=[token["content"] for token in added if token["special"]],
+        added_tokens=len(added),
+    )
+
+
+def _parts(part: dict[str, Any] | None) -> str | None:
+    """A component and those inside it by their types: `Prepend, Replace`."""
+    if part is None:
+        return None
+    if part["type"] == "Sequence":
+        inner = part.get("normalizers") or part.get("pretokenizers") or []
+        return ", ".join(filter(None, map(_parts, inner))) or None
+    return str(part["type"])

@@ -1,0 +1,183 @@
+"""Spans of texts that ids do not prove: the tokenizer's own offsets, closed and checked.
+
+`tokenizers` charges a character that leaves no token to what stands before it. Where nothing does,
+at the start of a text or of a word, it moves the offsets of what follows. So every token is checked
+against the text at its span, and what was moved is put right or refused.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno import _vocagno
+from vocagno.tokens.token_places import Misplaced, Rows, TokenPlaces, text_between
+from vocagno.tokens.tokenizer_checks import refuse_collapsed
+from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids
+from vocagno.tokens.vocabulary import Vocabulary
+
+_MOST_RUNS = 64
+"""Runs of characters without tokens that are left out of a text one by one."""
+
+
+class OffsetSpans:
+    """Spans from a tokenizer's offsets."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        vocabulary: Vocabulary,
+        table: _vocagno.PieceTable,
+        places: TokenPlaces,
+        name: str,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._table = table
+        self._places = places
+        self._name = name
+        self._leaves_no_token: dict[str, bool] = {}
+
+    def encode(
+        self, texts: list[str], numbers: Sequence[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Byte spans of the tokens of texts, and their boundaries; `numbers` name the texts.
+
+        Raises: TokenizerError for offsets without width, out of order, or of other text.
+        """
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        ids, boundaries = flat_ids(encodings)
+        offsets = _offsets(encodings, len(ids))
+        held = [slice(a, b) for a, b in pairwise(boundaries.tolist())]
+        for text, own in zip(texts, held, strict=True):
+            refuse_collapsed(ids[own], offsets[own], self._vocabulary, text, self._name)
+        spans = self._closed(ids, offsets, boundaries, texts, numbers)
+        for index, rows in self._places.disagreeing(ids, spans, boundaries, texts).items():
+            own = held[index]
+            spans[own] = self._anchored(texts[index], numbers[index], ids[own], spans[own], rows)
+        return spans, boundaries
+
+    def _closed(
+        self,
+        ids: NDArray[np.int32],
+        offsets: NDArray[np.int32],
+        boundaries: NDArray[np.int64],
+        texts: list[str],
+        numbers: Sequence[int],
+    ) -> NDArray[np.int32]:
+        try:
+            in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, texts)
+            return self._table.close(in_bytes, ids, boundaries, texts)
+        except _vocagno.SpanError as error:
+            raise TokenizerError(
+                f"{self._name}: {error} (rows are counted over texts {[*numbers[:5]]}..., which "
+                f"begin with {texts[0][:40]!r}): its offsets are no places in order; use a current "
+                "release of tokenizers, or another tokenizer.json"
+            ) from error
+
+    def _anchored(
+        self,
+        text: str,
+        number: int,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        disagreeing: list[Rows],
+    ) -> NDArray[np.int32]:
+        """The spans of a text in which tokens disagree with the text at their spans.
+
+        If the text without the characters that leave no token gives the same ids, its offsets are
+        those of the text, moved by what was left out.
+        """
+        boundaries = np.array([0, len(ids)], np.int64)
+        moved = self._without_what_leaves_no_token(text, ids)
+        if moved is not None:
+            mended = self._closed(ids, moved, boundaries, [text], [number])
+            left = self._places.disagreeing(ids, mended, boundaries, [text]).get(0, [])
+            if len(left) < len(disagreeing):
+                spans, disagreeing = mended, left
+        if found := self._places.misplaced(ids, spans, text, disagreeing):
+            raise self._refused(text, number, ids, found)
+        return spans
+
+    def _without_what_leaves_no_token(
+        self, text: str, ids: NDArray[np.int32]
+    ) -> NDArray[np.int32] | None:
+        """Offsets from the same ids of a shorter text; None if no shorter text gives them."""
+        is_kept = np.array([not self._has_no_token(character) for character in text], np.bool_)
+        if is_kept.all():
+            return None
+        found = self._offsets_of_kept(text, is_kept, ids)
+        if found is not None:
+            return found
+        chosen = np.ones_like(is_kept)
+        for first, stop in list(_runs(~is_kept))[:_MOST_RUNS]:
+            tried = chosen.copy()
+            tried[first:stop] = False
+            offsets = self._offsets_of_kept(text, tried, ids)
+            if offsets is not None:
+                found, chosen = offsets, tried
+        return found
+
+    def _offsets_of_kept(
+        self, text: str, is_kept: NDArray[np.bool_], ids: NDArray[np.int32]
+    ) -> NDArray[np.int32] | None:
+        """Offsets in the whole text, from those of the kept characters; None for other ids."""
+        kept = np.flatnonzero(is_kept)
+        (encoding,) = self._tokenizer.encode_batch(
+            ["".join(text[place] for place in kept.tolist())], add_special_tokens=False
+        )
+        if encoding.ids != ids.tolist():
+            return None
+        offsets = _offsets([encoding], len(ids))
+        starts = np.append(kept, len(text))[offsets[:, 0]]
+        ends = np.append(0, kept + 1)[offsets[:, 1]]
+        return np.stack([starts, np.maximum(starts, ends)], 1).astype(np.int32)
+
+    def _has_no_token(self, character: str) -> bool:
+        """Whether the tokenizer makes nothing of a character, white space aside."""
+        known = self._leaves_no_token.get(character)
+        if known is None:
+            normalizer = self._tokenizer.normalizer
+            known = normalizer is not None and normalizer.normalize_str(character) == ""
+            if not known and not character.isspace():
+                alone, blank = (
+                    encoding.ids
+                    for encoding in self._tokenizer.encode_batch(
+                        [character, " "], add_special_tokens=False
+                    )
+                )
+                known = alone in ([], blank)
+            self._leaves_no_token[character] = known
+        return known
+
+    def _refused(
+        self, text: str, number: int, ids: NDArray[np.int32], found: Misplaced
+    ) -> TokenizerError:
+        first, stop = found.rows
+        pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
+        piece, (start, end) = pieces.decode(errors="replace"), found.span
+        held = text_between(text.encode(), start, end)
+        return TokenizerError(
+            f"{self._name}: texts[{number}], which begins with {text[:40]!r}: the offset of token "
+            f"{first}, {piece!r} (id {ids[first]}), points at {held!r} "
+            f"(bytes {start} to {end}), but the token stands at byte {found.byte}. Remove control "
+            "and other invisible characters from the text, or leave it out; or use another release "
+            "of tokenizers or another tokenizer.json"
+        )
+
+
+def _offsets(encodings: Sequence[Any], count: int) -> NDArray[np.int32]:
+    pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
+    return np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * count).reshape(-1, 2)
+
+
+def _runs(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """The runs of True, `[first, stop)`."""
+    place = 0
+    for value, group in groupby(flags.tolist()):
+        stop = place + len(list(group))
+        if value:
+            yield place, stop
+        place = stop

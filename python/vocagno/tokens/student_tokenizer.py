@@ -1,0 +1,57 @@
+"""The student's tokenizer, and which of its tokens ends a document."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from vocagno.errors import ConfigError
+from vocagno.tokens.token_spans import TokenSpans
+
+_USUAL_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>")
+
+
+@dataclass(frozen=True, slots=True)
+class StudentTokenizer:
+    """The student's tokenizer, and what stands round a document."""
+
+    spans: TokenSpans
+    source: str
+    eos: str
+    eos_id: int
+
+
+def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
+    """The student's tokenizer with its end-of-document token, the declared one by default.
+
+    Raises: ConfigError if the tokenizer does not say what ends a document.
+    """
+    spans = TokenSpans.from_pretrained(source)
+    eos = eos or _declared_eos(source) or _usual_eos(spans, source)
+    index = spans.token_id(eos)
+    if index is None:
+        raise ConfigError(f"student.eos: {eos!r} is not a token of {source}")
+    return StudentTokenizer(spans, source, eos, index)
+
+
+def _declared_eos(source: str) -> str | None:
+    path = Path(source)
+    if path.is_file():
+        return None  # a bare tokenizer.json does not say
+    if path.is_dir():
+        declared = path / "tokenizer_config.json"
+        token = json.loads(declared.read_bytes()).get("eos_token") if declared.is_file() else None
+        return token["content"] if isinstance(token, dict) else token
+    from transformers import AutoTokenizer
+
+    return cast("str | None", AutoTokenizer.from_pretrained(source).eos_token)
+
+
+def _usual_eos(spans: TokenSpans, source: str) -> str:
+    found = [token for token in _USUAL_EOS if spans.token_id(token) is not None]
+    if len(found) != 1:
+        raise ConfigError(
+            f"student.eos: {source} does not say which token ends a document"
+            f"{' (' + ' or '.join(found) + '?)' if found else ''}; name it"
+        )
+    return found[0]

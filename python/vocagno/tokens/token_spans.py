@@ -1,0 +1,355 @@
+"""Text to token ids and the bytes of text that each token covers.
+
+From the ids alone where the bytes of the ids are proved to be the bytes of the text, else from the
+tokenizer's own character offsets, turned into bytes and closed; the choice is made per document.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vocagno import _vocagno
+from vocagno.alignment.arrays import as_cu_seqlens, as_ids
+from vocagno.errors import InputError
+from vocagno.tokens.description import TokenizerDescription, describe
+from vocagno.tokens.offset_spans import OffsetSpans
+from vocagno.tokens.token_places import TokenPlaces
+from vocagno.tokens.tokenized_texts import TokenizedTexts
+from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, check_tokenizer
+from vocagno.tokens.tokenizer_files import (
+    TokenizerError,
+    TokenizerSource,
+    flat_ids,
+    ids_of_pieces,
+    load_definition,
+    private_tokenizer,
+    tokenizer_of_name,
+    without_vocabulary,
+)
+from vocagno.tokens.vocabulary import read_vocabulary
+
+__all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
+
+_SOME_TEXT = ("a", "0", ".", " a", "\u0430", "\u4e00")
+"""Texts of which at least one gives a token; the vocabulary's own pieces come after them."""
+
+
+class TextError(InputError):
+    """Text that has no UTF-8 bytes."""
+
+
+class Strings(Protocol):
+    """An array of strings: NumPy's, a pandas Series, a pyarrow Array or ChunkedArray."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Its strings, or scalars that hold them."""
+        ...
+
+
+Texts: TypeAlias = Sequence[str] | Strings
+"""B texts."""
+
+
+class TokenSpans:
+    """A tokenizer that also tells the bytes of each token.
+
+    It works on a copy: what becomes of the given tokenizer afterwards (truncation or padding
+    switched on, tokens added, another normaliser) does not reach it. It pickles and copies, and
+    several threads may use it at a time.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer`, a transformers fast tokenizer, or a path: a
+            `tokenizer.json`, the same gzip-compressed, or a folder that holds one. The copy
+            neither truncates nor pads, since that would drop text.
+    Raises: TokenizerError, with the remedy, for a tokenizer without offsets or whose offsets are
+        wrong on a probe (`tokenizer_guard`), and for ids far beyond the number of tokens.
+    """
+
+    def __init__(self, tokenizer: TokenizerSource) -> None:
+        self._set_up(*private_tokenizer(tokenizer))
+
+    def _set_up(self, tokenizer: Any, definition: str, name: str, ids: dict[str, int]) -> None:
+        self.name = name
+        self._tokenizer = tokenizer
+        self._definition = definition
+        normalizer = tokenizer.normalizer
+        normalize = normalizer.normalize_str if normalizer else None
+        vocabulary = read_vocabulary(without_vocabulary(definition), ids, normalize)
+        table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
+        places = TokenPlaces(tokenizer, vocabulary, table)
+        self._vocabulary, self._table = vocabulary, table
+        self._offsets = OffsetSpans(tokenizer, vocabulary, table, places, name)
+        check_tokenizer(tokenizer, vocabulary, places, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._definition, self.name, self._tokenizer.encode_special_tokens)
+
+    @cached_property
+    def _path(self) -> str:
+        """Where the spans of plain text come from: ids or offsets."""
+        return "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
+
+    def __repr__(self) -> str:
+        size = f"vocabulary_size={self.vocabulary_size}"
+        return f"TokenSpans({self.name!r}, {size}, spans_from={self._path!r})"
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
+        """The tokenizer of a path, else of what transformers finds under a name (a folder, a hub).
+
+        Raises: TokenizerError, saying what was tried.
+        """
+        return cls(tokenizer_of_name(name, gguf_file))
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id in use."""
+        return len(self._table)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the tokenizer's definition: equal for equal tokenizers, wherever they lie."""
+        return hashlib.blake2b(self._definition.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def prefix_ids(self) -> tuple[int, ...]:
+        """Special tokens that the tokenizer itself puts before a text (BOS), if any."""
+        return self._around[0]
+
+    @cached_property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """Special tokens that the tokenizer itself puts after a text (EOS), if any."""
+        return self._around[1]
+
+    @cached_property
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        text, bare = self._some_text()
+        full = self._tokenizer.encode(text).ids
+        for start in range(len(full) - len(bare) + 1):
+            if full[start : start + len(bare)] == bare:
+                return tuple(full[:start]), tuple(full[start + len(bare) :])
+        raise TokenizerError(
+            f"{self.name}: special tokens change how text is split: {text!r} is {bare} without "
+            f"them and {full} with them; mend the post_processor of its tokenizer.json"
+        )
+
+    def _some_text(self) -> tuple[str, list[int]]:
+        """A text that gives tokens, none of them special, and its ids."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {index for index, token in added.items() if token.special}
+        for text in chain(_SOME_TEXT, self._tokenizer.get_vocab(with_added_tokens=False)):
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            if ids and special.isdisjoint(ids):
+                return text, ids
+        raise TokenizerError(
+            f"{self.name}: neither {_SOME_TEXT[0]!r} nor any piece of its vocabulary gives a "
+            "token, so what it puts round a text cannot be told; use another tokenizer.json"
+        )
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token given by its string, None if there is none."""
+        index: int | None = self._tokenizer.token_to_id(token)
+        return index
+
+    def token(self, index: int) -> str | None:
+        """The string of an id, None if it is not in use.
+
+        Raises: InputError for a negative one, or one of more than 32 bits.
+        """
+        if not 0 <= index < 2**32:
+            raise InputError(
+                f"{self.name}: id {index}: expected one from 0 to {self.vocabulary_size - 1}"
+            )
+        token: str | None = self._tokenizer.id_to_token(index)
+        return token
+
+    def pieces(self) -> list[bytes | None]:
+        """The bytes that each id stands for (a space for `▁` or `Ġ`), None where unknown."""
+        return list(self._vocabulary.pieces)
+
+    def line_ends(self) -> NDArray[np.bool_]:
+        """(V,): which ids hold a line break, and so end a line of text."""
+        ids = [[index] for index in range(self.vocabulary_size)]
+        return np.array(["\n" in text for text in self._tokenizer.decode_batch(ids)])
+
+    def vocabulary(self) -> dict[str, int]:
+        """Ids by their strings, added tokens included."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
+    def tokenizer_copy(self) -> Any:
+        """The `tokenizers.Tokenizer` that does the work, as a copy."""
+        return load_definition(self._definition, self.name)
+
+    @cached_property
+    def loses(self) -> str | None:
+        """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+        if self._vocabulary.drops:
+            return self._vocabulary.drops
+        probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
+        proved = self.encode(probes).proved.tolist()
+        lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
+        return f"those of {lost[0]!r} are not its bytes" if lost else None
+
+    def describe(self) -> TokenizerDescription:
+        """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
+        return describe(self, without_vocabulary(self._definition), self._vocabulary, self._path)
+
+    def encode(self, texts: Texts, *, num_threads: int | None = None) -> TokenizedTexts:
+        """Tokenizes B texts, without adding special tokens.
+
+        The spans of a text cover all of it, in order; a token that stands for no text (a lone
+        dummy prefix) has an empty span. Parts of one character share its bytes out where the ids
+        prove the text, and share one span where offsets were needed. Every token of such a text is
+        compared with the text at its span.
+
+        Args:
+            texts: a list of strings, or an array of them (NumPy, pandas, pyarrow).
+        Raises: TypeError for a single string and for what is no string, naming it; TextError (a
+            ValueError) for a lone surrogate, naming the text; TokenizerError for offsets without
+            width or out of order, or of a token that stands elsewhere, naming text and token.
+        """
+        texts = _checked_texts(texts)
+        ids, boundaries = flat_ids(
+            self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        )
+        spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
+        result = TokenizedTexts(ids, spans, boundaries, proved)
+        unproved = np.flatnonzero(~proved).tolist()
+        if unproved:
+            found, ends = self._offsets.encode([texts[index] for index in unproved], unproved)
+            for index, start, stop in zip(unproved, ends[:-1], ends[1:], strict=True):
+                spans[result.text(index)] = found[start:stop]
+        return result
+
+    def decode(self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None) -> list[str]:
+        """The texts of B whole documents kept as ids, without special tokens.
+
+        Args:
+            ids: (n,) integers, documents one after the other, special tokens round them or not.
+            cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
+        Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing, WordPiece:
+            the ids do not tell it), for ids that do not tell theirs (the unknown token, added
+            tokens that take white space with them), and for ids that are no whole document, naming
+            document and token.
+        """
+        return self._decoded(*_documents(ids, cu_seqlens))[0]
+
+    def _decoded(
+        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
+    ) -> tuple[list[str], NDArray[np.int32]]:
+        if lost := self.loses:
+            raise TokenizerError(
+                f"{self.name}: its ids do not tell the text ({lost}); keep the texts, and encode"
+            )
+        try:
+            found, spans = self._table.decode(ids, boundaries)
+        except _vocagno.SpanError as error:
+            raise TokenizerError(f"{self.name}: {error}") from error
+        self._refuse_ambiguous(ids, boundaries)
+        return [self._text(text, index) for index, text in enumerate(found)], spans
+
+    def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
+        """Refuses ids that do not tell the text they stand for."""
+        ambiguous = self._vocabulary.ambiguous
+        if not ambiguous:
+            return
+        for place in np.flatnonzero(np.isin(ids, [*ambiguous])).tolist():
+            index = int(np.searchsorted(boundaries, place, side="right")) - 1
+            document = ids[boundaries[index] : boundaries[index + 1]]
+            row = place - int(boundaries[index])
+            token = ambiguous[int(ids[place])]
+            before, after = (self._is_special(part) for part in (document[:row], document[row:]))
+            if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
+                raise TokenizerError(
+                    f"{self.name}: token {row} of document {index}, "
+                    f"{self.token(int(ids[place]))!r} (id {ids[place]}), {token.why}, so the ids "
+                    "do not tell the text; keep the texts, and pass them (`texts`)"
+                )
+
+    def _is_special(self, ids: NDArray[np.int32]) -> bool:
+        """Whether all ids are of special tokens."""
+        return all(self._vocabulary.roles[index] == 2 for index in ids.tolist())
+
+    def _text(self, text: bytes, index: int) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise TokenizerError(
+                f"{self.name}: the ids of document {index} are cut inside a character "
+                f"(byte {error.start} of {len(text)}); only whole documents have a text"
+            ) from error
+
+    def from_ids(
+        self,
+        ids: ArrayLike,
+        cu_seqlens: ArrayLike | None = None,
+        *,
+        texts: Texts | None = None,
+        num_threads: int | None = None,
+    ) -> TokenizedTexts:
+        """Spans of B whole documents kept as ids; nothing is tokenized.
+
+        Args:
+            ids, cu_seqlens: as for `decode`. A special token that is not written in the text gets
+                an empty span.
+            texts: the B documents; default: what the ids decode to.
+        Returns: spans in the bytes of the texts. `proved` is False, and the spans are empty, for
+            documents whose ids are not those of the given text (never without `texts`).
+        Raises: as `decode`, if there are no texts; ValueError for another number of texts.
+        """
+        ids, boundaries = _documents(ids, cu_seqlens)
+        if texts is None:
+            found, spans = self._decoded(ids, boundaries)
+            return TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
+        texts = _checked_texts(texts)
+        if len(texts) != len(boundaries) - 1:
+            raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")
+        spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
+        return TokenizedTexts(ids, spans, boundaries, proved)
+
+
+def _documents(
+    ids: ArrayLike, cu_seqlens: ArrayLike | None
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    ids = as_ids(ids)
+    boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
+    return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
+
+
+def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
+    tokenizer = load_definition(definition, name)
+    tokenizer.encode_special_tokens = encode_special_tokens
+    spans = TokenSpans.__new__(TokenSpans)
+    spans._set_up(tokenizer, definition, name, ids_of_pieces(tokenizer, name))
+    return spans
+
+
+def _checked_texts(texts: Texts) -> list[str]:
+    if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
+        raise TypeError("texts: expected a list of strings, got one string")
+    # Arrays of pyarrow give their own scalars otherwise.
+    values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+    checked: list[str] = []
+    for index, value in enumerate(values):
+        text = value if isinstance(value, str) else _from_scalar(value)
+        if not isinstance(text, str):
+            raise TypeError(f"texts[{index}]: expected a string, got {type(value).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TextError(
+                f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes; "
+                "it comes from text decoded wrongly, or from half of a JSON \\u pair"
+            ) from error
+        checked.append(text)
+    return checked
+
+
+def _from_scalar(value: Any) -> Any:
+    """What a scalar of pyarrow stands for; anything else as it is."""
+    return value.as_py() if hasattr(value, "as_py") else value

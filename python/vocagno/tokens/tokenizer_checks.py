@@ -1,0 +1,178 @@
+"""Checks a tokenizer's offsets on probes, before anything is made from them.
+
+Wrong offsets do not fail: with zero-width ones every token is unmapped, and guided training
+silently becomes naive training. So every tokenizer is tried once, when `TokenSpans` takes it.
+"""
+
+import unicodedata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.tokens.token_places import TokenPlaces
+from vocagno.tokens.tokenizer_files import TokenizerError
+from vocagno.tokens.vocabulary import Vocabulary
+
+PLAIN_PROBES = (
+    "Sample input",
+    "The quick brown fox jumps over the lazy dog",
+    "Let f be continuous on [0, 1]; then f(0) = 12 and f(1) = 345.",
+    "def mean(a, b):\n    return (a + b) / 2",
+)
+"""ASCII, with single spaces between words; no normaliser loses its letters or digits."""
+
+HARD_PROBES = (
+    " ", "   leading", "trailing   ", "a\tb\r\n\n  c", "∑ x² ≤ ∞", "😊 hi 👩\u200d🔬🇩🇪", " 𝒜 ∞",
+    "cafe\u0301 nai\u0308ve", "\u1112\u1161\u11ab", "\u0928\u093c", "ﬁ①２０…", "İstanbul ẞ",
+    "日本語 한국어 ไทย", "snake_case _x = a , b", "\x00\x10a \ufeff\ufffd", "▁ Ġ ##x", "11 3.14159",
+)  # fmt: skip
+"""What breaks offsets elsewhere: marks that compose, split characters, runs of blanks, controls."""
+
+_REMEDY = (
+    "Offsets of this kind lead every loss astray. Use tokenizers >=0.22.1 (releases before 0.20.1 "
+    "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it"
+)
+
+
+def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces, name: str) -> None:
+    """Tries a tokenizer on every probe.
+
+    Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens that stand for text but
+        have empty offsets; offsets outside the text or out of order; offsets that point at other
+        text than the tokens'; lost letters, digits or spaces; ids that differ from run to run.
+    """
+    probes = [*PLAIN_PROBES, *HARD_PROBES]
+    fast = tokenizer.encode_batch_fast(probes, add_special_tokens=False)
+    slow = tokenizer.encode_batch(probes, add_special_tokens=False)
+    with_spaces = _keeps_spaces(vocabulary)
+    for probe, ids, encoding in zip(probes, (e.ids for e in fast), slow, strict=True):
+        if ids != encoding.ids:
+            raise TokenizerError(
+                f"{name}: tokenizes {probe!r} now as {ids}, now as {encoding.ids}; switch its "
+                "dropout off (tokenizer.model.dropout = None)"
+            )
+        _check_order(encoding.offsets, probe, name)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        refuse_collapsed(np.array(ids, np.int32), offsets, vocabulary, probe, name)
+        if probe in PLAIN_PROBES:
+            normalizer = tokenizer.normalizer
+            normalized = normalizer.normalize_str(probe) if normalizer else probe
+            _check_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
+            _check_places(np.array(ids, np.int32), offsets, vocabulary, places, probe, name)
+
+
+def refuse_collapsed(
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int32],
+    vocabulary: Vocabulary,
+    text: str,
+    name: str,
+) -> None:
+    """Refuses a text in which most tokens that stand for something have empty offsets, and letters
+    or digits are in no token's.
+
+    A token of white space may have empty offsets (they are trimmed, or it is a dummy prefix), and
+    so may tokens that a normaliser put in.
+    """
+    visible = vocabulary.visible[ids]
+    empty = visible & (offsets[:, 0] == offsets[:, 1])
+    if 2 * np.count_nonzero(empty) <= np.count_nonzero(visible):
+        return
+    is_covered = np.zeros(len(text) + 1, np.int64)
+    np.add.at(is_covered, offsets[:, 0], 1)
+    np.add.at(is_covered, offsets[:, 1], -1)
+    covered = np.cumsum(is_covered)[:-1] > 0
+    if any(c.isalnum() and not held for c, held in zip(text, covered.tolist(), strict=True)):
+        row = int(np.argmax(empty))
+        piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
+        raise _refused(
+            name, text, f"{np.count_nonzero(empty)} tokens that stand for text have empty offsets, "
+            f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})",
+        )  # fmt: skip
+
+
+def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:
+    last = (0, 0)
+    for row, (start, end) in enumerate(offsets):
+        if not 0 <= start <= end <= len(text):
+            raise _refused(name, text, f"token {row} has the offset ({start}, {end})")
+        if start < end:
+            if start < last[0] or end < last[1]:
+                raise _refused(name, text, f"token {row} at ({start}, {end}) comes after {last}")
+            last = (start, end)
+
+
+def _check_text(
+    ids: list[int],
+    vocabulary: Vocabulary,
+    texts: tuple[str, str],
+    name: str,
+    *,
+    with_spaces: bool,
+) -> None:
+    """Whether the tokens lose nothing of the text, as it is or as normalised."""
+    pieces = [vocabulary.pieces[index] for index in ids]
+    known = [piece for piece in pieces if piece is not None]
+    if len(known) < len(pieces) or vocabulary.unknown in ids:
+        return  # nothing to compare with
+    text, joined = texts[0], b"".join(known).decode(errors="replace")
+    letters = _letters(joined)
+    if not any(_is_within(_letters(form), letters) for form in texts):
+        raise _refused(name, text, f"the tokens are {joined!r}")
+    if with_spaces and " " in text and " " not in joined.strip():
+        raise TokenizerError(
+            f"{name}: loses the spaces of {text!r}: the tokens are {joined!r}. Load it with "
+            "transformers >=5.22 (earlier 5.x drop the spaces of DeepSeek's), or from its "
+            "tokenizer.json"
+        )
+
+
+def _check_places(
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int32],
+    vocabulary: Vocabulary,
+    places: TokenPlaces,
+    text: str,
+    name: str,
+) -> None:
+    """Whether each token is where its offset says, in a text of ASCII.
+
+    A normaliser may put tokens in whose offset is next to what they are about (case as marks);
+    such tokens stand nowhere else in the text.
+    """
+    found = places.disagreeing(ids, offsets, np.array([0, len(ids)], np.int64), [text])
+    if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
+        (row, _), (start, end) = wrong.rows, wrong.span
+        piece = vocabulary.pieces[ids[row]]
+        raise _refused(
+            name, text, f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
+        )
+    times = sum(len(_letters(text[a:b])) for a, b in offsets.tolist()) / len(_letters(text))
+    if times > 2:
+        raise _refused(name, text, f"its offsets hold the text {times:.0f} times")
+
+
+def _letters(text: str) -> str:
+    """Letters and digits alone, without case, marks or compatibility forms."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(character for character in plain if character.isalnum())
+
+
+def _is_within(part: str, whole: str) -> bool:
+    """Whether the characters of a part are, in order, among those of the whole."""
+    rest = iter(whole)
+    return all(character in rest for character in part)
+
+
+def _keeps_spaces(vocabulary: Vocabulary) -> bool:
+    """Whether pieces begin with spaces; in WordPiece none does."""
+    pieces = [piece for piece in vocabulary.pieces if piece]
+    return sum(piece.startswith(b" ") for piece in pieces) * 20 > len(pieces)
+
+
+def _refused(name: str, text: str, what: str) -> TokenizerError:
+    import tokenizers
+
+    remedy = _REMEDY.format(version=tokenizers.__version__)
+    return TokenizerError(f"{name}: on {text[:60]!r} {what}. {remedy}")

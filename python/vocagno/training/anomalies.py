@@ -1,0 +1,112 @@
+"""Looks at every step once it is over, for losses and gradients that are no numbers and for spikes,
+and names the rows and documents behind them."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocagno.config.run import Config
+from vocagno.data.rows import RowStore
+from vocagno.errors import GuidanceError
+from vocagno.guidance.selective import gives_sum_alone
+from vocagno.system.collectives import HostSum
+from vocagno.training.metrics import StepRecord, Window
+from vocagno.training.sampler import MicroBatches
+from vocagno.training.student import SUMS
+
+_MOST_SKIPPED = 10
+"""Steps in a row that may be left out."""
+_MOST_ROWS = 4
+"""Rows of a step that are named: those with the largest losses."""
+
+
+class Watch:
+    """Keeps an eye on a run; every process calls it alike."""
+
+    def __init__(
+        self, config: Config, batches: MicroBatches, rows: RowStore, host_sum: HostSum
+    ) -> None:
+        self.config = config
+        self.batches = batches
+        self.rows = rows
+        self.host_sum = host_sum
+        self._skipped = 0  # steps in a row, up to now
+
+    def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
+        """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
+
+        Args:
+            sums: `window.sums()` added up over all processes.
+            usual_loss: the mean of the window before, if there was one.
+        Raises: GuidanceError for a step with a loss or gradient that is no number, unless it was
+            left out; or if too many steps in a row were.
+        """
+        spikes = []
+        for record, loss in self._losses(window, sums):
+            norm = float(record.norm)
+            self._skipped = self._skipped + 1 if record.is_skipped else 0
+            if self._skipped >= _MOST_SKIPPED:
+                raise GuidanceError(
+                    f"step {record.step + 1}: {self._skipped} steps in a row were left out "
+                    "(optimizer.skip_nonfinite), since none had a finite gradient; lower "
+                    "optimizer.lr (in another `output`). The last checkpoint is as it was."
+                )
+            if record.is_skipped:
+                continue
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._refuse(record, loss, norm)
+            if usual_loss is not None and loss > self.config.train.spike_ratio * usual_loss:
+                spikes.append({"step": record.step + 1, "loss": loss, "rows": self.largest(record)})
+        return spikes
+
+    def largest(self, record: StepRecord) -> list[dict[str, Any]]:
+        """The rows of a step with the largest losses, over all processes, worst first."""
+        mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
+        if gives_sum_alone(self.config.guidance, self.config.train.head_loss):
+            losses = [None] * len(mine)
+        else:
+            losses = (torch.cat(record.row_sums) / self.config.data.seq_len).tolist()
+        found = [
+            {"row": row, "loss": loss, "documents": self.rows[row].documents.tolist()}
+            for row, loss in zip(mine, losses, strict=True)
+        ]
+        together = [row for part in self.host_sum.gathered(_worst(found)) for row in part]
+        return _worst(together)
+
+    @staticmethod
+    def _losses(window: Window, sums: Tensor) -> Iterator[tuple[StepRecord, float]]:
+        totals = sums[:, SUMS.index("nll")].tolist()
+        for record, total in zip(window.records, totals, strict=True):
+            yield record, total / max(1, record.counts["predicted"])
+
+    def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
+        rows = self.largest(record)
+        bad = [row for row in rows if _size(row) == math.inf] or rows
+        what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
+        raise GuidanceError(
+            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, leave "
+            "such steps out (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
+            "`output`). The last checkpoint is as it was."
+        )
+
+
+def described(rows: list[dict[str, Any]]) -> str:
+    """Rows as a sentence names them."""
+    return "; ".join(
+        f"row {row['row']} ({'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
+        f"documents {', '.join(map(str, row['documents']))})"
+        for row in rows
+    )
+
+
+def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=_size, reverse=True)[:_MOST_ROWS]
+
+
+def _size(row: dict[str, Any]) -> float:
+    """Of its loss: what is no number is the largest, one that is not known (None) is nothing."""
+    loss = 0.0 if row["loss"] is None else float(row["loss"])
+    return loss if math.isfinite(loss) else math.inf

@@ -1,0 +1,124 @@
+"""Guidance inside `transformers.Trainer`: a collator and a subclass, nothing of our loop."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import Trainer
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, HeadLoss
+from vocagno.data.rows import Row
+from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.guidance.thresholded import group_ends
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.training.student import GuidedStudent, StudentOutput
+
+
+class GuidedCollator:
+    """Rows of a `RowStore` to what `GuidedTrainer` takes."""
+
+    def __init__(
+        self,
+        scores: MatchedScores | None,
+        guidance: GuidanceConfig,
+        *,
+        seq_len: int,
+        line_ends: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
+        is that of the rows. `line_ends`: for `window: line`, `TokenSpans.line_ends`
+        of the student."""
+        data = DataConfig(train="", seq_len=seq_len)
+        self._collator = Collator(scores, guidance, data, line_ends)
+        self._has_fixed_threshold = guidance.has_fixed_threshold
+        self._counted = "predicted" if guidance.normalize == "tokens" else "kept"
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
+        teacher_loss, (B, T) each; what else the guidance needs; and as integers how many tokens
+        will be kept (at most, where the losses decide), and counted."""
+        batch = self._collator(list(rows))
+        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+        named = batch.tensors.items()
+        tensors: dict[str, Any] = {name: value for name, value in named if name != "reasons"}
+        if self._has_fixed_threshold and "groups" in tensors:
+            tensors["chunk_ends"] = group_ends(tensors["groups"])
+        return tensors | {"num_kept": counts["kept"], "num_counted": counts[self._counted]}
+
+
+class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
+    """A Trainer that trains on the tokens that the teacher chooses.
+
+    The model stays what it is: it is saved, loaded and generates as ever. Given a `teacher_loss`,
+    its forward pass gives a `StudentOutput` instead of logits. A step's loss is divided by one
+    count over all its micro-batches and processes.
+    """
+
+    loss_is_scaled_for_ga: bool | None = True
+
+    def __init__(
+        self,
+        model: Any,
+        *arguments: Any,
+        guidance: GuidanceConfig,
+        head_loss_by: HeadLoss = "auto",
+        **options: Any,
+    ) -> None:
+        """Args: as `Trainer`, with a `GuidedCollator` as `data_collator`.
+
+        Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
+            `guidance.scope: step`, which needs the counts of all processes, and for one process
+            with several GPUs.
+        """
+        if guidance.needs_live_teacher or guidance.is_random:
+            raise ValueError(
+                f"guidance.method: {guidance.method}: what it needs beside stored losses comes "
+                "with our own loop; use vocagno, rho1 (criterion: excess), chunk (selection: "
+                "teacher) or cpt"
+            )
+        if guidance.scope == "step":
+            raise ValueError("guidance.scope: step is for our own loop; use sequence")
+        student = GuidedStudent(model, guidance, head_loss_by)
+        original = model.forward
+
+        def forward(*inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
+            if teacher_loss is None:
+                return original(*inputs, **named)
+            return student.forward(teacher_loss=teacher_loss, **named)
+
+        super().__init__(model, *arguments, **options)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs, and nn.DataParallel is not supported: "
+                "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+            )
+        model.forward = forward
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], int]:
+        """The micro-batches of a step, and the count that its loss is divided by."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        count = sum(batch.pop("num_counted") for batch in batches)
+        return batches, int(self.accelerator.reduce(torch.tensor(count, device=device)))
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The loss of a micro-batch, scaled so that the gradients of all add up to the step's; in
+        evaluation the mean over the predicted tokens of a batch (the Trainer averages batches)."""
+        inputs.pop("num_counted", None)
+        output: StudentOutput = model(**inputs)
+        if model.training:
+            loss = output.loss * (self.accelerator.num_processes / max(1, int(num_items_in_batch)))
+        else:
+            loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
+        return (loss, (loss,)) if return_outputs else loss

@@ -1,0 +1,238 @@
+"""What the teacher chose, on the first few documents: the page that a run draws now and then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.alignment.mapping import Reason, align
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.corpus import Corpus
+from vocagno.data.rows import Row, cut_rows, join_documents
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.teacher_view import TeacherView
+from vocagno.guidance.unit_facts import UnitFacts, unit_facts
+from vocagno.system.files import appearing
+from vocagno.teacher.live import LiveTeacher, ReadingTeacher
+from vocagno.tokens.student_tokenizer import StudentTokenizer
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+from vocagno.training.student import SUMS, StudentOutput
+from vocagno.views.page import render_page
+from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.rules import least_kept
+
+DOCUMENTS = 3
+SHORTEST = 200
+"""Characters of a document that makes a good picture."""
+TOKENS = 200
+"""Of each document that are shown at most, from its beginning."""
+
+_UNPREDICTED: tuple[Any, ...] = (
+    None,
+    np.nan,
+    0.0,
+    Reason.SPECIAL,
+    *[None] * len(UnitFacts._fields),
+)
+"""Loss, teacher loss, weight, reason and facts of a token that nothing stands before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A document as a row of its own."""
+
+    number: int
+    text: str
+    row: Row
+
+
+def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> list[Sample]:
+    """The first documents of the corpus that are not too short (else the first)."""
+    shard = corpus.shards[0]
+    found = corpus.read(shard)
+    sizes = [len(text) for text in found.texts]
+    chosen = [number for number, size in enumerate(sizes) if size > SHORTEST]
+    chosen = (chosen or [number for number, size in enumerate(sizes) if size])[:DOCUMENTS]
+    tokens = tokenizer.spans.encode([found.texts[number] for number in chosen])
+    samples = []
+    for place, number in enumerate(chosen):
+        ids = tokens.text(place)
+        one = TokenizedTexts(
+            tokens.ids[ids], tokens.spans[ids], np.array([0, ids.stop - ids.start]),
+            tokens.proved[place : place + 1],
+        )  # fmt: skip
+        stream = join_documents(
+            one, shard.first_document + number, tokenizer.spans.prefix_ids, tokenizer.eos_id,
+            [found.prompt_bytes[number]],
+        )  # fmt: skip
+        row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
+        samples.append(Sample(shard.first_document + number, found.texts[number], row))
+    return samples
+
+
+class Sampler:
+    """Draws what the teacher chose of some documents, with the student as it is."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        tokenizer: StudentTokenizer,
+        teacher: TokenSpans | None,
+        collator: Collator,
+        live: ReadingTeacher | None = None,
+    ) -> None:
+        """`teacher`: for the strings of its tokens, if it is known."""
+        self.samples = samples
+        self.tokenizer = tokenizer
+        self.teacher = teacher
+        self.collator = collator
+        self.live = live
+
+    @torch.no_grad()
+    def passages(self, student: Any, device: torch.device) -> list[Passage]:
+        """One passage a document; all processes call it alike, since they may hold one student.
+
+        Args:
+            student: a `GuidedStudent`, wrapped or not.
+        """
+        training, guided = student.training, getattr(student, "module", student)
+        guidance = guided.guidance
+        student.eval()
+        # A document is ranked by itself, whatever else a step would rank with it.
+        guided.guidance = replace(guidance, scope="sequence")
+        try:
+            return [self._passage(sample, student, device) for sample in self.samples]
+        finally:
+            guided.guidance = guidance
+            student.train(training)
+
+    def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
+        row, view = sample.row, self.collator.aligned([sample.row])
+        batch = self.collator([row])
+        tensors = batch.to(device)
+        teacher_nll = view.teacher_nll
+        if isinstance(self.live, LiveTeacher) and batch.live is not None:
+            nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
+            tensors |= self.live.found(nll_M, batch.live)
+            teacher_nll = nll_M.cpu().numpy()
+        elif self.live is not None:  # it has read the row: a loss of all tokens but the first
+            tensors |= self.live.guide(None, tensors, [])
+            predicted = tensors["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
+            teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
+        # Groups that are known in part are mapped to nothing, but both sides are shown.
+        shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
+        shown = _shown(shared)
+        end = max(
+            int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
+        )
+        data = sample.text.encode()
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end += 1
+        guidance, output = self.collator.guidance, student(**tensors)
+        return Passage(
+            title=f"Document {sample.number}", text=data[:end].decode(),
+            student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
+            teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
+            mapping=[
+                (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
+                for first, stop in view.mapping
+            ],
+            threshold=_threshold(output), least_kept=least_kept(guidance),
+        )  # fmt: skip
+
+    def _student_tokens(
+        self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, output: StudentOutput
+    ) -> list[StudentToken]:
+        facts = unit_facts(output.nll_BT, tensors, self.collator.guidance)
+        columns = output.nll_BT, tensors["teacher_loss"], output.weights_BT, reasons_BT, *facts
+        count = len(row.ids) - 1
+        nothing = [None] * count
+        # The first token is not predicted.
+        nll, teacher, weights, reasons, excess, around, heard = (
+            [first, *(nothing if column is None else column[0, :count].tolist())]
+            for first, column in zip(_UNPREDICTED, columns, strict=True)
+        )
+        return [
+            StudentToken(
+                text=self.tokenizer.spans.token(int(index)) or "", id=int(index),
+                start=int(start), end=int(end), nll=nll[place],
+                teacher_loss=_finite(teacher[place]), weight=weights[place],
+                reason=self._reason(reasons[place], teacher[place]),
+                unit_excess=_finite(excess[place]), neighbours_excess=_finite(around[place]),
+                neighbours_loss=_finite(heard[place]),
+            )
+            for place, (index, (start, end)) in enumerate(zip(row.ids, row.spans, strict=True))
+        ]  # fmt: skip
+
+    def _reason(self, reason: int, teacher_loss: float) -> str:
+        """In lower case; partial for a token that is mapped but has no loss of all its group."""
+        is_mapped = reason == Reason.MAPPED and self.collator.guidance.unit == "group"
+        return "partial" if is_mapped and not np.isfinite(teacher_loss) else _name(reason)
+
+    def _teacher_tokens(
+        self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
+    ) -> list[TeacherToken]:
+        if self.teacher is None:
+            ids = None
+        elif view.read is not None:
+            ids = view.read.tokens.ids[shown]
+        elif self.live is not None:
+            ids = sample.row.ids[shown]
+        else:  # stored: of the whole document
+            before = view.first_row
+            ids = self.teacher.encode([sample.text]).ids[before + shown.start : before + shown.stop]
+        return [
+            TeacherToken(
+                text="" if ids is None else self._named(int(ids[place])),
+                id=None if ids is None else int(ids[place]),
+                start=int(start), end=int(end), nll=_finite(float(loss)),
+            )
+            for place, ((start, end), loss) in enumerate(
+                zip(view.teacher_spans[shown], nll[shown], strict=True)
+            )
+        ]  # fmt: skip
+
+    def _named(self, index: int) -> str:
+        assert self.teacher is not None
+        return self.teacher.token(index) or ""
+
+
+def _shown(mapping: NDArray[np.int32]) -> slice:
+    """The teacher's tokens from the first to the last that one of the student's is mapped to."""
+    mapped = mapping[mapping[:, 0] >= 0]
+    return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
+
+
+def write_page(
+    path: Path, passages: Sequence[Passage], step: int, guidance: GuidanceConfig
+) -> None:
+    """One HTML page, whole or not at all."""
+    html = render_page(
+        title=f"What the teacher chose at step {step:,}", summary_rows=[], passages=passages,
+        introduction=(
+            f"The first {TOKENS} tokens of a few documents, each ranked by itself, with the "
+            "student as it was then."
+        ),
+        guidance=guidance,
+    )  # fmt: skip
+    with appearing(path) as file:
+        file.write(html.encode())
+
+
+def _threshold(output: StudentOutput) -> float | None:
+    """Of the one scope that a row of its own is."""
+    total, scopes = output.sums[[SUMS.index("threshold"), SUMS.index("scopes")]].tolist()
+    return total if scopes == 1 else None
+
+
+def _name(reason: int) -> str:
+    return Reason(reason).name.lower()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None

@@ -1,0 +1,149 @@
+"""One optimizer step: the counts of all processes, then forward and backward through each
+micro-batch, the loss scaled by one count for the whole step, then the update."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils import DistributedType
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config
+from vocagno.guidance.collator import COUNTS, Batch
+from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.weights import kept_count
+from vocagno.system.collectives import HostSum
+from vocagno.teacher.live import ReadingTeacher
+from vocagno.teacher.scorer import Pass
+from vocagno.training.metrics import StepRecord, Window
+from vocagno.training.optimizer import (
+    gradient_norm,
+    learning_rate,
+    loss_scale,
+    set_learning_rate,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows of this process, and what a live teacher has to do for them."""
+
+    batch: Batch
+    passes: Sequence[Pass] = ()
+
+
+class Stepper:
+    """Takes optimizer steps with one student."""
+
+    def __init__(
+        self,
+        config: Config,
+        accelerator: accelerate.Accelerator,
+        student: Any,
+        optimizer: Any,
+        live: ReadingTeacher | None,
+        host_sum: HostSum,
+    ) -> None:
+        self.config = config
+        self.accelerator = accelerator
+        self.student = student
+        self.optimizer = optimizer
+        self.live = live
+        self.host_sum = host_sum
+        self._is_ddp = accelerator.distributed_type in (
+            DistributedType.MULTI_GPU, DistributedType.MULTI_CPU,
+        )  # fmt: skip
+
+    def step(
+        self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
+    ) -> bool:
+        """Takes step number `step`; True if any process was told to stop."""
+        config, num_processes = self.config, self.accelerator.num_processes
+        local = torch.stack([micro.batch.counts for micro in micro_batches])
+        shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
+        counts = step_counts(shared[:-1].view_as(local), config.guidance)
+        denominator = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
+        scale = loss_scale(num_processes, len(micro_batches), denominator)
+        set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
+        sums, row_sums = [], []
+        for micro, num_passes in zip(
+            micro_batches, self._numbers_of_passes(micro_batches), strict=True
+        ):
+            tensors = micro.batch.to(self.accelerator.device)
+            given: dict[str, Any] = {}
+            if self.live is not None:
+                with window.teacher_time.measured():
+                    given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
+            num_kept = self._num_kept(micro.batch)
+            with self.accelerator.accumulate(self.student):
+                output = self.student(
+                    **(tensors | given | self._chunk_ends(micro.batch)), num_kept=num_kept
+                )
+                self.accelerator.backward(output.loss * scale)
+            sums.append(output.sums)
+            row_sums.append(output.nll_BT.sum(1))
+        norm, is_skipped = self._update()
+        total = torch.stack(sums).sum(0)
+        window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))
+        return bool(shared[-1] > 0)
+
+    def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
+        """Of a live teacher for each micro-batch, on the process that has most if all hold one."""
+        numbers = [len(micro.passes) for micro in micro_batches]
+        if self.config.teacher.shard:
+            numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
+        return numbers
+
+    def _num_kept(self, batch: Batch) -> int | None:
+        """How many tokens of a micro-batch will be kept (of chunks: at most), unless others' tokens
+        decide it, too."""
+        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
+            return None
+        return int(batch.counts[COUNTS.index("kept")])
+
+    def _chunk_ends(self, batch: Batch) -> dict[str, Any]:
+        """Where chunks of logits may end, which no process waits for its device to know."""
+        if not self.config.guidance.has_fixed_threshold or "groups" not in batch.tensors:
+            return {}
+        return {"chunk_ends": group_ends(batch.tensors["groups"])}
+
+    def _update(self) -> tuple[Tensor, bool]:
+        """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
+        left out because that is no number."""
+        settings = self.config.optimizer
+        parameters = list(self.student.parameters())
+        if settings.max_grad_norm is None:
+            norm = gradient_norm(parameters)
+        else:
+            norm = self.accelerator.clip_grad_norm_(parameters, settings.max_grad_norm)
+            norm = torch.as_tensor(0.0 if norm is None else norm)  # DeepSpeed: none, or a float
+        # Only a run that wants to leave steps out has to wait for the device to know.
+        is_skipped = settings.skip_nonfinite and not bool(norm.isfinite())
+        if not is_skipped:
+            self.optimizer.step()
+        # Under DDP gradients are views of its buckets, which stay anyway. Given up, they would be
+        # made again beside the buckets by the next step's first micro-batch.
+        self.optimizer.zero_grad(set_to_none=not self._is_ddp)
+        return norm, is_skipped
+
+
+def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
+    """The counts of an optimizer step, by the names in COUNTS; without "kept" where nobody knows
+    before the forward pass how many tokens are kept.
+
+    Args:
+        counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
+    """
+    total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
+    if not guidance.knows_kept:
+        del total["kept"]
+    elif (
+        guidance.scope == "step" and guidance.selects
+    ):  # ranked over all processes, which no single one can count
+        competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
+        assert guidance.top_fraction is not None
+        total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())
+    return total

@@ -1,0 +1,204 @@
+"""One text as two tokenizers cut it: the mapping to look at, as data, as a page, in a notebook."""
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.alignment.mapping import Reason, align, unmapped_reasons
+from vocagno.errors import InputError
+from vocagno.tokens.token_spans import TokenSpans
+from vocagno.views.page import render_fragment, render_page
+from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.statistics import Link, links
+
+MOST_DRAWN_BYTES = 200_000
+"""Longest text that is drawn; a picture of more is nothing that can be looked at."""
+
+
+class PictureError(InputError):
+    """A text that is too long to be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tokens of one tokenizer."""
+
+    tokenizer: str
+    tokens: list[str]
+    """Vocabulary strings."""
+    ids: NDArray[np.int32]
+    spans: NDArray[np.int32]
+    """(n, 2) half-open, in UTF-8 bytes."""
+    proved: bool
+    """Whether the spans come from the ids alone, or from the tokenizer's offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedText:
+    """The result of `align_text`. In a notebook it shows itself as a picture."""
+
+    text: str
+    student: Side
+    teacher: Side
+    mapping: NDArray[np.int32]
+    """(N, 2) half-open ranges of teacher rows, (-1, -1) for an unmapped token."""
+    reasons: NDArray[np.uint8]
+    """(N,) of `Reason`."""
+    links: NDArray[np.uint8]
+    """(N,) of `Link`."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Student tokens of each kind of link, and of each reason for none."""
+        kinds = np.bincount(self.links, minlength=len(Link)).tolist()
+        why = np.bincount(self.reasons, minlength=len(Reason)).tolist()
+        counts = {link.name.lower(): kinds[link] for link in Link if link != Link.UNMAPPED}
+        return counts | {reason.name.lower(): why[reason] for reason in _REASONS}
+
+    @property
+    def coverage(self) -> float | None:
+        """Mapped student tokens / those with text; None if no token has text."""
+        with_text = int((self.student.spans[:, 0] < self.student.spans[:, 1]).sum())
+        return int((self.links != Link.UNMAPPED).sum()) / with_text if with_text else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it; spans in bytes, `mapping` in rows of the teacher's tokens."""
+        return {
+            "text": self.text,
+            "student": _as_dict(self.student),
+            "teacher": _as_dict(self.teacher),
+            "mapping": self.mapping.tolist(),
+            "reasons": [Reason(reason).name.lower() for reason in self.reasons.tolist()],
+            "counts": self.counts,
+            "coverage": self.coverage,
+        }
+
+    def html(self) -> str:
+        """A self-contained page.
+
+        Raises: PictureError for a text beyond `MOST_DRAWN_BYTES`.
+        """
+        return render_page(
+            title="One text, two tokenizers",
+            introduction=self.summary(),
+            summary_rows=[
+                {
+                    "": name,
+                    "tokenizer": side.tokenizer,
+                    "tokens": f"{len(side.ids):,}",
+                    "spans from": "ids, proved" if side.proved else "offsets, closed",
+                }
+                for name, side in (("student", self.student), ("teacher", self.teacher))
+            ],
+            passages=[self.passage("The text")],
+        )
+
+    def summary(self) -> str:
+        """The counts in words."""
+        counts = self.counts
+        words = [f"{counts[name]:,} {label}" for name, label in _LABELS.items() if counts[name]]
+        names = [reason.name.lower() for reason in _REASONS]
+        reasons = [f"{counts[name]:,} {name}" for name in names if counts[name]]
+        unmapped = sum(counts[name] for name in names)
+        words.append(f"{unmapped:,} unmapped" + (f" ({', '.join(reasons)})" if reasons else ""))
+        coverage = "none" if self.coverage is None else f"{100 * self.coverage:.4g} %"
+        return f"Student tokens: {', '.join(words)}. Coverage: {coverage}."
+
+    def passage(self, title: str) -> Passage:
+        """What the pictures draw."""
+        if (size := len(self.text.encode())) > MOST_DRAWN_BYTES:
+            raise PictureError(
+                f"the text has {size:,} bytes; at most {MOST_DRAWN_BYTES:,} are drawn. Draw a part "
+                "of it, or take the mapping as data (--json, `as_dict()`)"
+            )
+        rows = zip(*_columns(self.student), self.reasons.tolist(), strict=True)
+        return Passage(
+            title=title,
+            text=self.text,
+            student=[
+                StudentToken(
+                    text=token, id=index, start=start, end=end, reason=Reason(reason).name.lower()
+                )
+                for token, index, (start, end), reason in rows
+            ],
+            teacher=[
+                TeacherToken(text=token, id=index, start=start, end=end)
+                for token, index, (start, end) in zip(*_columns(self.teacher), strict=True)
+            ],
+            mapping=[(first, stop) for first, stop in self.mapping.tolist()],
+        )
+
+    def _repr_html_(self) -> str:
+        try:
+            return render_fragment(self.passage(self.summary()))
+        except PictureError as error:  # a result must be able to show itself
+            return f"<p>{html.escape(self.summary())} No picture: {html.escape(str(error))}.</p>"
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """`rich.print(aligned)` draws the picture for terminals."""
+        from rich.text import Text
+
+        from vocagno.views.terminal import LEGEND, terminal_lines
+
+        yield from terminal_lines(self.passage(""), options.max_width)
+        yield Text(LEGEND, "dim")
+        yield Text(self.summary())
+
+    def __repr__(self) -> str:
+        return f"AlignedText({self.text[:40]!r}: {self.summary()})"
+
+
+_REASONS = (Reason.SPECIAL, Reason.TRUNCATED, Reason.HOLE)
+_LABELS = {"one_to_one": "1:1", "one_to_many": "1:N", "many_to_one": "N:1"}
+
+
+def align_text(
+    student: Any, teacher: Any, text: str, *, special_tokens: bool = False
+) -> AlignedText:
+    """Aligns one text under two tokenizers, to look at.
+
+    Args:
+        student, teacher: a `TokenSpans`, or what it takes.
+        special_tokens: whether each tokenizer's own BOS and EOS stand round the text.
+    Raises: TypeError for a text that is no string; as `TokenSpans` and `TokenSpans.encode`.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text: expected one str, got {type(text).__name__}")
+    left, right = (
+        _side(given, text, special_tokens=special_tokens) for given in (student, teacher)
+    )
+    mapping = align(left.spans, right.spans)
+    reasons = unmapped_reasons(left.spans, right.spans, mapping)
+    return AlignedText(text, left, right, mapping, reasons, links(mapping, right.spans))
+
+
+def _side(given: Any, text: str, *, special_tokens: bool) -> Side:
+    tokenizer = given if isinstance(given, TokenSpans) else TokenSpans(given)
+    found = tokenizer.encode([text])
+    ids, spans = found.ids, found.spans
+    if special_tokens:
+        before, after = tokenizer.prefix_ids, tokenizer.suffix_ids
+        ids = np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
+        end = len(text.encode())
+        around = [np.zeros((len(before), 2), np.int32), np.full((len(after), 2), end, np.int32)]
+        spans = np.concatenate([around[0], spans, around[1]])
+    tokens = [tokenizer.token(index) or "" for index in ids.tolist()]
+    return Side(tokenizer.name, tokens, ids, spans, bool(found.proved[0]))
+
+
+def _columns(side: Side) -> tuple[list[str], list[int], list[list[int]]]:
+    return side.tokens, side.ids.tolist(), side.spans.tolist()
+
+
+def _as_dict(side: Side) -> dict[str, Any]:
+    return {
+        "tokenizer": side.tokenizer,
+        "tokens": side.tokens,
+        "ids": side.ids.tolist(),
+        "spans": side.spans.tolist(),
+        "spans_from": "ids" if side.proved else "offsets",
+    }
