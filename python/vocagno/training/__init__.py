@@ -1,1 +1,1 @@
-"""Guidance in torch, scoring, and the training loop on Accelerate."""
+"""The training loop on Accelerate: steps, checkpoints, logs."""
