@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of rules and teachers on mathematical text: about nine hours on two cores, two of them for the teacher's losses.
+# The study of rules and teachers on mathematical text: about eleven hours on two cores, two of them for the teacher's losses.
 #   bash configs/study/guidance.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path. A killed study resumes; started twice, it is shared. The rules were
 # compared on the texts dev-*; the texts test-* were not looked at before.
@@ -23,7 +23,8 @@ cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
 
 rules=(--only paper "groups 0" "groups -1" lines "lines and groups -1" random)
 few=(--only paper "groups -1" lines oracle)
-of_teachers=(--seeds 10 11 12 --only "lines, like" "groups 0, like" "paper, like" "lines, own" "groups 0, own" "lines, weak" "groups 0, weak")
+like=("lines, like" "lines 2.5, like" "groups -1, like" "lines 2.5 and groups -1, like")
+others=("groups 0, like" "paper, like" "lines, own" "groups 0, own" "lines, weak" "groups 0, weak")
 large=(student.model="$out/models/runs/large-100/final")
 nothing=(
   student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4
@@ -35,13 +36,13 @@ for text in clean junk pages swap; do
     --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --out "$out/scores/test-$text"
 done
 share=0.85
-cell clean clean "${rules[@]}" --
+cell clean clean "${rules[@]}" "${like[@]}" --
 share=0.45
-cell junk junk "${rules[@]}" oracle --
-cell pages pages "${few[@]}" --
-cell swap swap "${few[@]}" --
-cell clean-teachers clean "${of_teachers[@]}" --
-cell junk-teachers junk "${of_teachers[@]}" "lines, read junk" "groups 0, read junk" --
+cell junk junk "${rules[@]}" oracle "${like[@]}" --
+cell pages pages "${few[@]}" "${like[@]}" --
+cell swap swap "${few[@]}" "${like[@]}" --
+cell clean-teachers clean --seeds 10 11 12 --only "${others[@]}" --
+cell junk-teachers junk --seeds 10 11 12 --only "${others[@]}" "lines, read junk" "groups 0, read junk" --
 cell clean-nothing clean --only paper lines -- "${nothing[@]}"
 cell junk-nothing junk --only paper lines oracle -- "${nothing[@]}"
 cell clean-large clean --seeds 10 11 12 --only paper lines -- "${large[@]}"
