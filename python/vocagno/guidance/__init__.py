@@ -5,7 +5,8 @@
 torch is imported with the first name that needs it.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from vocagno.system.lazy import lazy_names
 
@@ -27,7 +28,7 @@ __all__ = [
     "token_weights",
 ]
 
-__getattr__ = lazy_names(
+__getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         "GuidanceConfig": "vocagno.config.guidance",

@@ -5,7 +5,8 @@
 torch is imported with the first name that needs it.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from vocagno.system.lazy import lazy_names
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
 
-__getattr__ = lazy_names(
+__getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         "MatchedScores": "vocagno.teacher.matched_scores",
