@@ -24,7 +24,7 @@ from vocagno.models.head import (
 )
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.models.packing import boundaries, keeps_apart
-from vocagno.teacher import score_corpus as scoring
+from vocagno.teacher import corpus_scores as scoring
 from vocagno.teacher import scorer
 from vocagno.teacher.corpus_scores import (
     load_teacher_of,

@@ -529,7 +529,7 @@ def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
-    from vocagno.teacher import score_corpus as scoring
+    from vocagno.teacher import corpus_scores as scoring
 
     original = scoring._scored
 

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from vocagno.teacher import score_corpus as scoring
+from vocagno.teacher import corpus_scores as scoring
 from vocagno.training.main import main
 
 score = scoring.Teacher.score
