@@ -82,7 +82,7 @@ def row_sums(teacher_nll_M: Tensor, ranges_B2: Tensor) -> Tensor:
         ranges_B2: half-open ranges of the M that belong to each row.
     """
     is_finite_M = teacher_nll_M.isfinite()
-    counted_M2 = torch.stack([torch.where(is_finite_M, teacher_nll_M, 0.0), is_finite_M], 1)
-    running_M2 = torch.nn.functional.pad(counted_M2.double().cumsum(0), (0, 0, 1, 0))
+    filled_M = torch.where(is_finite_M, teacher_nll_M, 0.0).double()
     first_B, stop_B = ranges_B2.long().unbind(1)
-    return (running_M2[stop_B] - running_M2[first_B]).float()
+    sums_B = _range_sums(filled_M, first_B, stop_B)
+    return torch.stack([sums_B, _range_sums(is_finite_M.long(), first_B, stop_B)], 1).float()

@@ -226,6 +226,11 @@ class GuidanceConfig:
         return self.top_fraction is None and self.max_threshold is None
 
     @property
+    def threshold_without_quota(self) -> float:
+        """The threshold where `top_fraction` is null: minus infinity if there is none."""
+        return -math.inf if self.max_threshold is None else self.max_threshold
+
+    @property
     def knows_kept(self) -> bool:
         """Whether the alignment tells how many tokens are kept, before any forward pass."""
         return self.keeps_quota or not self.selects

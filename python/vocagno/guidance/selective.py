@@ -9,7 +9,6 @@ chunk are weighted and differentiated at once: one for all, and two of the chose
 other devices, where the host does not wait to know which these are, two of all).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -110,7 +109,7 @@ def selective_cross_entropy(
             hidden_NH, head, labels_BT, teacher_loss_BT, guidance, criteria.units,
             criteria.teacher_sums_B2, criteria.chunk_ends,
         )  # fmt: skip
-        threshold = -math.inf if guidance.max_threshold is None else guidance.max_threshold
+        threshold = guidance.threshold_without_quota
         thresholds_S = torch.full((1,), threshold, device=total.device)
         if reduction == "mean":
             total = total / _counted(labels_BT, weights_BT, guidance)

@@ -4,7 +4,6 @@ B: rows, T: tokens of a row. A token takes part if its label is not -100. Of tho
 finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
-import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -209,8 +208,7 @@ def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Te
     """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`;
     without either, minus infinity."""
     if config.top_fraction is None:
-        threshold = -math.inf if config.max_threshold is None else config.max_threshold
-        return excess.new_full((len(excess),), threshold)
+        return excess.new_full((len(excess),), config.threshold_without_quota)
     thresholds_S = _least(excess, top(excess, competing, config.top_fraction))
     if config.max_threshold is not None:
         thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 from torch import Tensor
 
+IGNORED = -100
+"""The label of padding and of tokens that are not predicted."""
+
 AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
 
 
@@ -29,7 +32,3 @@ def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
         raise ValueError(f"nll {tuple(nll_BT.shape)} and weights {tuple(weights_BT.shape)} differ")
     # Fill before multiplying: an infinite loss at a dropped token would make inf * 0 = nan.
     return (nll_BT.masked_fill(weights_BT == 0, 0.0) * weights_BT).sum()
-
-
-IGNORED = -100
-"""The label of padding and of tokens that are not predicted."""
