@@ -27,7 +27,7 @@ from vocagno.config.run import Config
 from vocagno.data.rows import Row
 from vocagno.errors import InputError
 from vocagno.guidance.chunk_weights import random_scores
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.loading import local_device
 from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -56,7 +56,7 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
     device = local_device()
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
     materials = gather_materials(config, tokenizer, device, show_progress=False)
-    ends = tokenizer.spans.line_ends() if config.guidance.window == "line" else None
+    ends = line_ends(tokenizer.spans, config.guidance)
     collator = Collator(materials.scores, config.guidance, config.data, ends)
     model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32)
     student = GuidedStudent(model.to(device), config.guidance).eval()

@@ -28,6 +28,7 @@ from vocagno.guidance.weights import count_kept_of, roles
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.packing import isolation
 from vocagno.teacher.live import LiveText
+from vocagno.tokens.token_spans import TokenSpans
 
 COUNTS = (
     "predicted", "kept", "competing", "included", "with_text", "mapped", "scorable", "scored",
@@ -212,6 +213,11 @@ class Collator:
             "partial": int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
         }
         return torch.tensor([counts[name] for name in COUNTS])
+
+
+def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:
+    """Which ids of the student end a line, as a `Collator` takes it; None where it needs none."""
+    return spans.line_ends() if guidance.window == "line" else None
 
 
 def _is_prompt(row: Row) -> NDArray[np.bool_]:

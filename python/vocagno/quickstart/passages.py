@@ -6,7 +6,7 @@ import torch
 
 from vocagno.config.run import Config
 from vocagno.data.corpus import scan
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.models.loading import teacher_spans
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.inputs import cached_scores
@@ -26,7 +26,7 @@ def passages(config: Config) -> list[Passage]:
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
     model = AutoModelForCausalLM.from_pretrained(final_folder(config)).eval()
     data = replace(config.data, seq_len=TOKENS)
-    ends = tokenizer.spans.line_ends() if config.guidance.window == "line" else None
+    ends = line_ends(tokenizer.spans, config.guidance)
     sampler = Sampler(
         choose_samples(corpus, tokenizer, TOKENS), tokenizer, teacher_spans(config.teacher),
         Collator(scores, config.guidance, data, ends),

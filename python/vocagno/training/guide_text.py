@@ -10,7 +10,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,
@@ -85,7 +85,7 @@ def guide_loaded(
     row = _row(text, tokenizer)
     scores = _ScoresOfText(*teacher.score([text]))
     data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
-    ends = tokenizer.spans.line_ends() if guidance.window == "line" else None
+    ends = line_ends(tokenizer.spans, guidance)
     collator = Collator(scores, guidance, data, ends)
     sampler = Sampler([Sample(0, text, row)], tokenizer, teacher.reader.spans, collator)
     device = model.get_input_embeddings().weight.device

@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType
 from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 from vocagno.guidance.chunk_weights import random_scores
-from vocagno.guidance.collator import Batch, Collator, ahead, loader
+from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.teacher_view import SameRows, Scores
 from vocagno.models.layers import compile_layers, graphs_stay_whole
 from vocagno.models.loading import load_student, transformers_tokenizer
@@ -191,7 +191,7 @@ class Training:
         if (live := self.materials.live) is not None:
             texts = live.texts
             scores = SameRows() if texts is None else LivePieces(texts, live.reader)
-        ends = tokenizer.spans.line_ends() if self.config.guidance.window == "line" else None
+        ends = line_ends(tokenizer.spans, self.config.guidance)
         return Collator(scores, self.config.guidance, self.config.data, ends)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
