@@ -103,18 +103,16 @@ class GuidedText:
         group = " by the excess losses of their groups" if guidance.unit == "group" else ""
         if guidance.has_no_threshold:
             found = f", of which {counts['reaches']:,} are not noise"
-            if guidance.min_weight:
-                found += f"; the others have the weight {guidance.min_weight:g}"
-        elif guidance.weight == "hard":
-            threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
-            found = f"{group}, of which {counts['reaches']:,} reach {threshold}"
-            if guidance.window is not None:
-                found += " and are not noise"
-            if guidance.min_weight:
-                found += f"; the others have the weight {guidance.min_weight:g}"
         else:
             threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
-            found = f"{group}, with weights ({guidance.weight}) by the distance from {threshold}"
+            if guidance.weight == "hard":
+                noise = "" if guidance.window is None else " and are not noise"
+                found = f"{group}, of which {counts['reaches']:,} reach {threshold}{noise}"
+            else:
+                by = f"({guidance.weight}) by the distance from {threshold}"
+                found = f"{group}, with weights {by}"
+        if guidance.weight == "hard" and guidance.min_weight:
+            found += f"; the others have the weight {guidance.min_weight:g}"
         if number := counts.get("noise", 0):
             found += f"; {number:,} {_be(number)} noise: {signs_of_noise(guidance, 'their')}"
         return found

@@ -62,20 +62,18 @@ def threshold_of_any(guidance: GuidanceConfig) -> str:
 def rule(guidance: GuidanceConfig) -> str:
     """Sentences on what the rule does with a token; not for a quota (`is_quota`)."""
     least = f"{guidance.min_weight:g}"
-    threshold = "" if guidance.has_no_threshold else threshold_of_any(guidance)
     if guidance.has_no_threshold:
         sentences = ["A token with a teacher loss is kept unless it is noise."]
-        if guidance.min_weight:
-            sentences.append(f"Dropped tokens have the weight {least}.")
     elif guidance.weight == "hard":
+        threshold = threshold_of_any(guidance)
         sentences = [f"A token is kept if {excess_of(guidance)} reaches {threshold}."]
-        if guidance.min_weight:
-            sentences.append(f"Dropped tokens have the weight {least}.")
     else:
         sentences = [
             f"The weight of a token is {_formula(guidance)}, where {excess_of(guidance)} is x nats "
-            f"above {threshold}."
+            f"above {threshold_of_any(guidance)}."
         ]
+    if guidance.weight == "hard" and guidance.min_weight:
+        sentences.append(f"Dropped tokens have the weight {least}.")
     if guidance.window is not None:
         outcome = "dropped" if guidance.weight == "hard" else f"of weight {least}"
         signs = signs_of_noise(guidance, "its")
