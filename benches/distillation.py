@@ -23,7 +23,7 @@ from gpu.gauge import ratio, seconds_of
 from machine import machine, print_lines
 from training_page import measured
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.distillation import distillation_loss
+from vocagno.guidance.methods import method_of
 from vocagno.models.head import LanguageHead
 from vocagno.models.loading import local_device
 from vocagno.system.progress import peak_megabytes
@@ -50,7 +50,7 @@ class Case:
         def drawn(*shape: int) -> torch.Tensor:
             return torch.randn(*shape, generator=generator).to(device) / shape[-1] ** 0.5
 
-        self.guidance = GuidanceConfig(method=method)
+        self.method = method_of(GuidanceConfig(method=method))
         self.hidden, self.weight = drawn(1, tokens, hidden) * 4, drawn(ids, hidden)
         self.labels = torch.randint(0, ids, (1, tokens), generator=generator).to(device)
         partner = torch.arange(tokens, device=device)[None]
@@ -61,13 +61,13 @@ class Case:
 
     def ours(self) -> torch.Tensor:
         head = LanguageHead(self.weight)
-        return distillation_loss(self.hidden, head, self.labels, self.teacher, self.guidance)[0]
+        return self.method.distill(self.hidden, head, self.labels, self.teacher)[0]
 
     def plain(self) -> torch.Tensor:
         """On all logits of both sides."""
         logits = (self.hidden @ self.weight.T).flatten(0, 1)
         theirs = self.teacher.states_MH @ self.teacher.head.weight_VH.T
-        if self.guidance.method == "kld":
+        if self.method.guidance.method == "kld":
             log_q = theirs[:, : logits.shape[1]].log_softmax(-1)
             log_p = logits.log_softmax(-1)
             distance = torch.nn.functional.kl_div(log_q, log_p, reduction="sum", log_target=True)
@@ -77,7 +77,7 @@ class Case:
             falling = [side.sort(-1, descending=True).values for side in (p, q)]
             distance = (falling[0] - falling[1]).abs().sum()
         nll = torch.nn.functional.cross_entropy(logits, self.labels.flatten(), reduction="sum")
-        return nll + self.guidance.weight_of_distance * distance
+        return nll + self.method.guidance.weight_of_distance * distance
 
     def passed(self, kind: str) -> tuple[float, list[torch.Tensor]]:
         """Seconds of a pass, and the gradients."""

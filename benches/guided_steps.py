@@ -23,10 +23,11 @@ from vocagno.config.run import DataConfig, HeadLoss, OptimizerConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
-from vocagno.guidance.collator import COUNTS, Batch, Collator
-from vocagno.guidance.selective import Criteria, selective_cross_entropy
-from vocagno.guidance.thresholded import group_ends
-from vocagno.guidance.weights import Units
+from vocagno.guidance.collator import Batch, Collator
+from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.methods.base import StudentOutput
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.units import Units
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.teacher.corpus_scores import Teacher, score_corpus
@@ -34,7 +35,7 @@ from vocagno.teacher.scores import KIND, ScoreStore
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.optimizer import build_optimizer
-from vocagno.training.student import GuidedStudent, StudentOutput
+from vocagno.training.student import GuidedStudent
 
 SHAPES = {
     "576x49k": {
@@ -69,10 +70,10 @@ OPTIMIZER = OptimizerConfig()
 class DrawnLosses:
     """A scorer that draws: what a teacher says does not change what it costs to follow it."""
 
-    def read(self, readings) -> Iterator[tuple[int, np.ndarray]]:
+    def score(self, windows) -> Iterator[tuple[int, np.ndarray]]:
         generator = np.random.default_rng(0)
-        for number, reading in enumerate(readings):
-            count = len(reading.ids) - reading.asked_from
+        for number, window in enumerate(windows):
+            count = len(window.ids) - window.asked_from
             yield number, generator.exponential(1.5, count).astype(np.float32)
 
 
@@ -179,13 +180,10 @@ class Steps:
     ) -> tuple[StudentOutput, int]:
         """A forward pass of a batch, by default the next one, and how many tokens it predicts."""
         batch, guidance = batch or self.batch(kind), self.guidance[kind]
-        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
         given = batch.to(self.device)
-        if guidance.has_fixed_threshold and "groups" in batch.tensors:
-            given["chunk_ends"] = group_ends(batch.tensors["groups"])
         with autocast(self.options.precision):
-            output = self._students(guidance, how)(**given, num_kept=counts["kept"])
-        return output, counts["predicted"]
+            output = self._students(guidance, how)(**given, num_kept=batch.counts.kept)
+        return output, batch.counts.predicted
 
     def _dense(self) -> torch.Tensor:
         tensors = self.batch("naive").to(self.device)
@@ -206,6 +204,7 @@ class Steps:
             way: what the forward pass is taken under.
         """
         batch, guidance = self.batch(kind).to(self.device), self.guidance[kind]
+        batch.pop("chunk_ends", None)  # those of the whole batch
         tensors = {name: value[:2, :128] for name, value in batch.items()}
         if "groups" in tensors:
             tensors["groups"] = _renumbered(tensors["groups"])

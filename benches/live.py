@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
+from vocagno.config.run import DataConfig, TeacherConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.rows import RowStore
 from vocagno.guidance.collator import Collator
-from vocagno.models.loading import local_device, teacher_spans
-from vocagno.teacher.corpus_scores import text_reader
-from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.models.loading import local_device
+from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.inputs import cached_scores
 
 LENGTHS = (256, 512, 1024, 2048)
 CONTEXTS = (0, 16, 64, 256, 1024)
@@ -41,30 +40,25 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         folder = Path(name)
         corpus_file = folder / "corpus.jsonl"
         corpus_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        teacher = TeacherConfig(model=str(options.model), gguf_file=options.gguf, mode="live")
+        config = TeacherConfig(model=str(options.model), gguf_file=options.gguf, mode="live")
         corpus, device = scan(corpus_file), local_device()
-        scores, _ = cached_scores(teacher, corpus, folder, device, show_progress=True)
+        teacher = ConfiguredTeacher(config, folder, device)
+        scores, _ = teacher.cached_scores(corpus, show_progress=True)
         kept = kept_texts(corpus, folder, show_progress=False)
-        spans = teacher_spans(teacher)
-        reader = text_reader(teacher, spans)
+        pieces = LivePieces(kept, teacher.reader)
+        live = TextTeacher(teacher.load_scorer(), GuidanceConfig(), device)
         student = student_tokenizer(options.tokenizer, options.eos)
         for length in LENGTHS:
             rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)
-            config = Config(
-                student=StudentConfig(model="unused"), teacher=teacher, output=folder,
-                data=DataConfig(train=str(corpus_file), seq_len=length),
-                train=TrainConfig(steps=1),
-            )  # fmt: skip
-            live = LiveTeacher(config, spans, device)
-            yield compared(rows, MatchedScores(scores, rows), LivePieces(kept, reader), live,
-                           config)  # fmt: skip
+            data = DataConfig(train=str(corpus_file), seq_len=length)
+            yield compared(rows, MatchedScores(scores, rows), pieces, live, data)
 
 
 def compared(
-    rows: RowStore, stored: MatchedScores, pieces: LivePieces, live: LiveTeacher, config: Config
+    rows: RowStore, stored: MatchedScores, pieces: LivePieces, live: TextTeacher, data: DataConfig
 ) -> dict:
     guidance = GuidanceConfig()
-    collators = [Collator(scores, guidance, config.data) for scores in (stored, pieces)]
+    collators = [Collator(scores, guidance, data) for scores in (stored, pieces)]
     differences, befores, stored_losses = [], [], []
     for index in range(len(rows)):
         row = rows[index]
@@ -79,7 +73,7 @@ def compared(
         befores.append(before[both[: len(before)]])
     difference, before = np.concatenate(differences), np.concatenate(befores)
     return {
-        "what": "live", "seq_len": config.data.seq_len, "tokens": len(difference),
+        "what": "live", "seq_len": data.seq_len, "tokens": len(difference),
         "mean_stored_loss": round(float(np.concatenate(stored_losses).mean()), 4),
         "mean_difference": round(float(difference.mean()), 4),
         "mean_absolute_difference": round(float(np.abs(difference).mean()), 4),

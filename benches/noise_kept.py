@@ -26,12 +26,12 @@ from vocagno.config.guidance import as_naive
 from vocagno.config.run import Config
 from vocagno.data.rows import Row
 from vocagno.errors import InputError
-from vocagno.guidance.chunk_weights import random_scores
 from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.selection import Selection
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.loading import local_device
-from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.inputs import gather_materials
+from vocagno.training.inputs import resolve
 from vocagno.training.main import kept_config
 from vocagno.training.student import GuidedStudent
 
@@ -54,22 +54,20 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
     """Tokens and mean weights of noise and of the rest; None for the mean of no token."""
     config = _choosing(kept_config(run))
     device = local_device()
-    tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
-    materials = gather_materials(config, tokenizer, device, show_progress=False)
-    ends = line_ends(tokenizer.spans, config.guidance)
-    collator = Collator(materials.scores, config.guidance, config.data, ends)
+    inputs = resolve(config, device, show_progress=False)
+    ends = line_ends(inputs.tokenizer.spans, config.guidance)
+    collator = Collator(inputs.scores, config.guidance, config.data, ends)
     model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32)
     student = GuidedStudent(model.to(device), config.guidance).eval()
     documents = read_noise(Path(config.data.train))
-    num_rows = min(num_rows, len(materials.rows))
+    num_rows = min(num_rows, len(inputs.rows))
     noise, weights = [], []
     for first in range(0, num_rows, config.train.micro_batch):
         numbers = range(first, min(first + config.train.micro_batch, num_rows))
-        rows = [materials.rows[number] for number in numbers]
+        rows = [inputs.rows[number] for number in numbers]
         tensors = collator(rows).to(device)
-        if config.guidance.is_random:
-            chunks = config.guidance.chunks
-            tensors["chunk_scores"] = random_scores(config.train.seed, numbers, chunks).to(device)
+        more = student.method.for_samples(config.train.seed, numbers)
+        tensors |= {name: value.to(device) for name, value in more.items()}
         is_predicted_BT = (tensors["labels"] != IGNORED).cpu().numpy()
         weights.append(student(**tensors).weights_BT.cpu().numpy()[is_predicted_BT])
         noise.append(noise_tokens(rows, documents, config.data.seq_len)[is_predicted_BT])
@@ -101,10 +99,11 @@ def _choosing(config: Config) -> Config:
 
     Raises: InputError for a teacher whose losses are not stored.
     """
-    if config.guidance.selects and config.guidance.needs_teacher and config.teacher.mode == "live":
+    selects = isinstance(method_of(config.guidance), Selection)
+    if selects and config.guidance.needs_teacher and config.teacher.mode == "live":
         raise InputError(f"{config.output}: teacher.mode: live: only stored scores are read here")
     train = replace(config.train, sample_every=None)
-    if config.guidance.selects:
+    if selects:
         return replace(config, train=train)
     return replace(config, train=train, guidance=as_naive(config.guidance))
 

@@ -37,7 +37,7 @@ from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.scores import DocumentScores, write_scores
-from vocagno.teacher.windows import Reading, TextReader, windows
+from vocagno.teacher.windows import TextReader, Window, cuts
 
 SHAPES = {
     "qwen2.5-0.5b": {
@@ -55,11 +55,11 @@ class Recording(TransformersScorer):
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
         self.done = []
-        self.readings = []
+        self.windows = []
 
-    def read(self, readings):
-        self.readings = readings
-        return super().read(readings)
+    def score(self, windows):
+        self.windows = windows
+        return super().score(windows)
 
     def losses(self, one_pass):
         self.done.append(one_pass)
@@ -93,9 +93,9 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
             for place in chunks(len(states_NH), scorer.head.vocabulary_size, scorer.head.device):
                 scorer.head.logits(states_NH[place])
 
-    readings = list(scorer.readings)
-    plain = _plain(model, readings)
-    expected = dict(scorer.read(readings))
+    windows = list(scorer.windows)
+    plain = _plain(model, windows)
+    expected = dict(scorer.score(windows))
     worst = max(float(np.abs(expected[n] - losses.numpy()).max()) for n, losses in plain())
     if worst > (1e-3 if model.dtype == torch.float32 else 0.1):
         raise SystemExit(f"losses differ from the plain way's by up to {worst} nats")
@@ -164,17 +164,17 @@ def _scored(teacher: Teacher, texts: list[str]) -> list[DocumentScores]:
     return documents
 
 
-def _plain(model, readings: list[Reading]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
-    """Each reading by itself, with all its logits."""
+def _plain(model, windows: list[Window]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
+    """Each window by itself, with all its logits."""
 
     @torch.inference_mode()
     def run() -> Iterator[tuple[int, Tensor]]:
-        for number, reading in enumerate(readings):
-            sequence = torch.from_numpy(reading.ids)[None].to(model.device)
+        for number, window in enumerate(windows):
+            sequence = torch.from_numpy(window.ids)[None].to(model.device)
             logits = model(input_ids=sequence[:, :-1], use_cache=False).logits[0].float()
             nll = torch.nn.functional.cross_entropy(logits, sequence[0, 1:], reduction="none")
-            if reading.asked_from < len(reading.ids):
-                yield number, nll[reading.asked_from - 1 :].cpu()
+            if window.asked_from < len(window.ids):
+                yield number, nll[window.asked_from - 1 :].cpu()
 
     return run
 
@@ -185,7 +185,7 @@ def _padding_of_a_shard(
     """Share of padding in the batches of a whole shard (2 MB) of the corpus."""
     texts = _cut(next(read_batches(options.corpus)), options.characters)
     sizes = np.diff(spans.encode(texts).cu_seqlens).tolist()
-    lengths = [w.stop - w.start for size in sizes for w in windows(0, size, 2048, 512)]
+    lengths = [w.stop - w.start for size in sizes for w in cuts(size, 2048, 512)]
     places = sum(
         len(batch) * max(sum(lengths[n] for n in row) for row in batch)
         for batch in scorer.batches(lengths)
@@ -228,9 +228,9 @@ def one_size(options: argparse.Namespace) -> dict:
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
     scorer = TransformersScorer(model, batch_tokens=8192, width=2048)
     ids = np.random.default_rng(0).integers(0, options.vocabulary, options.length + 1)
-    list(scorer.read([Reading(ids[:64], 1)]))
+    list(scorer.score([Window(ids[:64], 1)]))
     before = peak_megabytes()
-    ((_, losses),) = scorer.read([Reading(ids, 1)])
+    ((_, losses),) = scorer.score([Window(ids, 1)])
     assert losses.shape == (options.length,)
     assert np.isfinite(losses).all()
     return {"grown_mb": round(peak_megabytes() - before)}

@@ -34,18 +34,18 @@ from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
-from vocagno.guidance import selective
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.cross_entropy import product_dtype
-from vocagno.guidance.selective import Criteria, TokenMetrics
+from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.cross_entropy import TokenMetrics, product_dtype
+from vocagno.guidance.methods.selection import Selection
+from vocagno.guidance.methods.tokens import TokenSelection
 from vocagno.guidance.thresholded import ChosenCrossEntropy
+from vocagno.guidance.totals import LossSums
 from vocagno.guidance.units import group_means
 from vocagno.guidance.weights import excess_loss
 from vocagno.models import head
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import Head
-from vocagno.training import student
-from vocagno.training.student import SUMS
 
 SHARES = (0.70, 0.98)
 """Of the predicted tokens: how many are to be trained on."""
@@ -70,36 +70,34 @@ class Rule(NamedTuple):
 @contextmanager
 def two_passes() -> Iterator[None]:
     """Steps that do not use that a threshold is known beforehand."""
-    with patch.object(selective, "_takes_one_pass", lambda *_: False):
+    with patch.object(TokenSelection, "cross_entropy", Selection.cross_entropy):
         yield
 
 
 @contextmanager
 def a_row_at_a_time() -> Iterator[None]:
     """Steps under a quota that compute the logits of each row once."""
-    with patch.object(student, "selective_cross_entropy", cross_entropy_of_rows):
+    with patch.object(TokenSelection, "cross_entropy", cross_entropy_of_rows):
         yield
 
 
 def cross_entropy_of_rows(
-    hidden_BTH: Tensor,
+    self: TokenSelection,
+    hidden_NH: Tensor,
     language_head: Head,
     labels_BT: Tensor,
     teacher_loss_BT: Tensor,
-    guidance: GuidanceConfig,
-    *,
     criteria: Criteria,
-    **_: Any,
+    *_: Any,
 ) -> tuple[Tensor, TokenMetrics]:
-    """As `selective_cross_entropy`, with chunks that are rows."""
+    """As `Method.cross_entropy`, with chunks that are rows."""
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
     groups_BT = criteria.units.groups_BT
     objective = ChosenCrossEntropy(
         labels_BT.flatten(), teacher_loss_BT.flatten(),
-        None if groups_BT is None else groups_BT.flatten(), None, guidance, ends,
+        None if groups_BT is None else groups_BT.flatten(), None, self.guidance, ends,
     )  # fmt: skip
-    hidden_NH = hidden_BTH.flatten(0, 1)
     dtype = product_dtype(hidden_NH)
     no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
     rows = [slice(end - num_tokens, end) for end in ends]
@@ -172,7 +170,7 @@ class ThresholdSteps(Steps):
     def _under(self, way: Callable[[], AbstractContextManager[None]], name: str) -> Tensor:
         with way():
             output, predicted = self.passed(name)
-        self.kept[name].append(output.sums[SUMS.index("kept")] / predicted)
+        self.kept[name].append(LossSums(*output.sums).kept / predicted)
         return output.loss / predicted
 
     def differences(self, rules: list[Rule]) -> dict[str, float]:

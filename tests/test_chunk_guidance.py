@@ -13,7 +13,7 @@ from test_live import DOCUMENTS, SEQ_LEN
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig
-from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_scores
+from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_ranks
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.mappings import (
     chunk_numbers,
@@ -218,11 +218,11 @@ def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_pat
     assert not (tmp_path / "cache" / "scores").exists()
 
 
-def test_random_scores_follow_from_seed_and_sample():
-    scores = random_scores(0, range(3, 6), 8)
+def test_random_ranks_follow_from_seed_and_sample():
+    scores = random_ranks(0, range(3, 6), 8)
     assert scores.shape == (3, 8)
-    assert torch.equal(scores[1:2], random_scores(0, [4], 8))
-    assert not torch.equal(scores, random_scores(1, range(3, 6), 8))
+    assert torch.equal(scores[1:2], random_ranks(0, [4], 8))
+    assert not torch.equal(scores, random_ranks(1, range(3, 6), 8))
     assert len(scores.unique()) == 24
 
 

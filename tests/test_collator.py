@@ -17,8 +17,8 @@ from vocagno.config.run import DataConfig, TrainConfig
 from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance import collator as data_module
-from vocagno.guidance import teacher_view
-from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.methods import base
 from vocagno.models.packing import check_isolation, isolation
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
@@ -55,7 +55,7 @@ def collate(seq_len, scores=Scores(), isolate=False, **guidance):  # noqa: B008 
 
 
 def counts_of(batch):
-    return dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+    return batch.counts._asdict()
 
 
 def check_one_row():
@@ -104,7 +104,7 @@ def test_a_worker_aligns_on_one_core(monkeypatch):
             asked.append(num_threads)
             return vocagno.align(*arguments, num_threads=num_threads, **cu_seqlens)
 
-        monkeypatch.setattr(teacher_view, "align", align)
+        monkeypatch.setattr(base, "align", align)
         collate(10)
         return asked
 

@@ -16,9 +16,10 @@ from vocagno.guidance.collator import Collator
 from vocagno.guidance.mappings import (
     positional_map,
 )
-from vocagno.teacher.corpus_scores import text_reader
-from vocagno.teacher.live import LivePieces, LiveTeacher, first_asked
-from vocagno.training.student import SUMS, GuidedStudent
+from vocagno.guidance.totals import LossSums
+from vocagno.teacher.corpus_scores import load_scorer, text_reader
+from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
+from vocagno.training.student import GuidedStudent
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_uld_compares_the_tokens_it_says(tmp_path, rows, teacher_model, tokenize
     config = run_config(tmp_path, teacher_model, guidance)
     spans = TokenSpans(teacher_model)
     reader = text_reader(config.teacher, spans)
-    live = LiveTeacher(config, spans, CPU)
+    live = TextTeacher(load_scorer(config.teacher, spans, CPU), guidance, CPU)
     chosen = [store[index] for index in range(0, len(store), 3)]
     batch = Collator(LivePieces(texts, reader), guidance, config.data)(chosen)
     tensors = batch.to(CPU)
@@ -127,8 +128,9 @@ def test_uld_compares_the_tokens_it_says(tmp_path, rows, teacher_model, tokenize
                 total += float((falling[0] - falling[1]).abs().sum())
                 pairs += 1
     assert pairs > 100
-    assert output.sums[SUMS.index("pairs")] == pairs
-    assert float(output.sums[SUMS.index("distance")]) == pytest.approx(total, rel=1e-5)
+    sums = LossSums.of(output.sums)
+    assert sums.pairs == pairs
+    assert sums.distance == pytest.approx(total, rel=1e-5)
 
 
 def test_the_first_token_that_was_asked_for():

@@ -19,7 +19,7 @@ from test_selective import (
     with_gradients,
 )
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.distillation import distillation_loss
+from vocagno.guidance.methods import method_of
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.teacher.states import TeacherStates
@@ -91,7 +91,7 @@ def check(guidance, given, kind, distance_of):
     wanted = nll.sum() + guidance.weight_of_distance * distance.sum()
     (wanted * 0.37).backward()
     hidden, our_head, ours = with_gradients(states(), heads()[kind])
-    loss, found = distillation_loss(hidden, our_head, labels, given, guidance)
+    loss, found = method_of(guidance).distill(hidden, our_head, labels, given)
     (loss * 0.37).backward()
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
@@ -148,7 +148,7 @@ def test_uld_is_that_of_trl():
     theirs.backward()
     ours, our_head, our_leaves = with_gradients(states(), heads()["weights"])
     guidance = GuidanceConfig(method="uld", distillation_weight=1.0)
-    loss, found = distillation_loss(ours, our_head, labels, given, guidance)
+    loss, found = method_of(guidance).distill(ours, our_head, labels, given)
     loss.backward()
     torch.testing.assert_close(found.distance_BT.mean(), theirs.detach(), rtol=1e-4, atol=0)
     nll_hidden, nll_head, nll_leaves = with_gradients(states(), heads()["weights"])
@@ -169,7 +169,7 @@ def test_no_more_logits_of_either_side_exist_than_a_chunk(monkeypatch, method, i
 
     monkeypatch.setattr(LanguageHead, "logits", watched)
     labels, _ = batch()
-    distillation_loss(states(), heads()["all"], labels, teacher(ids), GuidanceConfig(method=method))
+    method_of(GuidanceConfig(method=method)).distill(states(), heads()["all"], labels, teacher(ids))
     assert len(seen) > ROWS * LENGTH // 7
     assert max(seen) <= 7 * VOCABULARY
 
@@ -184,7 +184,7 @@ def test_the_same_distribution_is_at_no_distance():
         {"method": "kld", "divergence": "forward"},
         {"method": "uld"},
     ):
-        _, found = distillation_loss(hidden, head, labels, given, GuidanceConfig(**options))
+        _, found = method_of(GuidanceConfig(**options)).distill(hidden, head, labels, given)
         assert found.distance_BT.abs().max() < 1e-5
 
 
@@ -193,10 +193,10 @@ def test_bfloat16_states_are_compared_in_float32():
     given = teacher(70)
     for method in ("kld", "uld"):
         guidance = GuidanceConfig(method=method)
-        exact, _ = distillation_loss(states(), heads()["weights"], labels, given, guidance)
+        exact, _ = method_of(guidance).distill(states(), heads()["weights"], labels, given)
         with torch.autocast("cpu", torch.bfloat16):
-            rounded, found = distillation_loss(
-                states(), heads()["weights"], labels, given, guidance
+            rounded, found = method_of(guidance).distill(
+                states(), heads()["weights"], labels, given
             )
         assert rounded.dtype == found.distance_BT.dtype == torch.float32
         assert float(rounded) == pytest.approx(float(exact), rel=1e-2)
@@ -225,7 +225,7 @@ def test_a_state_that_is_no_number_and_nobodys_partner_does_no_harm():
         given.states_MH[0] = NAN
         given.partner_BT[given.partner_BT == 0] = -1
         hidden, head, leaves = with_gradients(states(), heads()["bias"])
-        loss, _ = distillation_loss(hidden, head, labels, given, GuidanceConfig(method=method))
+        loss, _ = method_of(GuidanceConfig(method=method)).distill(hidden, head, labels, given)
         loss.backward()
         assert all(leaf.grad.isfinite().all() for leaf in leaves)
 
@@ -233,7 +233,7 @@ def test_a_state_that_is_no_number_and_nobodys_partner_does_no_harm():
 def test_a_teacher_with_fewer_ids_is_refused():
     labels, _ = batch()
     with pytest.raises(ValueError, match="50 ids, but the student has 50 and the teacher 20"):
-        distillation_loss(
-            states(), heads()["all"], labels, teacher(20), GuidanceConfig(method="kld")
+        method_of(GuidanceConfig(method="kld")).distill(
+            states(), heads()["all"], labels, teacher(20)
         )
     assert HIDDEN != TEACHER_HIDDEN

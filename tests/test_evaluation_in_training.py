@@ -102,10 +102,9 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
 def test_weights_in_pieces_are_refused(config):
     plugin = SimpleNamespace(zero_stage=3)
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    options = parse(["--config", str(config("with", every=3))])[0].eval
     with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
-        Evaluation(
-            parse(["--config", str(config("with", every=3))])[0], accelerator, None, None, None
-        )
+        Evaluation(options, Path("unused"), accelerator, None, None, None)
 
 
 @pytest.fixture(scope="module")

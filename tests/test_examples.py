@@ -135,7 +135,7 @@ def trained(tmp_path, prepared):
 def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
     from transformers import AutoModelForCausalLM
 
-    from vocagno.guidance.weights import Units, token_weights
+    from vocagno.guidance import Units, token_weights
 
     start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
     whole = trained(8, 1, **options)

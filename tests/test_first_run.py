@@ -85,7 +85,7 @@ def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
         return
     assert process.returncode == 75
     assert "SIGINT: saving after this step" in printed
-    assert printed.endswith("saved; run again to go on\n")
+    assert printed.endswith("saved; run again to resume\n")
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     again = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     assert again.stderr is not None
@@ -101,9 +101,9 @@ class Guess:
     def __init__(self, nats):
         self.nats = nats
 
-    def read(self, readings):
-        for number, reading in enumerate(readings):
-            losses = np.full(len(reading.ids) - reading.asked_from, self.nats, np.float32)
+    def score(self, windows):
+        for number, window in enumerate(windows):
+            losses = np.full(len(window.ids) - window.asked_from, self.nats, np.float32)
             yield number, losses
 
 

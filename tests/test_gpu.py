@@ -12,10 +12,10 @@ from conftest import tiny_llama
 from cuda_device import DEVICE, needs_cuda, no_waiting, sync_debug
 from vocagno.alignment.segments import segment_reduce
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance import token_weights
 from vocagno.guidance.chunk_weights import chunk_weights
-from vocagno.guidance.distillation import distillation_loss
-from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.weights import count_kept, token_weights
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead, chunked_nll, hidden_states, language_head
 from vocagno.teacher.states import TeacherStates
@@ -71,7 +71,7 @@ def test_reduction_is_that_of_rust(no_waiting, how):
 def test_a_step_does_not_make_the_host_wait(precision):
     student = GuidedStudent(tiny_llama(50), GuidanceConfig()).to(DEVICE)
     _, teacher, labels = batch()
-    num_kept = int(count_kept(teacher, labels, GuidanceConfig()))
+    num_kept = count_kept(teacher, labels, GuidanceConfig())
     teacher, labels = teacher.to(DEVICE), labels.to(DEVICE)
     ids = labels.clamp_min(0)
 
@@ -160,16 +160,17 @@ def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method)
     )
     _, _, labels = batch()
     partner = torch.randint(-1, 30, labels.shape, generator=generator)
-    found = {}
+    found, guidance = {}, GuidanceConfig(method=method)
     for device in ("cpu", DEVICE):
         leaves = [leaf.to(device).requires_grad_() for leaf in (hidden, weight)]
         head = LanguageHead(teacher_weight.to(device))
         teacher = TeacherStates(states.to(device), head, partner.to(device))
-        arguments = labels.to(device), teacher, GuidanceConfig(method=method)
+        arguments = labels.to(device), teacher
         for mode in ("default", "error"):  # what is set up once may wait
             sync_debug(mode)
             try:
-                loss, _ = distillation_loss(leaves[0], LanguageHead(leaves[1]), *arguments)
+                student = LanguageHead(leaves[1])
+                loss, _ = method_of(guidance).distill(leaves[0], student, *arguments)
                 gradients = torch.autograd.grad(loss, leaves)
             finally:
                 sync_debug("default")

@@ -14,7 +14,7 @@ from vocagno.models.head import hidden_states, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.models.packing import keeps_apart
 from vocagno.teacher.scorer import TransformersScorer
-from vocagno.teacher.windows import Reading
+from vocagno.teacher.windows import Window
 from vocagno.training.optimizer import build_optimizer, settle_optimizer
 from vocagno.training.step import Stepper
 
@@ -78,14 +78,14 @@ def test_states_are_those_of_a_plain_call(dtype):
 def test_scores_are_those_of_the_cpu(batching):
     model = tiny_llama(50)
     generator = np.random.default_rng(0)
-    readings = [Reading(generator.integers(0, 50, n), 1) for n in (2, 40, 9, 33, 21)]
+    windows = [Window(generator.integers(0, 50, n), 1) for n in (2, 40, 9, 33, 21)]
     options = {"batch_tokens": 64, "width": 64, "batching": batching}
-    expected = dict(TransformersScorer(model, **options).read(readings))
+    expected = dict(TransformersScorer(model, **options).score(windows))
     scorer = TransformersScorer(model.to(DEVICE), **options)
-    found = dict(scorer.read(readings))
+    found = dict(scorer.score(windows))
     for number, losses in expected.items():
         np.testing.assert_allclose(found[number], losses, atol=1e-4)
-    passes = list(scorer.passes(readings))
+    passes = list(scorer.passes(windows))
     with no_waiting():
         for one_pass in passes:
             scorer.losses(one_pass)

@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
+from vocagno.guidance import token_weights
+from vocagno.guidance.criteria import Criteria
 from vocagno.guidance.group_losses import compared_groups
-from vocagno.guidance.selective import Criteria, selective_cross_entropy
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.guidance.thresholded import group_ends, thresholded_cross_entropy
-from vocagno.guidance.weights import Units, choose, token_weights
+from vocagno.guidance.units import Units
+from vocagno.guidance.weights import choose
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import LanguageHead, chunks
 
@@ -215,7 +219,7 @@ def test_options_that_contradict_one_another_are_refused(options, message):
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
     options = {"window": 4, "window_max_loss": 2.0, "min_weight": 0.1, "weight": "sigmoid"}
     naive = group(method="cpt", **options)
-    assert naive.knows_kept
+    assert method_of(naive).knows_kept
     assert not naive.has_fixed_threshold
     nll, teacher, labels, units = drawn(0)
     weights = token_weights(nll, teacher, labels, naive, units=units)
@@ -253,9 +257,10 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     labels = labels.where(mask != IGNORED, IGNORED)
     config = group(**options)
     units = Units(units.groups_BT if config.unit == "group" else None, *units[1:])
-    total, nll, weights = thresholded_cross_entropy(
+    total, metrics = thresholded_cross_entropy(
         hidden.flatten(0, 1), LanguageHead(weight), labels, teacher + 2.5, config, units
     )
+    nll, weights = metrics.nll_BT, metrics.weights_BT
     total.backward()
     found = hidden.grad.clone(), weight.grad.clone()
 

@@ -14,8 +14,8 @@ from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig,
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.guidance.collator import Collator
-from vocagno.teacher.corpus_scores import text_reader
-from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.teacher.corpus_scores import load_scorer, text_reader
+from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
@@ -65,7 +65,8 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
         teacher=TeacherConfig(model=str(teacher_model), mode="live"),
     )  # fmt: skip
     pieces = LivePieces(texts, text_reader(run.teacher, spans))
-    live = LiveTeacher(run, spans, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    live = TextTeacher(load_scorer(run.teacher, spans, cpu), run.guidance, cpu)
     collator = Collator(pieces, run.guidance, run.data)
     compared = 0
     for start in range(0, len(rows), 5):
@@ -80,7 +81,7 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
         own = np.concatenate([row.spans for row in chosen])
         cuts = np.cumsum([0, *(n for row in chosen for n in row.num_tokens)])
         theirs = view.teacher_spans
-        counts = view.read.tokens.cu_seqlens
+        counts = view.windowed.tokens.cu_seqlens
         groups = vocagno.groups(own, theirs, student_cu_seqlens=cuts, teacher_cu_seqlens=counts)
         expected = {
             int(first): nll_M[a:b].sum() / (stop - first)

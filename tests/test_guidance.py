@@ -12,7 +12,10 @@ torch = pytest.importorskip("torch")
 from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance.weights import count_kept, excess_loss, kept_count, token_weights
+from vocagno.guidance import token_weights
+from vocagno.guidance.ranking import kept_count
+from vocagno.guidance.selective import count_kept
+from vocagno.guidance.weights import excess_loss
 from vocagno.models.causal import causal_shift, teacher_guided_loss
 
 NAN = float("nan")

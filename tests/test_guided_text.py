@@ -25,11 +25,11 @@ from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
-from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.guidance.collator import Collator
 from vocagno.models.loading import load_student
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.guide_text import guide_text
-from vocagno.training.inputs import cached_scores
 from vocagno.training.student import GuidedStudent
 from vocagno.views.guidance_terminal import guidance_table
 from vocagno.views.guided_text import CSV_COLUMNS
@@ -233,7 +233,7 @@ def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher
     corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [TEXT])), tmp_path)
     cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
     teacher = TeacherConfig(model=str(teacher_model))
-    scores, _ = cached_scores(teacher, corpus, tmp_path, cpu, show_progress=False)
+    scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
     rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
     guidance = GuidanceConfig()
     batch = Collator(scores, guidance, DataConfig(train="", seq_len=100))([rows[0]])
@@ -242,7 +242,7 @@ def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher
     guided = guide()
     count = guided.counts["predicted"]
     assert found(guided, "kept")[1:].tolist() == output.weights_BT[0, :count].tolist()
-    assert guided.counts["kept"] == batch.counts[COUNTS.index("kept")]
+    assert guided.counts["kept"] == batch.counts.kept
 
 
 def test_why_is_said_of_each_kind_of_token(guide):

@@ -19,10 +19,10 @@ from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
-from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.guidance.collator import Collator
 from vocagno.models.causal import causal_shift
-from vocagno.teacher.corpus_scores import text_reader
-from vocagno.teacher.live import LivePieces, LiveTeacher
+from vocagno.teacher.corpus_scores import load_scorer, text_reader
+from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
@@ -51,7 +51,7 @@ def setting(tmp_path, tokenizer_files, teacher_model):
         )  # fmt: skip
         spans = TokenSpans(teacher_model)
         reader = text_reader(config.teacher, spans)
-        live = LiveTeacher(config, spans, CPU)
+        live = TextTeacher(load_scorer(config.teacher, spans, CPU), config.guidance, CPU)
         return live, Collator(LivePieces(texts, reader), config.guidance, data)
 
     return rows, texts, build
@@ -139,7 +139,7 @@ def test_what_is_counted_is_what_the_teacher_will_say(setting):
     batch = collator([rows[index] for index in range(len(rows))])
     losses = live.losses(batch.live, live.plan(batch.live))
     finite = losses.isfinite() & (batch.tensors["labels"] >= 0)
-    counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+    counts = batch.counts._asdict()
     assert counts["competing"] == int(finite.sum())
     assert counts["mapped"] == counts["with_text"] > 500
     assert counts["scored"] == counts["scorable"] > 500

@@ -15,12 +15,13 @@ from runs import metrics, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
+from vocagno.guidance import token_weights
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.mappings import (
     identity_map,
 )
 from vocagno.guidance.teacher_view import SameRows
-from vocagno.guidance.weights import token_weights
+from vocagno.teacher.corpus_scores import load_scorer
 from vocagno.teacher.live_same_vocabulary import RowTeacher
 
 NAN = float("nan")
@@ -132,7 +133,8 @@ def test_a_teacher_reads_the_rows_as_the_student_does(
     store, _ = rows
     guidance = GuidanceConfig(method="rho1", criterion="excess_and_entropy", scope="micro_batch")
     config = run_config(tmp_path, same_vocabulary_model, guidance, isolate=isolate)
-    teacher = RowTeacher(config, TokenSpans(same_vocabulary_model), CPU, 1)
+    scorer = load_scorer(config.teacher, TokenSpans(same_vocabulary_model), CPU)
+    teacher = RowTeacher(scorer, guidance, CPU, config.data, 1)
     teacher._rows = 2  # several passes
     batch = Collator(SameRows(), guidance, config.data)([store[index] for index in range(5)])
     tensors = batch.to(CPU)

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
-from vocagno.guidance.collator import COUNTS
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.training.metrics import (
     StepRecord,
     ThresholdWatch,
@@ -16,11 +17,17 @@ from vocagno.training.metrics import (
 )
 
 
+def window_of(kept, counts):
+    """One step, on whose device `kept` tokens are kept."""
+    window = Window(torch.device("cpu"), method_of(GuidanceConfig()))
+    one = torch.tensor(1.0)
+    sums = LossSums(one, one, one, one, one, torch.tensor(float(kept))).tensor()
+    window.records.append(StepRecord(6, TokenCounts(**counts), one, sums, []))
+    return window
+
+
 def entry_of(**counts):
-    window = Window(torch.device("cpu"), GuidanceConfig())
-    counts = dict.fromkeys(COUNTS, 0) | counts
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, counts["kept"], 0, 0, 0, 0], dtype=torch.float64)
-    window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
+    window = window_of(counts["kept"], counts)
     return window.entry(7, window.sums())
 
 
@@ -72,10 +79,7 @@ def test_first_tokens_alone_are_nobodys_fault():
 
 
 def test_a_device_that_keeps_other_tokens_is_seen():
-    window = Window(torch.device("cpu"), GuidanceConfig())
-    counts = dict.fromkeys(COUNTS, 0) | GOOD
-    sums = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 439.0, 0, 0, 0, 0], dtype=torch.float64)
-    window.records.append(StepRecord(6, counts, torch.tensor(1.0), sums, []))
+    window = window_of(439, GOOD)
     with pytest.raises(GuidanceError, match=r"step 7: 439 tokens were kept where .* says 440"):
         window.entry(7, window.sums())
 

@@ -10,7 +10,7 @@ from test_selective import batch
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance.cross_entropy import check_head_loss
-from vocagno.guidance.distillation import distillation_loss
+from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models import head as head_module
 from vocagno.models.causal import IGNORED
@@ -27,7 +27,7 @@ from vocagno.models.own_head import OwnHead
 from vocagno.models.probe import agree, probe_ids, sees_later_tokens
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.states import TeacherStates
-from vocagno.teacher.windows import Reading
+from vocagno.teacher.windows import Window
 from vocagno.training.student import GuidedStudent
 
 VOCABULARY = 50
@@ -108,7 +108,7 @@ def test_both_ways_distil_the_same(method):
     teachers = head_of(teacher_model), own_head_of(teacher_model, VOCABULARY + 9, 32)
     for head, teacher in zip(both_heads(model), teachers, strict=True):
         given = TeacherStates(of_teacher, teacher, partner, VOCABULARY)
-        loss, metrics = distillation_loss(states, head, labels, given, guidance)
+        loss, metrics = method_of(guidance).distill(states, head, labels, given)
         loss.backward()
         results.append((loss, metrics, gradients(model, states)))
     (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = results
@@ -192,7 +192,7 @@ def test_a_teacher_with_its_own_head_scores_by_its_own_logits(bert, dtype):
         scorer = TransformersScorer(model, batch_tokens=64, width=32)
     assert isinstance(scorer.head, OwnHead)
     ids = probe_ids(VOCABULARY, None, torch.device("cpu"))[0].numpy()
-    ((_, nll),) = scorer.read([Reading(ids, 1)])
+    ((_, nll),) = scorer.score([Window(ids, 1)])
     with torch.no_grad():
         logits = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, :-1]
     expected = torch.nn.functional.cross_entropy(

@@ -128,7 +128,9 @@ def test_a_file_is_a_run_of_the_paper(parse, name):
     per_step = config.train.global_batch * config.data.seq_len
     assert 0 <= config.train.steps * per_step - TOKENS[size] < per_step
     # Distributions need the teacher in the student's place: half as many rows at a time fit.
-    assert config.train.accumulation(num_processes=32) == (8 if config.guidance.distils else 4)
+    assert config.train.accumulation(num_processes=32) == (
+        8 if config.guidance.needs_distributions else 4
+    )
     rates = (config.optimizer.lr, config.optimizer.min_lr, config.data.seq_len)
     assert rates == (8e-5, 8e-6, 2048)
     assert str(config.output) == f"runs/paper/{name}"

@@ -32,7 +32,7 @@ from vocagno.teacher.corpus_scores import (
     scores_made_from,
 )
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.windows import TextReader, windows
+from vocagno.teacher.windows import TextReader, cuts
 from vocagno.tokens.token_spans import TokenizedTexts
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def test_a_planted_shift_by_one_is_seen(teacher_model, monkeypatch):
 
 def test_windows_by_hand():
     def cut(*arguments):
-        return [(w.start, w.stop, w.score_from) for w in windows(0, *arguments)]
+        return [(w.start, w.stop, w.score_from) for w in cuts(*arguments)]
 
     assert cut(0, 6, 2) == []
     assert cut(1, 6, 2) == [(0, 1, 0)]
@@ -97,7 +97,7 @@ def test_every_token_of_a_long_document_has_its_context(teacher_model):
     teacher = teacher_of(teacher_model, bos="<|endoftext|>", context=16, min_context=5)
     (document,) = teacher.score([text])
     prefix = teacher.reader.prefix.tolist()
-    for window in windows(0, len(ids), 16, 5):
+    for window in cuts(len(ids), 16, 5):
         expected = full_nll(teacher.scorer.model, prefix, ids[window.start : window.stop])
         scored = slice(window.score_from, window.stop)
         np.testing.assert_allclose(
@@ -410,9 +410,9 @@ class Failing:
     def __init__(self, *losses):
         self.losses = losses
 
-    def read(self, readings):
-        for number in reversed(range(len(readings))):
-            count = len(readings[number].ids) - readings[number].asked_from
+    def score(self, windows):
+        for number in reversed(range(len(windows))):
+            count = len(windows[number].ids) - windows[number].asked_from
             yield number, np.resize(np.array(self.losses, np.float32), count)
 
 
@@ -443,12 +443,12 @@ def test_min_context_by_hand(teacher_model):
         def __init__(self):
             self.seen = {}
 
-        def read(self, readings):
-            for number, reading in enumerate(readings):
-                for place in range(reading.asked_from, len(reading.ids)):
-                    before = reading.ids[:place].tolist()
-                    self.seen.setdefault(int(reading.ids[place]), []).append(before)
-                yield number, np.zeros(len(reading.ids) - reading.asked_from, np.float32)
+        def score(self, windows):
+            for number, window in enumerate(windows):
+                for place in range(window.asked_from, len(window.ids)):
+                    before = window.ids[:place].tolist()
+                    self.seen.setdefault(int(window.ids[place]), []).append(before)
+                yield number, np.zeros(len(window.ids) - window.asked_from, np.float32)
 
     class Spans:
         vocabulary_size = 15

@@ -11,13 +11,14 @@ from conftest import scaled_models, tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance import token_weights
 from vocagno.guidance.cross_entropy import head_loss
-from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.weights import count_kept, token_weights
+from vocagno.guidance.selective import count_kept, selective_cross_entropy
+from vocagno.guidance.totals import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.layers import compile_layers
-from vocagno.training.student import SUMS, GuidedStudent
+from vocagno.training.student import GuidedStudent
 
 NAN = float("nan")
 ROWS, LENGTH, HIDDEN, VOCABULARY = 3, 17, 8, 50
@@ -107,7 +108,7 @@ def test_loss_and_gradients_are_those_of_all_logits(options, kind):
     weights = token_weights(nll.float(), teacher, labels, guidance)
     wanted = (nll * weights).sum()
     (wanted * 0.37).backward()
-    for num_kept in (None, int(count_kept(teacher, labels, guidance))):
+    for num_kept in (None, count_kept(teacher, labels, guidance)):
         hidden, our_head, ours = with_gradients(states(), head)
         loss, metrics = selective_cross_entropy(
             hidden, our_head, labels, teacher, guidance, num_kept=num_kept
@@ -348,10 +349,10 @@ def test_the_sums_of_a_forward_pass():
     labels, teacher = batch()
     student = GuidedStudent(tiny_llama(50), GuidanceConfig())
     loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
-    named = dict(zip(SUMS, sums.tolist(), strict=True))
-    assert named["kept_nll"] == pytest.approx(loss.item())
-    assert named["kept"] == int(count_kept(teacher, labels, GuidanceConfig()))
-    assert named["nll"] == pytest.approx(float(nll.sum()))
-    assert named["kept"] == int(weights.sum())
+    found = LossSums.of(sums)
+    assert found.kept_nll == pytest.approx(loss.item())
+    assert found.kept == count_kept(teacher, labels, GuidanceConfig())
+    assert found.nll == pytest.approx(float(nll.sum()))
+    assert found.kept == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)
-    assert named["teacher"] == pytest.approx(float(teacher[scored].sum()), rel=1e-5)
+    assert found.teacher == pytest.approx(float(teacher[scored].sum()), rel=1e-5)

@@ -17,7 +17,7 @@ from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, materials
 from vocagno.config.run import DataConfig, OptimizerConfig
-from vocagno.guidance.collator import COUNTS, Batch, Collator
+from vocagno.guidance.collator import Batch, Collator
 from vocagno.models.loading import local_device
 from vocagno.training.optimizer import build_optimizer
 from vocagno.training.student import GuidedStudent
@@ -36,7 +36,7 @@ class Side:
 
     def step(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of the kept tokens, and which these are."""
-        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+        counts = batch.counts._asdict()
         output = self.read(batch)
         (output.loss / counts["kept"]).backward()
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
@@ -46,7 +46,7 @@ class Side:
 
     def read(self, batch: Batch) -> Any:
         """A forward pass."""
-        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+        counts = batch.counts._asdict()
         with autocast(self.precision, self.device):
             return self.student(**batch.to(self.device), num_kept=counts["kept"])
 

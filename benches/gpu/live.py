@@ -20,21 +20,21 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts
-from vocagno.guidance.collator import COUNTS, Collator
+from vocagno.guidance.collator import Collator
 from vocagno.models.loading import local_device
-from vocagno.teacher.live import LivePieces, LiveTeacher, ReadingTeacher
+from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.windows import TextReader
 from vocagno.training.student import GuidedStudent
 
 
-class DrawnTeacher(LiveTeacher):
+class DrawnTeacher(TextTeacher):
     """A live teacher with random weights, which are made on the device."""
 
     def __init__(self, fields: dict[str, Any], guidance: GuidanceConfig, batch_tokens: int) -> None:
         model = drawn_model(fields, torch.bfloat16).eval().requires_grad_(False)
         scorer = TransformersScorer(model, batch_tokens=batch_tokens, width=2048)
-        ReadingTeacher.__init__(self, scorer, local_device())
+        LiveTeacher.__init__(self, scorer, local_device())
         self.guidance = guidance
 
 
@@ -54,7 +54,7 @@ class LiveSteps(Kinds):
     def live(self) -> torch.Tensor:
         """A micro-batch's loss, the teacher's reading of it included."""
         batch = self.batch("live")
-        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+        counts = batch.counts._asdict()
         tensors = batch.to(self.device)
         passes = self.teacher.plan(batch.live)
         given: dict[str, Any] = {}

@@ -48,15 +48,13 @@ def score(options: Any) -> dict[str, Any] | None:
     from vocagno.data.prepare import scanned
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
-    from vocagno.training.inputs import cached_scores
+    from vocagno.teacher.configured import ConfiguredTeacher
 
     first = os.environ.get("RANK", "0") == "0"
     with terminable():
         corpus = scanned(options.corpus, options.cache, show_progress=first)
-        store, made = cached_scores(
-            options.teacher, corpus, options.cache, local_device(),
-            show_progress=first, folder=options.out,
-        )  # fmt: skip
+        teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
+        store, made = teacher.cached_scores(corpus, show_progress=first, folder=options.out)
     if not first:
         return None
     unscored = store.manifest.count("unscored_tokens")

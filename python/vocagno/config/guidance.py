@@ -30,7 +30,7 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
 }
 """Options that say nothing to other methods."""
 
-_USUAL_WEIGHT = {"kld": 1.0, "uld": 0.5}
+_USUAL_WEIGHT: dict[Method, float] = {"kld": 1.0, "uld": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +208,11 @@ class GuidanceConfig:
         return self.method in ("vocagno", "rho1", "chunk")
 
     @property
+    def has_quota_alone(self) -> bool:
+        """Whether the units with the largest excess losses are kept, as many as a quota says."""
+        return self.keeps_quota or self.method not in _RANKING
+
+    @property
     def keeps_quota(self) -> bool:
         """Whether exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4):
         then their number is known before the forward pass."""
@@ -231,11 +236,6 @@ class GuidanceConfig:
         return -math.inf if self.max_threshold is None else self.max_threshold
 
     @property
-    def knows_kept(self) -> bool:
-        """Whether the alignment tells how many tokens are kept, before any forward pass."""
-        return self.keeps_quota or not self.selects
-
-    @property
     def has_fixed_threshold(self) -> bool:
         """Whether the weight of a unit depends on no student losses but its own."""
         return (
@@ -248,24 +248,19 @@ class GuidanceConfig:
         return self.weight != "hard" or self.min_weight > 0
 
     @property
-    def distils(self) -> bool:
+    def needs_teacher(self) -> bool:
+        """Whether the method has one at all."""
+        return self.method != "cpt" and self.selection != "random"
+
+    @property
+    def needs_distributions(self) -> bool:
         """Whether whole distributions of the teacher are needed."""
         return self.method in ("kld", "uld")
 
     @property
-    def needs_teacher(self) -> bool:
-        """Whether the method has one at all."""
-        return self.method != "cpt" and not self.is_random
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the choice is left to chance."""
-        return self.method == "chunk" and self.selection == "random"
-
-    @property
     def needs_live_teacher(self) -> bool:
         """Whether stored losses cannot tell what the method has to know."""
-        return self.distils or self.criterion == "excess_and_entropy"
+        return self.needs_distributions or self.criterion == "excess_and_entropy"
 
     @property
     def needs_same_vocabulary(self) -> bool:
@@ -273,11 +268,11 @@ class GuidanceConfig:
         return self.method in ("rho1", "kld")
 
     @property
-    def weight_of_distance(self) -> float:
-        """What the distance of `kld` and `uld` is multiplied by."""
+    def weight_of_distance(self) -> float | None:
+        """What the distance of `kld` and `uld` is multiplied by; None for other methods."""
         if self.distillation_weight is not None:
             return self.distillation_weight
-        return _USUAL_WEIGHT[self.method]
+        return _USUAL_WEIGHT.get(self.method)
 
 
 def _listed(methods: tuple[Method, ...]) -> str:

@@ -280,7 +280,7 @@ class Config:
             "than its stored losses; use teacher.mode: live",
         )
         require(
-            not guidance.distils or self.train.head_loss in ("auto", "loop"),
+            not guidance.needs_distributions or self.train.head_loss in ("auto", "loop"),
             f"train.head_loss: {self.train.head_loss} computes cross-entropy alone; use loop with "
             f"guidance.method: {guidance.method}",
         )
@@ -290,10 +290,11 @@ class Config:
             f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
             "guidance.weight and guidance.min_weight",
         )
+        at_random = "" if guidance.selection == "teacher" else " at random"
         require(
             (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
             "train.sample_every: shows what the teacher chose, and with guidance.method: "
-            f"{guidance.method}{' at random' if guidance.is_random else ''} it chooses nothing",
+            f"{guidance.method}{at_random} it chooses nothing",
         )
         require(
             self.optimizer.warmup_steps <= self.train.steps,

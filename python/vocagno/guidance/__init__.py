@@ -13,15 +13,19 @@ from vocagno.system.lazy import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.guidance.selective import selective_cross_entropy
-    from vocagno.guidance.weights import token_weights
+    from vocagno.guidance.criteria import Criteria
+    from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
+    from vocagno.guidance.units import Units
     from vocagno.models.head import language_head
     from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
 
 __all__ = [
+    "Criteria",
     "GuidanceConfig",
     "GuidedCollator",
     "GuidedTrainer",
+    "Units",
+    "count_kept",
     "language_head",
     "segment_reduce",
     "selective_cross_entropy",
@@ -31,12 +35,15 @@ __all__ = [
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
+        "Criteria": "vocagno.guidance.criteria",
         "GuidanceConfig": "vocagno.config.guidance",
         "GuidedCollator": "vocagno.training.hf_trainer",
         "GuidedTrainer": "vocagno.training.hf_trainer",
+        "Units": "vocagno.guidance.units",
+        "count_kept": "vocagno.guidance.selective",
         "language_head": "vocagno.models.head",
         "segment_reduce": "vocagno.alignment.segments",
         "selective_cross_entropy": "vocagno.guidance.selective",
-        "token_weights": "vocagno.guidance.weights",
+        "token_weights": "vocagno.guidance.selective",
     },
 )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.weights import excess_loss, fill_with_mean, kept_count, top
+from vocagno.guidance.ranking import kept_count, top
+from vocagno.guidance.weights import excess_loss, fill_with_mean
 from vocagno.models.causal import IGNORED
 
 _SALT = 0x6368756E6B  # "chunk": other numbers than those of the order of the rows
@@ -22,7 +23,7 @@ def chunk_weights(
     labels_BT: Tensor,
     chunks_BT: Tensor,
     config: GuidanceConfig,
-    scores_BC: Tensor | None = None,
+    rank_BC: Tensor | None = None,
     teacher_sums_B2: Tensor | None = None,
 ) -> Tensor:
     """1.0 for all tokens of the chosen chunks, 0.0 for the others.
@@ -33,7 +34,7 @@ def chunk_weights(
         labels_BT: target ids; tokens of -100 neither train nor count in the mean of their chunk.
         chunks_BT: the number of each token's chunk, -1 at padding.
         config: chunks, top_fraction, unmapped (a chunk without a teacher loss goes by it).
-        scores_BC: ranks chunks instead of their excess loss (`random_scores`).
+        rank_BC: ranks chunks instead of their excess loss (`random_ranks`).
         teacher_sums_B2: as `token_weights`.
     Returns: (B, T) float32 without gradient, on the same device; the host does not wait.
 
@@ -47,7 +48,7 @@ def chunk_weights(
     zeros_BC = torch.zeros(len(labels_BT), config.chunks + 1, device=labels_BT.device)
     count_BC = zeros_BC.scatter_add(1, place_BT, valid_BT.float())[:, :-1]
     has_tokens_BC = count_BC > 0
-    if scores_BC is None:
+    if rank_BC is None:
         nll_BT = student_nll_BT.detach().float()
         mean_BC = zeros_BC.scatter_add(1, place_BT, nll_BT)[:, :-1] / count_BC.clamp_min(1)
         # All tokens of a chunk have its loss, so whichever is written last is right.
@@ -58,10 +59,10 @@ def chunk_weights(
         if config.unmapped == "mean":
             competing_BC = has_tokens_BC
             teacher_BC = fill_with_mean(teacher_BC, competing_BC, teacher_sums_B2)
-        scores_BC = excess_loss(mean_BC, teacher_BC)
+        rank_BC = excess_loss(mean_BC, teacher_BC)
     else:
         competing_BC, included_BC = has_tokens_BC, torch.zeros_like(has_tokens_BC)
-    chosen_BC = top(scores_BC, competing_BC, config.top_fraction)
+    chosen_BC = top(rank_BC, competing_BC, config.top_fraction)
     if config.unmapped == "include":
         chosen_BC = chosen_BC | included_BC
     none_B1 = torch.zeros_like(chosen_BC[:, :1])
@@ -79,7 +80,8 @@ def most_kept(
         valid = (labels != IGNORED) & (chunks >= 0)
         count = torch.bincount(chunks[valid], minlength=config.chunks)
         scored = torch.bincount(chunks[valid & losses.isfinite()], minlength=config.chunks) > 0
-        competes = count > 0 if config.is_random or config.unmapped == "mean" else scored
+        all_compete = config.selection == "random" or config.unmapped == "mean"
+        competes = count > 0 if all_compete else scored
         sizes = count[competes].sort(descending=True).values
         kept += int(sizes[: int(kept_count(torch.tensor(len(sizes)), config.top_fraction))].sum())
         if config.unmapped == "include":
@@ -87,7 +89,7 @@ def most_kept(
     return kept
 
 
-def random_scores(seed: int, samples: Sequence[int], chunks: int) -> Tensor:
+def random_ranks(seed: int, samples: Sequence[int], chunks: int) -> Tensor:
     """(B, chunks) float32 that rank the chunks of rows at random: a function of the seed and of the
     number of each sample in the run, so that neither restarts nor the number of processes, nor how
     a step is cut up, change the choice."""

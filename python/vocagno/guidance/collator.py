@@ -20,25 +20,16 @@ from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig
 from vocagno.data.rows import Row, RowStore, WithEmpty
-from vocagno.guidance.chunk_weights import most_kept
-from vocagno.guidance.mappings import chunk_numbers
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import Method
 from vocagno.guidance.teacher_view import Scores, TeacherView, teacher_view
+from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.totals import TokenCounts
 from vocagno.guidance.units import NO_GROUP
-from vocagno.guidance.weights import count_kept_of, roles
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.packing import isolation
 from vocagno.teacher.live import LiveText
 from vocagno.tokens.token_spans import TokenSpans
-
-COUNTS = (
-    "predicted", "kept", "competing", "included", "with_text", "mapped", "scorable", "scored",
-    "special", "truncated", "hole", "unscored", "missing", "partial",
-)  # fmt: skip
-"""What is counted of the predicted tokens of a batch, in this order. Tokens of documents that are
-not scored at all are `missing`, and are in none but the first four. Mapped tokens without a teacher
-loss, because one is missing in their group, are `partial`. `kept` is the largest possible number
-for chunks, and where the losses decide how many tokens are kept."""
-
 
 AnyItem = TypeVar("AnyItem")
 
@@ -56,10 +47,11 @@ class Batch:
     and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
     and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
-    counts: Tensor
-    """(len(COUNTS),) int64, on the host."""
+    counts: TokenCounts
     live: LiveText | None = None
     """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
+    chunk_ends: NDArray[np.int64] | None = None
+    """Where a chunk of logits may end, for groups with a threshold that is known beforehand."""
 
     def pin_memory(self) -> "Batch":
         """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
@@ -67,19 +59,23 @@ class Batch:
         live = None if self.live is None else self.live.pin_memory()
         return replace(self, tensors=pinned, live=live)
 
-    def to(self, device: torch.device) -> dict[str, Tensor]:
+    def to(self, device: torch.device) -> dict[str, Any]:
         """What the model takes, on its device; the reasons are counted already and stay behind.
 
         Positions and mask of isolated documents are made there: the number of each token's document
         is 8 KB a row of 2,048 tokens, the mask 4 MB.
         """
-        tensors = {
+        given: dict[str, Any] = {
             name: value.to(device, non_blocking=True)
             for name, value in self.tensors.items()
             if name != "reasons"
         }
-        piece_BT = tensors.pop("piece", None)
-        return tensors if piece_BT is None else tensors | isolation(piece_BT)
+        piece_BT = given.pop("piece", None)
+        if piece_BT is not None:
+            given |= isolation(piece_BT)
+        if self.chunk_ends is not None:
+            given["chunk_ends"] = self.chunk_ends
+        return given
 
 
 class Collator:
@@ -104,6 +100,7 @@ class Collator:
             raise ValueError("guidance.window: line needs to know which ids end a line: line_ends")
         self.scores = scores
         self.guidance = guidance
+        self.method: Method = method_of(guidance)
         self.line_ends = line_ends
         self.seq_len: int = data.seq_len
         self.isolate: bool = data.isolate
@@ -129,10 +126,9 @@ class Collator:
         if self.isolate:
             tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
         places = _places(rows, width)
-        if self.guidance.method == "chunk":
-            chunks = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
-            of_places = _spread(np.concatenate(chunks), places, -1)
-            tensors["chunks"] = torch.from_numpy(causal_shift(of_places)[1].copy())
+        for name, values in self.method.columns(rows).items():
+            of_places = causal_shift(_spread(values, places, -1))[1]
+            tensors[name] = torch.from_numpy(of_places.copy())
         if self._needs_lines:
             assert self.line_ends is not None
             lines = _line_numbers(ids, piece, self.line_ends)
@@ -144,17 +140,20 @@ class Collator:
         tokens = self.aligned(rows)
         counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
-        if tokens.read is not None:
+        if tokens.windowed is not None:
             live = LiveText.of(tokens, causal_shift(places)[1])
         elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
             tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
-        return Batch(tensors, counts, live)
+        ends = None
+        if self.guidance.has_fixed_threshold and "groups" in tensors:
+            ends = group_ends(tensors["groups"])
+        return Batch(tensors, counts, live, ends)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """What the teacher has to say of all tokens of all rows, one after the other."""
-        return teacher_view(rows, self.scores, self.guidance, self._predicted(rows))
+        return teacher_view(rows, self.scores, self.method, self._predicted(rows))
 
     def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
         """Which tokens of the rows, one after the other, are predicted."""
@@ -172,7 +171,7 @@ class Collator:
         tokens: TeacherView,
         places: NDArray[np.int64],
         wanted: NDArray[np.bool_],
-    ) -> Tensor:
+    ) -> TokenCounts:
         """Puts each token's loss and reason where the token is predicted; the counts."""
         loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
@@ -186,33 +185,25 @@ class Collator:
         if tokens.groups is not None:
             groups = causal_shift(_spread(tokens.groups, places, NO_GROUP))[1]
             tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
-        competing, included = roles(tensors["teacher_loss"], tensors["labels"], self.guidance)
-        if self.guidance.method == "chunk":
-            labels, chunks = tensors["labels"], tensors["chunks"]
-            kept = most_kept(labels, chunks, tensors["teacher_loss"], self.guidance)
-        elif self.guidance.selects and not self.guidance.keeps_quota:
-            kept = int(competing.sum() + included.sum())
-        else:
-            kept = int(count_kept_of(competing, included, self.guidance))
+        competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
         known = wanted & ~missing
         with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
         why = np.bincount(reasons[known], minlength=len(Reason)).tolist()
         with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
-        counts = {
-            "predicted": int(wanted.sum()),
-            "kept": kept,
-            "competing": int(competing.sum()),
-            "included": int(included.sum()),
-            "with_text": int(with_text.sum()),
-            "mapped": with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
-            "scorable": int(scorable.sum()),
-            "scored": int((scorable & (reasons == Reason.MAPPED)).sum()),
+        return TokenCounts(
+            predicted=int(wanted.sum()),
+            kept=self.method.most_kept(competing, included, tensors),
+            competing=int(competing.sum()),
+            included=int(included.sum()),
+            with_text=int(with_text.sum()),
+            mapped=with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
+            scorable=int(scorable.sum()),
+            scored=int((scorable & (reasons == Reason.MAPPED)).sum()),
             **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
-            "missing": int((wanted & missing).sum()),
-            "partial": int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
-        }
-        return torch.tensor([counts[name] for name in COUNTS])
+            missing=int((wanted & missing).sum()),
+            partial=int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
+        )
 
 
 def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:

@@ -1,7 +1,10 @@
 """The language head with its loss, differentiable, a chunk of logits at a time.
 
-K: tokens to train on, H: hidden size, V: vocabulary.
+B: rows, T: tokens of a row, N = B * T, K: tokens to train on, H: hidden size, V: vocabulary.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,8 +12,79 @@ from torch import Tensor
 from vocagno.config.run import HeadLoss
 from vocagno.errors import ConfigError
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head, LanguageHead
+from vocagno.guidance.weights import Choice
+from vocagno.models.causal import IGNORED, teacher_guided_loss
+from vocagno.models.head import Head, LanguageHead, chunked_nll
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMetrics:
+    """What is known of each token after the loss; nothing here carries a gradient."""
+
+    nll_BT: Tensor | None
+    """Losses in nats, float32, 0 where the label is -100. None under `method: cpt` with a head loss
+    other than the loop, which gives the sum alone."""
+    weights_BT: Tensor
+    """From 0.0 (the token is not trained on) to 1.0."""
+    thresholds_S: Tensor | None = None
+    """As `Choice.thresholds_S`; None for methods that rank no tokens."""
+
+
+def chosen_cross_entropy(
+    hidden_NH: Tensor,
+    head: Head,
+    labels_BT: Tensor,
+    choose: Callable[[Tensor], Choice],
+    *,
+    num_kept: int | None = None,
+    head_loss_by: HeadLoss = "auto",
+    has_soft_weights: bool = False,
+) -> tuple[Tensor, TokenMetrics]:
+    """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
+
+    Args:
+        choose: (B, T) losses in nats to weights and thresholds.
+        num_kept: as `selective_cross_entropy`.
+        has_soft_weights: whether weights between 0 and 1 occur.
+    Returns: float32 sum, with gradients if they are enabled, and the metrics of each token.
+    """
+    labels_N = labels_BT.flatten()
+    nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
+    weights_BT, thresholds_S = choose(nll_BT)
+    metrics = TokenMetrics(nll_BT, weights_BT, thresholds_S)
+    if not torch.is_grad_enabled():
+        return teacher_guided_loss(nll_BT, weights_BT), metrics
+    weights_N = weights_BT.flatten()
+    kept_N = weights_N > 0
+    rows_K = _places(kept_N, num_kept)
+    labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
+    weights_K = weights_N[rows_K] if has_soft_weights else None
+    total, _ = head_loss(hidden_NH[rows_K], head, labels_K, head_loss_by, weights_K)
+    return total, metrics
+
+
+def full_cross_entropy(
+    hidden_NH: Tensor,
+    head: Head,
+    labels_BT: Tensor,
+    *,
+    num_kept: int | None = None,
+    head_loss_by: HeadLoss = "auto",
+) -> tuple[Tensor, TokenMetrics]:
+    """The sum of the losses of all labels, and the metrics of each token. Args: as
+    `selective_cross_entropy`."""
+    labels_N = labels_BT.flatten()
+    is_asked_N = labels_N != IGNORED
+    weights_BT = is_asked_N.view(labels_BT.shape).float()
+    if not torch.is_grad_enabled():
+        nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
+        return teacher_guided_loss(nll_BT, weights_BT), TokenMetrics(nll_BT, weights_BT)
+    rows_K = _places(is_asked_N, num_kept)
+    total, nll_K = head_loss(hidden_NH[rows_K], head, labels_N[rows_K], head_loss_by)
+    if nll_K is None:
+        return total, TokenMetrics(None, weights_BT)
+    nll_N = torch.zeros(len(labels_N), device=nll_K.device).index_copy(0, rows_K, nll_K)
+    return total, TokenMetrics(nll_N.view(labels_BT.shape), weights_BT)
 
 
 def head_loss(
@@ -55,6 +129,24 @@ def head_loss(
         bias_V = None if head.bias_V is None else (head.bias_V * head.scale).to(dtype)
         function = _torch_loss if how == "torch" else _liger_loss
         return function(states_KH, head.weight_VH.to(dtype), bias_V, labels_K, head.softcap), None
+
+
+@torch.no_grad()
+def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
+    """(N,) float32: the loss of each label in nats, 0 where it is -100, without gradient."""
+    dtype = product_dtype(hidden_NH)
+    with torch.autocast(hidden_NH.device.type, enabled=False):
+        head = head.as_type(dtype)
+        nll_N = chunked_nll(hidden_NH.to(dtype), head, labels_N.clamp_min(0))
+    return torch.where(labels_N == IGNORED, 0.0, nll_N)
+
+
+def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
+    """(K,) the kept tokens in order; of a shape that the host knows, if it knows the number (on a
+    CPU it need not)."""
+    if num_kept is None or kept_N.device.type == "cpu":
+        return kept_N.nonzero().squeeze(1)
+    return torch.argsort(~kept_N, stable=True)[:num_kept]
 
 
 def product_dtype(hidden: Tensor) -> torch.dtype:

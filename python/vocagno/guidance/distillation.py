@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.cross_entropy import product_dtype
 from vocagno.models.causal import IGNORED
@@ -42,7 +41,10 @@ def distillation_loss(
     head: Head,
     labels_BT: Tensor,
     teacher: TeacherStates,
-    guidance: GuidanceConfig,
+    distance: Distance,
+    *,
+    weight: float = 1.0,
+    num_ids: int | None = None,
 ) -> tuple[Tensor, DistillationMetrics]:
     """Cross-entropy of all labels, and the weighted distance of those that have a partner; sums.
 
@@ -50,25 +52,20 @@ def distillation_loss(
         hidden_BTH: the student's last hidden states; state i predicts `labels_BT[:, i]`.
         labels_BT: target ids, int64; -100 where nothing is predicted.
         teacher: its states, and which of them belongs to which label.
-        guidance: method (kld or uld) and its options.
+        distance: of both distributions for a token.
+        weight: what the distance is multiplied by before it is added.
+        num_ids: ids, from the first, that both vocabularies share, for a distance between ids; the
+            others are left out, and the rest is renormalised.
     Returns: the loss, float32, and the metrics of each token.
-    Raises: ValueError if `kld` is to compare more ids than student or teacher have.
 
     Both are divided by one count of the step afterwards. ULD as published compares position by
     position and takes the mean over positions, which this is; Eq. 6 of the paper sums over all
     pairs of positions, which no implementation does: each student token has one partner here, and
     `pairing` says which.
     """
-    ids, of_teacher = head.vocabulary_size, teacher.head.vocabulary_size
-    shared = ids if teacher.num_ids is None else teacher.num_ids
-    if guidance.method == "kld" and shared > min(ids, of_teacher):
-        raise ValueError(
-            f"kld compares {shared} ids, but the student has {ids} and the teacher {of_teacher}; "
-            "give num_ids, the size of the vocabulary that they share"
-        )
     has_partner_BT = (teacher.partner_BT >= 0) & (labels_BT != IGNORED)
     partner_N = torch.where(has_partner_BT, teacher.partner_BT, -1).flatten()
-    objective = _WithDistance(labels_BT.flatten(), partner_N, teacher, shared, guidance)
+    objective = _WithDistance(labels_BT.flatten(), partner_N, teacher, distance, weight, num_ids)
     hidden_NH, dtype = hidden_BTH.flatten(0, -2), product_dtype(hidden_BTH)
     with torch.autocast(hidden_NH.device.type, enabled=False):
         total, parts_N2 = chunked_loss(hidden_NH, head, objective, dtype)
@@ -84,20 +81,18 @@ class _WithDistance:
         labels_N: Tensor,
         partner_N: Tensor,
         teacher: TeacherStates,
-        num_ids: int,
-        guidance: GuidanceConfig,
+        distance: Distance,
+        weight: float,
+        num_ids: int | None,
     ) -> None:
         self._labels_N, self._partner_N = labels_N, partner_N
         self._teacher = replace(teacher, head=teacher.head.for_chunks())
-        self.weights = (1.0, guidance.weight_of_distance)
+        self.weights = (1.0, weight)
         self.num_parts = len(self.weights)
         self.ends: None = None
         self.width = teacher.head.vocabulary_size
-        self._num_ids: int | None = None
-        self._distance: Distance = wasserstein
-        if guidance.method == "kld":  # ids of one side alone are left out, the rest renormalised
-            self._num_ids = num_ids
-            self._distance = reverse_kl if guidance.divergence == "reverse" else forward_kl
+        self._num_ids = num_ids
+        self._distance = distance
 
     def rows(self, place: slice) -> Tensor | None:
         """As `Objective`."""

@@ -3,26 +3,12 @@
 N: student tokens and M: teacher tokens of all pieces of a batch, one after the other.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.alignment.groups import groups
+from vocagno.guidance.pieces import ComparedTokens
 from vocagno.guidance.units import NO_GROUP
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedGroups:
-    """The groups of a batch that both models have a loss of."""
-
-    groups: NDArray[np.int64]
-    """(N,) the number of each token's group, from 0 in the order of the text; -1 for none."""
-    mapping: NDArray[np.int32]
-    """(N, 2) the group's rows of the teacher's tokens; (-1, -1) for none."""
-    teacher_loss: NDArray[np.float32]
-    """(N,) the sum of the teacher's losses over the group, divided by its student tokens; NaN for
-    none."""
 
 
 def compared_groups(
@@ -34,7 +20,7 @@ def compared_groups(
     *,
     student_cu_seqlens: NDArray[np.int64],
     teacher_cu_seqlens: NDArray[np.int64],
-) -> ComparedGroups:
+) -> ComparedTokens:
     """Groups of which both models have the loss of the whole text.
 
     Args:
@@ -76,7 +62,7 @@ def compared_groups(
     mapping[in_group] = found.teacher[number]
     loss = np.full(len(student), np.nan, np.float32)
     loss[in_group] = total[number] / size[number]
-    return ComparedGroups(of_token, mapping, loss)
+    return ComparedTokens(mapping, loss, of_token)
 
 
 def _stops_early(

@@ -17,13 +17,10 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.chunked_loss import chunked_loss, cross_entropy_
-from vocagno.guidance.cross_entropy import product_dtype
-from vocagno.guidance.weights import (
-    Units,
-    choose,
-    filled_teacher_loss,
-    sounds_like_noise,
-)
+from vocagno.guidance.cross_entropy import TokenMetrics, product_dtype
+from vocagno.guidance.noise import is_noise_by_teacher
+from vocagno.guidance.units import Units
+from vocagno.guidance.weights import choose, filled_teacher_loss
 from vocagno.models.head import Head
 
 _LEAST_DROPPED = 1 / 32
@@ -39,11 +36,11 @@ def thresholded_cross_entropy(
     units: Units,
     teacher_sums_B2: Tensor | None = None,
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses, as `choose` weights them.
 
     Args: as `selective_cross_entropy`.
-    Returns: the sum, float32, with gradients; and without gradient (B, T) losses and weights.
+    Returns: the sum, float32, with gradients, and the metrics of each token.
     Raises: ValueError if the threshold of `guidance` is not known beforehand.
     """
     if not guidance.has_fixed_threshold:
@@ -53,7 +50,7 @@ def thresholded_cross_entropy(
         chunk_ends = group_ends(groups_N.cpu())
     noise_N = None
     if guidance.window_max_loss is not None:
-        noise_N = sounds_like_noise(teacher_loss_BT, labels_BT, units, guidance).flatten()
+        noise_N = is_noise_by_teacher(teacher_loss_BT, labels_BT, units, guidance).flatten()
     teacher_loss_BT = filled_teacher_loss(teacher_loss_BT, labels_BT, guidance, teacher_sums_B2)
     objective = ChosenCrossEntropy(
         labels_BT.flatten(), teacher_loss_BT.flatten(), groups_N, noise_N, guidance, chunk_ends
@@ -62,7 +59,9 @@ def thresholded_cross_entropy(
     with torch.autocast(hidden_NH.device.type, enabled=False):
         total, parts_N2 = chunked_loss(hidden_NH, head, objective, dtype)
     shape = labels_BT.shape
-    return total, parts_N2[:, 1].view(shape), objective.weights_N.view(shape)
+    thresholds_S = total.new_full((1,), guidance.threshold_without_quota, requires_grad=False)
+    nll_BT, weights_BT = parts_N2[:, 1].view(shape), objective.weights_N.view(shape)
+    return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)
 
 
 def group_ends(groups: ArrayLike) -> NDArray[np.int64]:

@@ -9,15 +9,9 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.units import group_means
-from vocagno.guidance.weights import (
-    Units,
-    excess_loss,
-    excess_of_neighbours,
-    filled_teacher_loss,
-    loss_on_neighbours,
-    roles,
-)
+from vocagno.guidance.noise import excess_of_neighbours, teacher_loss_of_neighbours
+from vocagno.guidance.units import Units, group_means
+from vocagno.guidance.weights import excess_loss, filled_teacher_loss, roles
 
 
 class UnitFacts(NamedTuple):
@@ -57,7 +51,7 @@ def unit_facts(
         excess_BT = excess_loss(nll_BT, filled_BT)
         mean_BT = excess_of_neighbours(excess_BT, competing_BT, units, guidance)
     if guidance.window_max_loss is not None:
-        loss_BT = loss_on_neighbours(teacher_BT, labels_BT, units, guidance)
+        loss_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, guidance)
     found = (
         None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
         for values_BT in (of_group_BT, mean_BT, loss_BT)

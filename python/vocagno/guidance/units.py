@@ -3,7 +3,7 @@
 B: rows, T: tokens of a row, N = B * T.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,21 @@ from torch import Tensor
 NO_GROUP = -1
 """In place of a group's number: the token is compared with no teacher token, and is a unit of its
 own."""
+
+
+class Units(NamedTuple):
+    """What tells which tokens belong together, for a choice that looks at more than one."""
+
+    groups_BT: Tensor | None = None
+    """The number of each token's group (less than B * (T + 1)), -1 for none; for
+    `unit: group`."""
+    lines_BT: Tensor | None = None
+    """The number of each token's line of text (less than B * (T + 1)), -1 for none; for
+    `window: line`."""
+    bytes_BT: Tensor | None = None
+    """The bytes of text that each token covers; for `window_max_loss`."""
+    noise_BT: Tensor | None = None
+    """As `is_noise_by_teacher`, where that is known already."""
 
 
 def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:

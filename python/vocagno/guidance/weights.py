@@ -5,21 +5,16 @@ finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.units import group_means, window_means
+from vocagno.guidance.noise import excess_of_neighbours, is_noise_by_teacher
+from vocagno.guidance.ranking import kept_count, least_kept, top, worse_place
+from vocagno.guidance.units import Units, group_means
 from vocagno.models.causal import IGNORED
-
-SMOOTHING_BYTES = 8
-"""Added to the neighbours on which the teacher's loss is averaged, with 1 nat each, so that a few
-hard tokens do not make a short line noise."""
-
-_MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
 
 
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
@@ -32,45 +27,15 @@ def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
     return student_nll_BT.detach() - teacher_BT
 
 
-class Units(NamedTuple):
-    """What tells which tokens belong together, for a choice that looks at more than one."""
-
-    groups_BT: Tensor | None = None
-    """The number of each token's group (less than B * (T + 1)), -1 for none; for
-    `unit: group`."""
-    lines_BT: Tensor | None = None
-    """The number of each token's line of text (less than B * (T + 1)), -1 for none; for
-    `window: line`."""
-    bytes_BT: Tensor | None = None
-    """The bytes of text that each token covers; for `window_max_loss`."""
-    noise_BT: Tensor | None = None
-    """As `sounds_like_noise`, where that is known already."""
-
-
 class Choice(NamedTuple):
     """What trains the student; nothing here carries a gradient."""
 
     weights_BT: Tensor
     """Float32, from 0.0 to 1.0."""
-    thresholds_S: Tensor
+    thresholds_S: Tensor | None
     """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
-    where none competes, and for a `criterion` that ranks by more than the excess loss."""
-
-
-def token_weights(
-    student_nll_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    labels_BT: Tensor,
-    config: GuidanceConfig,
-    entropy_BT: Tensor | None = None,
-    teacher_sums_B2: Tensor | None = None,
-    units: Units | None = None,
-) -> Tensor:
-    """The weights of `choose`: (B, T), in the paper 1.0 for the tokens that train the student and
-    0.0 for the others (Eq. 4)."""
-    return choose(
-        student_nll_BT, teacher_loss_BT, labels_BT, config, entropy_BT, teacher_sums_B2, units
-    ).weights_BT
+    where none competes, and for a `criterion` that ranks by more than the excess loss. None for
+    chunks."""
 
 
 def choose(
@@ -118,90 +83,52 @@ def choose(
         nll_BT = group_means(nll_BT, units.groups_BT)
     excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
     if config.keeps_quota:
-        rank = excess
-        if config.criterion == "excess_and_entropy":
-            if entropy_BT is None:
-                raise ValueError(
-                    "guidance.criterion: excess_and_entropy needs the teacher's entropies"
-                )
-            rank = _worse_place(excess, -entropy_BT.reshape(shape), competing)
-        assert config.top_fraction is not None
-        kept = top(rank, competing, config.top_fraction)
-        thresholds_S = _least(rank, kept)
-        if rank is not excess:
-            thresholds_S = torch.full_like(thresholds_S, torch.nan)
-        weights = kept.float()
+        entropy = None if entropy_BT is None else entropy_BT.reshape(shape)
+        weights, thresholds_S = _quota(excess, competing, entropy, config)
     else:
         thresholds_S = _thresholds(excess, competing, config)
         weights = _weights(excess, thresholds_S[:, None], config)
-        if config.window_max_loss is not None:
-            is_noise_BT = sounds_like_noise(teacher_loss_BT, labels_BT, units, config)
+        if config.window is not None:
+            excess_BT = excess.view(labels_BT.shape)
+            is_noise_BT = _noise(excess_BT, competing_BT, teacher_loss_BT, labels_BT, units, config)
             weights = weights.masked_fill(is_noise_BT.view(shape), 0.0)
-        if config.window_threshold is not None:
-            around_BT = excess_of_neighbours(
-                excess.view(labels_BT.shape), competing_BT, units, config
-            )
-            is_noise = (around_BT < config.window_threshold).view(shape)
-            weights = weights.masked_fill(is_noise, 0.0)
         weights = config.min_weight + (1 - config.min_weight) * weights
         weights = weights.masked_fill(~competing, 0.0)
     weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
     return Choice(weights_BT, thresholds_S)
 
 
-def sounds_like_noise(
-    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
+def _quota(
+    excess: Tensor, competing: Tensor, entropy: Tensor | None, config: GuidanceConfig
+) -> tuple[Tensor, Tensor]:
+    """Weights and (S,) thresholds of the paper's rule; NaN thresholds if more than the excess loss
+    ranks."""
+    assert config.top_fraction is not None
+    if config.criterion == "excess":
+        kept = top(excess, competing, config.top_fraction)
+        return kept.float(), least_kept(excess, kept)
+    if entropy is None:
+        raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
+    kept = top(worse_place(excess, -entropy, competing), competing, config.top_fraction)
+    return kept.float(), excess.new_full((len(excess),), torch.nan)
+
+
+def _noise(
+    excess_BT: Tensor,
+    competing_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    labels_BT: Tensor,
+    units: Units,
+    config: GuidanceConfig,
 ) -> Tensor:
-    """(B, T) boolean: tokens whose `loss_on_neighbours` exceeds `window_max_loss`. It needs nothing
-    of the student, so it is known before the forward pass.
-
-    Args, Raises: as `loss_on_neighbours`.
-    """
-    assert config.window_max_loss is not None
-    if units.noise_BT is not None:
-        return units.noise_BT
-    around_BT = loss_on_neighbours(teacher_loss_BT, labels_BT, units, config)
-    return around_BT > config.window_max_loss
-
-
-def loss_on_neighbours(
-    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
-) -> Tensor:
-    """(B, T) float64: the teacher's loss on the neighbours of each token's unit, in nats a byte;
-    NaN without any. `SMOOTHING_BYTES` are added.
-
-    Args: as `choose`.
-    Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
-    """
-    assert config.window is not None
-    if units.bytes_BT is None:
-        raise ValueError("guidance.window_max_loss needs the bytes of the tokens")
-    counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
-    return window_means(
-        torch.where(counted_BT, teacher_loss_BT, 0.0),
-        torch.where(counted_BT, units.bytes_BT, 0),
-        units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
-        SMOOTHING_BYTES,
-    )  # fmt: skip
-
-
-def excess_of_neighbours(
-    excess_BT: Tensor, competing_BT: Tensor, units: Units, config: GuidanceConfig
-) -> Tensor:
-    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, in nats; NaN
-    without any.
-
-    Args:
-        excess_BT: of units, at each of their tokens.
-        competing_BT: the tokens that count (boolean).
-        units, config: as `choose`.
-    """
-    assert config.window is not None
-    counted_BT = competing_BT & ~excess_BT.isnan()
-    return window_means(
-        torch.where(counted_BT, excess_BT, 0.0), counted_BT,
-        units.groups_BT if config.unit == "group" else None, units.lines_BT, config.window,
-    )  # fmt: skip
+    """(B, T) boolean: noise by either sign of `window`."""
+    is_noise_BT = torch.zeros_like(competing_BT)
+    if config.window_max_loss is not None:
+        is_noise_BT |= is_noise_by_teacher(teacher_loss_BT, labels_BT, units, config)
+    if config.window_threshold is not None:
+        around_BT = excess_of_neighbours(excess_BT, competing_BT, units, config)
+        is_noise_BT |= around_BT < config.window_threshold
+    return is_noise_BT
 
 
 def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
@@ -209,16 +136,10 @@ def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Te
     without either, minus infinity."""
     if config.top_fraction is None:
         return excess.new_full((len(excess),), config.threshold_without_quota)
-    thresholds_S = _least(excess, top(excess, competing, config.top_fraction))
+    thresholds_S = least_kept(excess, top(excess, competing, config.top_fraction))
     if config.max_threshold is not None:
         thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
     return thresholds_S
-
-
-def _least(excess: Tensor, kept: Tensor) -> Tensor:
-    """(S,): the smallest excess loss of the kept tokens of each scope; NaN where there is none."""
-    least_S = torch.where(kept & ~excess.isnan(), excess, torch.inf).amin(1)
-    return torch.where(least_S < torch.inf, least_S, torch.nan)
 
 
 def _weights(excess: Tensor, threshold: Tensor, config: GuidanceConfig) -> Tensor:
@@ -233,43 +154,21 @@ def _weights(excess: Tensor, threshold: Tensor, config: GuidanceConfig) -> Tenso
 def roles(
     teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
-    """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+    """Which tokens compete for being kept, and which are kept without competing (booleans), where
+    tokens are ranked."""
     valid_BT = labels_BT != IGNORED
-    if not config.selects:
-        return torch.zeros_like(valid_BT), valid_BT
     scored_BT = valid_BT & teacher_loss_BT.isfinite()
     if config.unmapped == "mean":
         return valid_BT, torch.zeros_like(valid_BT)
     return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
 
 
-def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
-    """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
+def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
+    """How many tokens the paper's rule keeps, known before any forward pass.
 
-    `top_fraction` is read as what was written: 0.1 of 30 tokens is 3, although the nearest binary
-    fraction to 0.1 is a little larger than 0.1.
+    With `scope: step` on several processes it is not known: tokens of the others compete, too.
     """
-    written = Fraction(repr(float(top_fraction)))
-    share = max(written.limit_denominator(_MOST_PARTS), Fraction(1, _MOST_PARTS))
-    products = num_competing.long() * share.numerator
-    return (products + share.denominator - 1) // share.denominator
-
-
-def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """How many tokens `token_weights` will keep, known before any forward pass.
-
-    With `scope: step` on several processes it is not known: others' tokens take part; nor are the
-    tokens of chunks.
-    """
-    return count_kept_of(*roles(teacher_loss_BT, labels_BT, config), config)
-
-
-def count_kept_of(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """As `count_kept`, of `roles`."""
-    if not config.keeps_quota and config.selects:
-        raise ValueError("how many tokens are kept is known only after the forward pass")
-    if config.top_fraction is None:
-        return included_BT.sum()
+    assert config.top_fraction is not None
     competing = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
     return kept_count(competing, config.top_fraction).sum() + included_BT.sum()
 
@@ -364,37 +263,3 @@ def fill_with_mean(teacher: Tensor, competing: Tensor, sums: Tensor | None) -> T
     else:
         total, count = sums[:, :1], sums[:, 1:]
     return torch.where(scored, teacher, total / count.clamp_min(1))
-
-
-def _worse_place(score: Tensor, other: Tensor, competing: Tensor) -> Tensor:
-    """Ranks by two criteria at once: of a token's places by each (0 is the best), the worse one
-    counts, less is better; so what is kept lies within the top by both. Equal ones go by `score`.
-
-    Rho-1 (arXiv 2404.07965) and the paper name token entropy beside the excess loss without saying
-    how they combine; this is the intersection of both choices, widened until it is large enough.
-    """
-    first = _places(_order(score, competing))
-    worse = torch.maximum(first, _places(_order(other, competing)))
-    return -(worse * worse.shape[1] + first).double()  # exact: far below 2^53
-
-
-def top(score: Tensor, competing: Tensor, top_fraction: float) -> Tensor:
-    """The competing tokens with the largest score in each row; earlier ones first among equals."""
-    order = _order(score, competing)
-    num_kept = kept_count(competing.sum(1, keepdim=True), top_fraction)
-    places = torch.arange(score.shape[1], device=score.device).expand_as(score)
-    return torch.zeros_like(competing).scatter(1, order, places < num_kept)
-
-
-def _order(score: Tensor, competing: Tensor) -> Tensor:
-    """The columns of each row by falling score, those that do not compete at the end."""
-    # Any score of a competing token is made finite (NaN ranks last), so that -inf is below it.
-    lowest = torch.finfo(score.dtype).min
-    ranked = torch.where(competing, score.nan_to_num(nan=lowest), -torch.inf)
-    return ranked.sort(dim=1, descending=True, stable=True).indices
-
-
-def _places(order: Tensor) -> Tensor:
-    """Where each column stands in an order of the columns."""
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)

@@ -121,8 +121,7 @@ def _options(folder: Path) -> dict[str, Any]:
         flat["train.seed"] = int(flat["train.seed"])
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: not the configuration of a run ({error})") from error
-    if guidance.distils:  # null stands for the method's usual one
-        flat["guidance.distillation_weight"] = guidance.weight_of_distance
+    flat["guidance.distillation_weight"] = guidance.weight_of_distance  # null: the usual one
     return flat
 
 

@@ -7,9 +7,8 @@ import torch
 from vocagno.config.run import Config
 from vocagno.data.corpus import scan
 from vocagno.guidance.collator import Collator, line_ends
-from vocagno.models.loading import teacher_spans
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.inputs import cached_scores
 from vocagno.training.loop import final_folder
 from vocagno.training.sample_pages import TOKENS, Sampler, choose_samples
 from vocagno.training.student import GuidedStudent
@@ -22,13 +21,16 @@ def passages(config: Config) -> list[Passage]:
 
     cpu = torch.device("cpu")
     corpus = scan(config.data.train, config.data.cache)
-    scores, _ = cached_scores(config.teacher, corpus, config.data.cache, cpu, show_progress=False)
+    teacher = ConfiguredTeacher(config.teacher, config.data.cache, cpu)
+    scores, _ = teacher.cached_scores(corpus, show_progress=False)
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
-    model = AutoModelForCausalLM.from_pretrained(final_folder(config)).eval()
+    model = AutoModelForCausalLM.from_pretrained(final_folder(config.output)).eval()
     data = replace(config.data, seq_len=TOKENS)
     ends = line_ends(tokenizer.spans, config.guidance)
     sampler = Sampler(
-        choose_samples(corpus, tokenizer, TOKENS), tokenizer, teacher_spans(config.teacher),
+        choose_samples(corpus, tokenizer, TOKENS),
+        tokenizer,
+        teacher.spans,
         Collator(scores, config.guidance, data, ends),
-    )  # fmt: skip
+    )
     return sampler.passages(GuidedStudent(model, config.guidance), cpu)

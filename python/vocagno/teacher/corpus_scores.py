@@ -46,17 +46,17 @@ class Teacher:
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
         """Losses and spans of each text, read on its own; `advance` is told how far it is."""
-        read = self.reader.read(texts)
-        tokens = read.tokens
+        windowed = self.reader.read(texts)
+        tokens = windowed.tokens
         nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
         scored = 0
-        for number, losses in self.scorer.read(read.readings):
-            nll[read.rows[number]] = losses
+        for number, losses in self.scorer.score(windowed.windows):
+            nll[windowed.rows[number]] = losses
             scored += len(losses)
             advance(scored / len(tokens.ids), scored)
         self._doubt(nll[np.isfinite(nll)])
         return [
-            _scored(tokens.spans[place], nll[place], read.is_asked[place])
+            _scored(tokens.spans[place], nll[place], windowed.is_asked[place])
             for place in map(tokens.text, range(len(tokens)))
         ]
 

@@ -18,16 +18,13 @@ from torch import Tensor
 
 from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
 from vocagno.data.text_store import TextStore
 from vocagno.errors import GuidanceError
 from vocagno.system.collectives import HostSum
-from vocagno.teacher.corpus_scores import load_scorer
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.states import TeacherStates
-from vocagno.teacher.windows import Reading, ReadTexts, TextReader
-from vocagno.tokens.token_spans import TokenSpans
+from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 
 if TYPE_CHECKING:
     from vocagno.guidance.teacher_view import TeacherView  # which imports this module
@@ -42,29 +39,29 @@ class LivePieces:
 
     def read(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
-    ) -> tuple[ReadTexts, list[DocumentScores]]:
+    ) -> tuple[WindowedTexts, list[DocumentScores]]:
         """Each piece, extended to whole characters, as a text of its own.
 
         Returns: what the teacher is to read, and the teacher's tokens of each piece, with losses
             of 0 where there will be one.
         """
         found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
-        read = self.reader.read([text for text, _ in found])
-        nll = np.where(read.is_asked, np.float16(0), np.float16(np.nan))
+        windowed = self.reader.read([text for text, _ in found])
+        nll = np.where(windowed.is_asked, np.float16(0), np.float16(np.nan))
         pieces = []
         for number, (_, begins) in enumerate(found):
-            place = read.tokens.text(number)
-            pieces.append(DocumentScores(read.tokens.spans[place] + begins, nll[place]))
-        return read, pieces
+            place = windowed.tokens.text(number)
+            pieces.append(DocumentScores(windowed.tokens.spans[place] + begins, nll[place]))
+        return windowed, pieces
 
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
     """What a live teacher is to read for a batch, and where its losses belong; on the host."""
 
-    read: ReadTexts
+    windowed: WindowedTexts
     is_asked_M: Tensor
-    """As `ReadTexts.is_asked`."""
+    """As `WindowedTexts.is_asked`."""
     mapping_N2: Tensor
     """Rows of the teacher's tokens for each student token, in the order of the rows (int32)."""
     tokens_BT: Tensor
@@ -82,25 +79,25 @@ class LiveText:
     @classmethod
     def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
         """From what the collator knows of rows that are to be read."""
-        assert view.read is not None
+        assert view.windowed is not None
         assert view.is_inside is not None
         assert view.row_ranges is not None
-        partner_N = first_asked(view.mapping, view.read.is_asked)
+        partner_N = first_asked(view.mapping, view.windowed.is_asked)
         partner_BT = np.append(partner_N, -1)[tokens_BT]
         arrays: tuple[NDArray[Any], ...] = (
-            view.read.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
+            view.windowed.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
             view.row_ranges, _sizes(view),
         )  # fmt: skip
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
-        return cls(view.read, *tensors)
+        return cls(view.windowed, *tensors)
 
     def pin_memory(self) -> "LiveText":
         """The same with tensors that a device can fetch by itself."""
-        names = [field.name for field in fields(self) if field.name != "read"]
+        names = [field.name for field in fields(self) if field.name != "windowed"]
         return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
 
 
-class ReadingTeacher(ABC):
+class LiveTeacher(ABC):
     """A teacher on this process's device (or sharded over all), which is never trained or saved."""
 
     def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
@@ -149,20 +146,22 @@ class ReadingTeacher(ABC):
             )
 
 
-class LiveTeacher(ReadingTeacher):
+class TextTeacher(LiveTeacher):
     """Reads the text of each piece in its own tokens; any vocabulary."""
 
-    def __init__(self, config: Config, spans: TokenSpans, device: torch.device) -> None:
-        super().__init__(load_scorer(config.teacher, spans, device), device)
-        self.guidance: GuidanceConfig = config.guidance
+    def __init__(
+        self, scorer: TransformersScorer, guidance: GuidanceConfig, device: torch.device
+    ) -> None:
+        super().__init__(scorer, device)
+        self.guidance = guidance
 
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """As `ReadingTeacher.plan`."""
+        """As `LiveTeacher.plan`."""
         if text is None:
             return []
-        rows = text.read.rows
+        rows = text.windowed.rows
         planned = []
-        for one_pass in self.scorer.passes(text.read.readings):
+        for one_pass in self.scorer.passes(text.windowed.windows):
             of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
             rows_N = self.scorer.on_host(np.concatenate(of_each))
             planned.append(replace(one_pass, rows_N=rows_N))
@@ -175,9 +174,9 @@ class LiveTeacher(ReadingTeacher):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """As `ReadingTeacher.guide`."""
+        """As `LiveTeacher.guide`."""
         assert text is not None
-        if self.guidance.distils:
+        if self.guidance.needs_distributions:
             return {"teacher": self.distributions(text, passes, num_passes)}
         return self.found(self.token_losses(text, passes, num_passes), text)
 
@@ -262,7 +261,7 @@ def _sizes(view: "TeacherView") -> NDArray[np.int64]:
 
 def _idle(scorer: TransformersScorer) -> Pass:
     """The least that can be read: one token, predicted from another."""
-    (one_pass,) = scorer.passes([Reading(np.zeros(2, np.int64), 1)])
+    (one_pass,) = scorer.passes([Window(np.zeros(2, np.int64), 1)])
     return one_pass
 
 

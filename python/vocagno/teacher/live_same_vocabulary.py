@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
+from vocagno.config.run import DataConfig
 from vocagno.errors import ConfigError
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import chunked_entropy, chunked_nll, hidden_states
 from vocagno.models.packing import keeps_apart, mask_fits
-from vocagno.teacher.corpus_scores import load_scorer
-from vocagno.teacher.live import LiveText, ReadingTeacher
-from vocagno.teacher.scorer import Pass
+from vocagno.teacher.live import LiveTeacher, LiveText
+from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.states import TeacherStates
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -40,28 +39,33 @@ def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str)
             )
 
 
-class RowTeacher(ReadingTeacher):
+class RowTeacher(LiveTeacher):
     """Reads rows of ids, for `rho1` and `kld`."""
 
     def __init__(
-        self, config: Config, spans: TokenSpans, device: torch.device, num_ids: int
+        self,
+        scorer: TransformersScorer,
+        guidance: GuidanceConfig,
+        device: torch.device,
+        data: DataConfig,
+        num_ids: int,
     ) -> None:
         """`num_ids`: of the student's vocabulary, which the teacher's begins with.
 
         Raises: ConfigError if documents are to be kept apart, and the teacher cannot.
         """
-        super().__init__(load_scorer(config.teacher, spans, device), device)
-        model = self.scorer.model
-        fits = mask_fits(model, config.data.seq_len)
-        if config.data.isolate and not (fits and keeps_apart(model)):
+        super().__init__(scorer, device)
+        model = scorer.model
+        fits = mask_fits(model, data.seq_len)
+        if data.isolate and not (fits and keeps_apart(model)):
             raise ConfigError(
                 f"data.isolate: teacher.model: {type(model).__name__} does not keep documents of a "
                 "row apart (or has a sliding window); use another teacher.attention (sdpa, eager), "
                 "another teacher, or isolate: false"
             )
-        self.guidance: GuidanceConfig = config.guidance
+        self.guidance = guidance
         self._num_ids = num_ids
-        self._rows = max(1, config.teacher.batch_tokens // config.data.seq_len)
+        self._rows = max(1, scorer.batch_tokens // data.seq_len)
 
     def plan(self, text: LiveText | None) -> list[Pass]:
         """Nothing has to be done ahead."""
@@ -75,13 +79,13 @@ class RowTeacher(ReadingTeacher):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """As `ReadingTeacher.guide`."""
+        """As `LiveTeacher.guide`."""
         labels_BT, head = tensors["labels"], self.scorer.head
         states_BTH = self._states(tensors)
         partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
         states_NH = states_BTH.flatten(0, 1)
         is_asked_BT = labels_BT != IGNORED
-        if self.guidance.distils:
+        if self.guidance.needs_distributions:
             is_finite_BT = states_BTH.isfinite().all(-1).to(self.device)
             self.note_unscored(is_asked_BT & ~is_finite_BT)
             return {"teacher": TeacherStates(states_NH, head, partner_BT, self._num_ids)}

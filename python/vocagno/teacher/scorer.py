@@ -25,10 +25,10 @@ from vocagno.models.packing import (
     keeps_apart,
     mask_fits,
 )
-from vocagno.teacher.windows import Reading
+from vocagno.teacher.windows import Window
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
-"""Waits for a batch: numbers of readings, and their losses."""
+"""Waits for a batch: numbers of windows, and their losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Pass:
     memory that the device can fetch by itself."""
 
     numbers: list[int]
-    """Which readings."""
+    """Which windows."""
     ids_BT: Tensor
     piece_BT: Tensor | None
     """As `Layout.piece_BT`, if sequences are packed."""
@@ -49,7 +49,7 @@ class Pass:
     """Of the flattened batch, whose states predict what is asked for."""
     labels_N: Tensor
     counts: list[int]
-    """How many of the N belong to each reading."""
+    """How many of the N belong to each window."""
     rows_N: Tensor | None = None
     """Which tokens of all texts the labels are, where the losses stay on the device."""
 
@@ -57,8 +57,8 @@ class Pass:
 class Scorer(Protocol):
     """Anything that can say how much each token surprises a model, given those before it."""
 
-    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yields for each reading that asks for any, in any order, its number and the losses, in
+    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yields for each window that asks for any, in any order, its number and the losses, in
         nats (float32, (len(ids) - asked_from,)); infinite or NaN where the model fails."""
 
 
@@ -83,7 +83,7 @@ class TransformersScorer:
         self.model = model
         self.head: Head = language_head(model)
         self.device: torch.device = model.get_input_embeddings().weight.device
-        self._batch_tokens = batch_tokens
+        self.batch_tokens = batch_tokens
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width
@@ -107,14 +107,14 @@ class TransformersScorer:
     def batches(self, lengths: Sequence[int]) -> Iterator[Rows]:
         """The sequences of such lengths that are read together."""
         if self.is_packed:
-            return packs(lengths, self._batch_tokens, self._width)
-        return buckets(lengths, self._batch_tokens)
+            return packs(lengths, self.batch_tokens, self._width)
+        return buckets(lengths, self.batch_tokens)
 
-    def read(self, readings: Sequence[Reading]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.read`. The device works at one batch while the host takes the one before: its
+    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.score`. The device works at one batch while the host takes the one before: its
         losses are copied as soon as they are there, ahead of the next pass."""
         fetch: Fetch | None = None
-        for one_pass in self.passes(readings):
+        for one_pass in self.passes(windows):
             begun = self._begin(one_pass)
             if fetch is not None:
                 yield from fetch()
@@ -122,17 +122,17 @@ class TransformersScorer:
         if fetch is not None:
             yield from fetch()
 
-    def passes(self, readings: Sequence[Reading]) -> Iterator[Pass]:
-        """The forward passes that the readings take."""
-        sequences = [causal_shift(reading.ids)[0] for reading in readings]
-        asked = [n for n, reading in enumerate(readings) if reading.asked_from < len(reading.ids)]
+    def passes(self, windows: Sequence[Window]) -> Iterator[Pass]:
+        """The forward passes that the windows take."""
+        sequences = [causal_shift(window.ids)[0] for window in windows]
+        asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
         for batch in self.batches([len(sequences[number]) for number in asked]):
             rows = [[asked[index] for index in row] for row in batch]
             layout = lay_out(rows, sequences)
             numbers, places, labels = [number for row in rows for number in row], [], []
             for number, first_place in zip(numbers, layout.first_places, strict=True):
-                ids = readings[number].ids
-                _, is_asked = causal_shift(np.arange(len(ids)) >= readings[number].asked_from)
+                ids = windows[number].ids
+                _, is_asked = causal_shift(np.arange(len(ids)) >= windows[number].asked_from)
                 places.append(first_place + np.flatnonzero(is_asked))
                 labels.append(causal_shift(ids)[1][is_asked])
             counts = [len(of_one) for of_one in labels]

@@ -1,10 +1,11 @@
-"""Texts as a teacher reads them: tokens, cut into sequences, and where each loss belongs.
+"""Texts as a teacher reads them: tokens, cut into windows, and where each loss belongs.
 
 M: tokens of all texts, one after the other.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,34 +13,32 @@ from numpy.typing import NDArray
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Cut(NamedTuple):
     """A run of one document's tokens that the teacher reads at once."""
 
-    document: int
     start: int
     stop: int
     score_from: int
-    """First token of the document whose loss is taken from this window."""
+    """First token of the document whose loss is taken from this run."""
 
 
-def windows(document: int, num_tokens: int, capacity: int, min_context: int) -> Iterator[Window]:
-    """Cuts a document into overlapping windows of at most `capacity` tokens.
+def cuts(num_tokens: int, capacity: int, min_context: int) -> Iterator[Cut]:
+    """Cuts a document into overlapping runs of at most `capacity` tokens.
 
-    Every token is scored once, and after the first window with at least `min_context` tokens of
-    its document before it.
+    Every token is scored once, and after the first run with at least `min_context` tokens of its
+    document before it.
     """
     if not 0 < min_context < capacity:
         raise ValueError(f"min_context must be in [1, {capacity}), got {min_context}")
     start = score_from = 0
     while score_from < num_tokens:
         stop = min(start + capacity, num_tokens)
-        yield Window(document, start, stop, score_from)
+        yield Cut(start, stop, score_from)
         start, score_from = stop - min_context, stop
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Window:
     """A sequence of tokens that is read on its own."""
 
     ids: NDArray[np.int64]
@@ -49,13 +48,13 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTexts:
+class WindowedTexts:
     """Some texts, and the sequences that give a loss to each of their tokens."""
 
     tokens: TokenizedTexts
-    readings: list[Reading]
+    windows: list[Window]
     rows: list[slice]
-    """Of each reading: the tokens that its losses are of."""
+    """Of each window: the tokens that its losses are of."""
     is_asked: NDArray[np.bool_]
     """(M,) tokens that ought to get a loss: the first of a text has none without a prefix, and
     tokens that stand for no text (a lone dummy prefix) guide nobody."""
@@ -74,27 +73,25 @@ class TextReader:
         self._capacity = context + 1 - len(self.prefix)  # the last token is not read
         self._min_context = min_context
 
-    def read(self, texts: Sequence[str]) -> ReadTexts:
+    def read(self, texts: Sequence[str]) -> WindowedTexts:
         """Tokenizes texts, each to be read on its own."""
         tokens = self.spans.encode(texts)
         ids = tokens.ids.astype(np.int64)
         is_asked = tokens.spans[:, 0] < tokens.spans[:, 1]
-        readings, rows = [], []
+        windows, rows = [], []
         for number in range(len(tokens)):
             text = tokens.text(number)
             if not len(self.prefix) and text.stop > text.start:
                 is_asked[text.start] = False
-            for window in windows(
-                number, text.stop - text.start, self._capacity, self._min_context
-            ):
-                reading = self._reading(window, ids[text])
-                count = len(reading.ids) - reading.asked_from
-                stop = text.start + window.stop
-                readings.append(reading)
+            for cut in cuts(text.stop - text.start, self._capacity, self._min_context):
+                window = self._window(cut, ids[text])
+                count = len(window.ids) - window.asked_from
+                stop = text.start + cut.stop
+                windows.append(window)
                 rows.append(slice(stop - count, stop))
-        return ReadTexts(tokens, readings, rows, is_asked)
+        return WindowedTexts(tokens, windows, rows, is_asked)
 
-    def _reading(self, window: Window, ids: NDArray[np.int64]) -> Reading:
-        asked_from = len(self.prefix) + window.score_from - window.start
-        text = ids[window.start : window.stop]
-        return Reading(np.concatenate([self.prefix, text]), max(1, asked_from))
+    def _window(self, cut: Cut, ids: NDArray[np.int64]) -> Window:
+        asked_from = len(self.prefix) + cut.score_from - cut.start
+        text = ids[cut.start : cut.stop]
+        return Window(np.concatenate([self.prefix, text]), max(1, asked_from))

@@ -29,7 +29,7 @@ def start(config: Config) -> accelerate.Accelerator:
             "all devices; start one process, or leave it out"
         )
     _check_precision(config)
-    check_trackers(config)
+    check_trackers(config.train.log_with)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     # Gradients lie in the buckets that DDP sends, instead of beside them.
     in_buckets = DistributedDataParallelKwargs(gradient_as_bucket_view=True)

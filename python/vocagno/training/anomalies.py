@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vocagno.config.run import Config
+from vocagno.config.run import TrainConfig
 from vocagno.data.rows import RowStore
 from vocagno.errors import GuidanceError
-from vocagno.guidance.selective import gives_sum_alone
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.totals import LossSums
 from vocagno.system.collectives import HostSum
 from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.sampler import MicroBatches
-from vocagno.training.student import SUMS
 
 _MOST_SKIPPED = 10
 """Steps in a row that may be left out."""
@@ -27,11 +27,19 @@ class Watch:
     """Keeps an eye on a run; every process calls it alike."""
 
     def __init__(
-        self, config: Config, batches: MicroBatches, rows: RowStore, host_sum: HostSum
+        self,
+        train: TrainConfig,
+        method: Method,
+        batches: MicroBatches,
+        rows: RowStore,
+        seq_len: int,
+        host_sum: HostSum,
     ) -> None:
-        self.config = config
+        self.train = train
+        self.method = method
         self.batches = batches
         self.rows = rows
+        self.seq_len = seq_len
         self.host_sum = host_sum
         self._skipped = 0  # steps in a row, up to now
 
@@ -58,17 +66,17 @@ class Watch:
                 continue
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._refuse(record, loss, norm)
-            if usual_loss is not None and loss > self.config.train.spike_ratio * usual_loss:
+            if usual_loss is not None and loss > self.train.spike_ratio * usual_loss:
                 spikes.append({"step": record.step + 1, "loss": loss, "rows": self.largest(record)})
         return spikes
 
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
         mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
-        if gives_sum_alone(self.config.guidance, self.config.train.head_loss):
+        if self.method.gives_only_sum(self.train.head_loss):
             losses = [None] * len(mine)
         else:
-            losses = (torch.cat(record.row_sums) / self.config.data.seq_len).tolist()
+            losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
         found = [
             {"row": row, "loss": loss, "documents": self.rows[row].documents.tolist()}
             for row, loss in zip(mine, losses, strict=True)
@@ -78,9 +86,8 @@ class Watch:
 
     @staticmethod
     def _losses(window: Window, sums: Tensor) -> Iterator[tuple[StepRecord, float]]:
-        totals = sums[:, SUMS.index("nll")].tolist()
-        for record, total in zip(window.records, totals, strict=True):
-            yield record, total / max(1, record.counts["predicted"])
+        for record, of_step in zip(window.records, sums, strict=True):
+            yield record, LossSums.of(of_step).nll / max(1, record.counts.predicted)
 
     def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
         rows = self.largest(record)

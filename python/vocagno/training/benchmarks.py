@@ -13,7 +13,6 @@ import accelerate
 import torch
 
 from vocagno.config.evaluation import EvaluationConfig
-from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 from vocagno.evaluation.asking import answered
 from vocagno.evaluation.benchmarks import named
@@ -51,26 +50,26 @@ class Evaluation:
 
     def __init__(
         self,
-        config: Config,
+        options: EvaluationConfig,
+        folder: Path,
         accelerator: accelerate.Accelerator,
         model: Any,
         tokenizer: Any,
         host_sum: HostSum,
     ) -> None:
-        """Reads all questions and fits them to the student's context.
+        """`folder`: of the completions. Reads all questions and fits them to the student's context.
 
         Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError where
             the weights lie in pieces that are not put together here.
         """
-        options = config.eval
         plugin = accelerator.state.deepspeed_plugin
         if plugin is not None and plugin.zero_stage == 3:
             raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
-        self.options: EvaluationConfig = options
+        self.options = options
         self.accelerator = accelerator
         self.host_sum = host_sum
-        self.folder: Path = config.output / "evaluations"
+        self.folder = folder
         self.model = model
         self.tokenizer = tokenizer
         Judge()  # complains here, if it must

@@ -11,6 +11,7 @@ from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.methods import method_of
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,
@@ -50,7 +51,7 @@ def guide_text(
     """
     guidance = guidance or GuidanceConfig()
     require(
-        guidance.method == "vocagno",
+        method_of(guidance).can_show_text,
         f"guidance.method: {guidance.method}: a text is shown as vocagno chooses; leave it out",
     )
     require(student.model is not None, "student.model: needed, with weights that say something")

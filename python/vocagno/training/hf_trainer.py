@@ -12,10 +12,11 @@ from transformers import Trainer
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig, HeadLoss
 from vocagno.data.rows import Row
-from vocagno.guidance.collator import COUNTS, Collator
-from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import StudentOutput
 from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.training.student import GuidedStudent, StudentOutput
+from vocagno.training.student import GuidedStudent
 
 
 class GuidedCollator:
@@ -34,20 +35,20 @@ class GuidedCollator:
         of the student."""
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends)
-        self._has_fixed_threshold = guidance.has_fixed_threshold
-        self._counted = "predicted" if guidance.normalize == "tokens" else "kept"
+        self._normalize = guidance.normalize
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
         teacher_loss, (B, T) each; what else the guidance needs; and as integers how many tokens
         will be kept (at most, where the losses decide), and counted."""
         batch = self._collator(list(rows))
-        counts = dict(zip(COUNTS, batch.counts.tolist(), strict=True))
+        counts = batch.counts
+        num_counted = counts.predicted if self._normalize == "tokens" else counts.kept
         named = batch.tensors.items()
-        tensors: dict[str, Any] = {name: value for name, value in named if name != "reasons"}
-        if self._has_fixed_threshold and "groups" in tensors:
-            tensors["chunk_ends"] = group_ends(tensors["groups"])
-        return tensors | {"num_kept": counts["kept"], "num_counted": counts[self._counted]}
+        given: dict[str, Any] = {name: value for name, value in named if name != "reasons"}
+        if batch.chunk_ends is not None:
+            given["chunk_ends"] = batch.chunk_ends
+        return given | {"num_kept": counts.kept, "num_counted": num_counted}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -74,14 +75,14 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             `guidance.scope: step`, which needs the counts of all processes, and for one process
             with several GPUs.
         """
-        if guidance.needs_live_teacher or guidance.is_random:
-            raise ValueError(
-                f"guidance.method: {guidance.method}: what it needs beside stored losses comes "
-                "with our own loop; use vocagno, rho1 (criterion: excess), chunk (selection: "
-                "teacher) or cpt"
-            )
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
+        if method_of(guidance).needs_our_loop:
+            raise ValueError(
+                f"guidance.method: {guidance.method}: needs more than stored losses, which only "
+                "`train.py` gives; use vocagno, rho1 (criterion: excess), chunk (selection: "
+                "teacher) or cpt"
+            )
         student = GuidedStudent(model, guidance, head_loss_by)
         original = model.forward
 

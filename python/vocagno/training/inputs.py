@@ -1,77 +1,94 @@
-"""What a run needs before its first step: prepared rows and teacher scores, made where missing."""
+"""What a run needs before its first step: prepared rows and teacher scores, made where missing.
+
+`resolve` checks a configuration against its tokenizers, models and texts. Every tokenizer is built
+once, and every identity of weights is computed once.
+"""
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vocagno.config.run import Config, TeacherConfig
+from vocagno.config.evaluation import EvaluationConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.prepare import kept_texts, prepared_rows, scanned
 from vocagno.data.rows import RowStore
-from vocagno.data.store.builder import Made, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
-from vocagno.models.loading import check_context, teacher_spans, weights_identity
-from vocagno.system.collectives import Together
-from vocagno.teacher.corpus_scores import (
-    Teacher,
-    load_scorer,
-    score_corpus,
-    scores_made_from,
-    text_reader,
-)
+from vocagno.models.loading import check_own_tokenizer, student_settings
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live_same_vocabulary import check_same_vocabulary
 from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.windows import TextReader
-from vocagno.tokens.student_tokenizer import StudentTokenizer
+from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
 
 
 @dataclass(frozen=True, slots=True)
-class Materials:
-    """The stores of a run."""
+class LiveTeacherInputs:
+    """What a live teacher needs next to its weights."""
 
+    teacher: ConfiguredTeacher
+    texts: TextStore | None
+    """None for a teacher that reads the rows themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The parts of a run's configuration, and the tokenizers and stores that they name."""
+
+    student: StudentConfig
+    data: DataConfig
+    guidance: GuidanceConfig
+    train: TrainConfig
+    optimizer: OptimizerConfig
+    evaluation: EvaluationConfig
+    output: Path
+    options: dict[str, Any]
+    """All of them by their full names, for trackers."""
+    tokenizer: StudentTokenizer
+    settings: Any
+    """The transformers configuration of the student."""
     rows: RowStore
     validation: RowStore | None
     scores: MatchedScores | None
     """None for naive training, and with a live teacher."""
-    live: "LiveMaterials | None" = None
+    live: LiveTeacherInputs | None = None
     samples: Sequence[Sample] = ()
     """Documents of which the run draws what the teacher chose."""
     sample_teacher: TokenSpans | None = None
     """The teacher's tokenizer for them, if it is known."""
 
+    def made_from(self) -> dict[str, dict[str, Any]]:
+        """What decides the stores and the teacher, by name."""
+        made_from = {"rows": {"text": self.rows.text_hashes, **self.rows.manifest.made_from}}
+        if self.scores is not None:
+            store = self.scores.store
+            made_from["scores"] = {"text": store.text_hashes, **store.manifest.made_from}
+        if self.live is not None:
+            made_from["live teacher"] = self.live.teacher.made_from
+        return made_from
 
-@dataclass(frozen=True, slots=True)
-class LiveMaterials:
-    """What a live teacher needs, but for its weights."""
 
-    texts: TextStore | None
-    """None for a teacher that reads the rows themselves."""
-    reader: TextReader
-    made_from: dict[str, Any]
-    """Which teacher it is: what would decide its scores."""
-
-
-def gather_materials(
-    config: Config, tokenizer: StudentTokenizer, device: torch.device, *, show_progress: bool
-) -> Materials:
-    """Opens the stores of a run, making what is not in the cache, together with other processes.
+def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
+    """Checks the configuration, and opens the stores of a run; what is not in the cache is made,
+    together with other processes.
 
     Nobody waits inside a collective: scoring may take hours, and a collective gives up in minutes.
 
-    Raises: StoreError if more of the text than `guidance.min_coverage` allows has no scores.
+    Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
+        more of the text than `guidance.min_coverage` allows has no scores.
     """
     data, guidance = config.data, config.guidance
-    _check_teacher(config, tokenizer)  # before rows and scores are made
+    tokenizer, settings = _student(config)
+    teacher = ConfiguredTeacher(config.teacher, data.cache, device)
+    _check_teacher(config, tokenizer, teacher)  # before rows and scores are made
     corpus = scanned(data.train, data.cache, show_progress=show_progress)
     if corpus.text_bytes == 0:
         raise ConfigError(f"data.train: every document of {data.train} is empty")
@@ -90,47 +107,60 @@ def gather_materials(
             raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
     scores = live = None
     if guidance.needs_teacher and config.teacher.mode == "live":
-        live = _live(config, corpus, device, show_progress=show_progress)
+        texts = None
+        if not guidance.needs_same_vocabulary:
+            texts = kept_texts(corpus, data.cache, show_progress=show_progress)
+        live = LiveTeacherInputs(teacher, texts)
     elif guidance.needs_teacher:
-        store = _scores(config.teacher, corpus, data.cache, device, show_progress=show_progress)
-        scores = MatchedScores(store, rows)
+        scores = MatchedScores(teacher.scores(corpus, show_progress=show_progress), rows)
         _check_missing(scores, config, show=show_progress)
-    samples: list[Sample] = []
-    sample_teacher = None
-    if config.train.sample_every is not None:
-        samples = choose_samples(corpus, tokenizer, data.seq_len)
-        if not samples:
-            raise ConfigError(f"train.sample_every: the first documents of {data.train} are empty")
-        if live is not None:
-            sample_teacher = live.reader.spans
-        elif config.teacher.names_tokenizer:
-            sample_teacher = teacher_spans(config.teacher)
-    return Materials(rows, validation, scores, live, samples, sample_teacher)
+    samples, spans = _samples(config, corpus, tokenizer), None
+    if samples and config.teacher.names_tokenizer:
+        spans = teacher.spans
+    return Inputs(
+        student=config.student,
+        data=data,
+        guidance=guidance,
+        train=config.train,
+        optimizer=config.optimizer,
+        evaluation=config.eval,
+        output=config.output,
+        options=config.as_options(),
+        tokenizer=tokenizer,
+        settings=settings,
+        rows=rows,
+        validation=validation,
+        scores=scores,
+        live=live,
+        samples=samples,
+        sample_teacher=spans,
+    )
 
 
-def _check_teacher(config: Config, tokenizer: StudentTokenizer) -> None:
+def _student(config: Config) -> tuple[StudentTokenizer, Any]:
+    student = config.student
+    tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
+    size = tokenizer.spans.vocabulary_size
+    settings = student_settings(student, size, config.data.seq_len)  # before hours of scoring
+    if student.tokenizer is not None:
+        check_own_tokenizer(tokenizer.spans, student.model, "student")
+    return tokenizer, settings
+
+
+def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: ConfiguredTeacher) -> None:
     """Refuses a teacher that cannot be what the method needs, before anything is made."""
-    teacher, guidance = config.teacher, config.guidance
-    if guidance.needs_same_vocabulary and teacher.names_tokenizer:
-        check_same_vocabulary(tokenizer.spans, teacher_spans(teacher), guidance.method)
-    if not guidance.needs_teacher or teacher.model is None or teacher.scores is not None:
+    options, guidance = config.teacher, config.guidance
+    if guidance.needs_same_vocabulary and options.names_tokenizer:
+        check_same_vocabulary(tokenizer.spans, teacher.spans, guidance.method)
+    if not guidance.needs_teacher or options.model is None or options.scores is not None:
         return
-    if teacher.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
-        check_context(teacher, config.data.seq_len, "data.seq_len")
+    if options.mode == "stored":
+        teacher.check_context()
+    elif guidance.needs_same_vocabulary:  # it reads whole rows
+        teacher.check_context(config.data.seq_len, "data.seq_len")
     else:
-        check_context(teacher)
-
-
-def _live(
-    config: Config, corpus: Corpus, device: torch.device, *, show_progress: bool
-) -> LiveMaterials:
-    teacher, cache = config.teacher, config.data.cache
-    spans = teacher_spans(teacher)
-    reader = text_reader(teacher, spans)
-    made_from = scores_made_from(teacher, spans, weights_identity(teacher, cache), device)
-    if config.guidance.needs_same_vocabulary:
-        return LiveMaterials(None, reader, made_from)
-    return LiveMaterials(kept_texts(corpus, cache, show_progress=show_progress), reader, made_from)
+        teacher.check_context()
+        assert teacher.reader  # says if its windows have no room
 
 
 def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:
@@ -150,47 +180,12 @@ def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None
         print(f"{missing}; they count as unmapped", file=sys.stderr)
 
 
-def cached_scores(
-    config: TeacherConfig,
-    corpus: Corpus,
-    cache: Path,
-    device: torch.device,
-    *,
-    show_progress: bool,
-    folder: Path | None = None,
-) -> tuple[ScoreStore, Made]:
-    """The teacher's scores of a corpus, in `folder` or the cache; made first where missing."""
-    if config.model is None:
-        raise ConfigError("teacher.model: needed to score a corpus")
-    check_context(config)  # before weights are hashed, and before the folder is claimed
-    spans = teacher_spans(config)
-    reader = text_reader(config, spans)
-    made_from = scores_made_from(config, spans, weights_identity(config, cache), device)
-    folder = folder or cache / "scores" / store_key(corpus, made_from)
-    with Together() if config.tensor_parallel else nullcontext() as together:
-        made = score_corpus(
-            corpus, folder, made_from,
-            lambda: Teacher(load_scorer(config, spans, device), reader),
-            show_progress=show_progress, together=together,
-        )  # fmt: skip
-    return ScoreStore(folder), made
-
-
-def _scores(
-    config: TeacherConfig, corpus: Corpus, cache: Path, device: torch.device, *, show_progress: bool
-) -> ScoreStore:
-    if config.scores is None:
-        return cached_scores(config, corpus, cache, device, show_progress=show_progress)[0]
-    store = ScoreStore(config.scores)
-    if config.names_tokenizer:
-        name = config.tokenizer or config.model
-        store.check_tokenizer(teacher_spans(config).fingerprint, f"the tokenizer of {name}")
-    if config.model is not None:
-        weights = weights_identity(config, cache)
-        if weights != (theirs := store.manifest.made_from["teacher"]):
-            raise StoreError(
-                f"teacher.scores: {store.folder} was made by another teacher ({theirs}) than "
-                f"teacher.model {config.model} ({weights}); drop teacher.model to use these "
-                "scores, or teacher.scores to use that model"
-            )
-    return store
+def _samples(config: Config, corpus: Corpus, tokenizer: StudentTokenizer) -> list[Sample]:
+    if config.train.sample_every is None:
+        return []
+    samples = choose_samples(corpus, tokenizer, config.data.seq_len)
+    if not samples:
+        raise ConfigError(
+            f"train.sample_every: the first documents of {config.data.train} are empty"
+        )
+    return samples

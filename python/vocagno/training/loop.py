@@ -4,17 +4,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import accelerate
 from accelerate.utils import DistributedType
 
-from vocagno.config.run import Config
+from vocagno.config.run import TrainConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance.chunk_weights import random_scores
 from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import Method
 from vocagno.guidance.teacher_view import SameRows, Scores
 from vocagno.models.layers import compile_layers, graphs_stay_whole
 from vocagno.models.loading import load_student, transformers_tokenizer
@@ -22,12 +24,11 @@ from vocagno.models.packing import check_isolation
 from vocagno.system.collectives import HostSum, agreed
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
-from vocagno.teacher.live import LivePieces, LiveTeacher, ReadingTeacher
+from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
 from vocagno.teacher.live_same_vocabulary import RowTeacher
-from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.training.anomalies import Watch, described
 from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
-from vocagno.training.inputs import Materials
+from vocagno.training.inputs import Inputs
 from vocagno.training.metrics import (
     ThresholdWatch,
     Window,
@@ -44,81 +45,96 @@ from vocagno.training.throughput import model_flops, peak_flops
 from vocagno.training.trackers import Log, tracking
 from vocagno.training.validation import validate
 
+if TYPE_CHECKING:
+    from vocagno.training.benchmarks import Evaluation
+
 
 class Training:
     """A run from its stores to its final model; `run` goes on from the latest checkpoint."""
 
-    def __init__(
-        self,
-        config: Config,
-        accelerator: accelerate.Accelerator,
-        materials: Materials,
-        tokenizer: StudentTokenizer,
-        settings: Any,
-    ) -> None:
-        """`settings`: as `student_settings` gives them."""
-        self.config = config
+    def __init__(self, inputs: Inputs, accelerator: accelerate.Accelerator) -> None:
+        """Loads student and teacher, and gives the student to Accelerate."""
+        self.inputs = inputs
+        self.train: TrainConfig = inputs.train
+        self.method: Method = method_of(inputs.guidance)
         self.accelerator = accelerator
-        self.materials = materials
-        self.final_tokenizer: Any = transformers_tokenizer(tokenizer)
-        model = load_student(
-            config.student, settings, tokenizer.spans.vocabulary_size, config.train.seed
-        )
-        if config.data.isolate:
-            check_isolation(model, config.data.seq_len)
-        student = GuidedStudent(model, config.guidance, config.train.head_loss)
-        if config.train.gradient_checkpointing:
-            if not model.supports_gradient_checkpointing:
-                name = type(model).__name__
-                raise ConfigError(f"train.gradient_checkpointing: {name} does not know it")
-            model.activation_checkpointing_enable({"use_reentrant": False})
-        if config.train.compile:
-            compile_layers(model)
+        self.final_tokenizer: Any = transformers_tokenizer(inputs.tokenizer)
+        model = self._new_student()
+        student = GuidedStudent(model, inputs.guidance, self.train.head_loss)
         self.student: Any
         self.optimizer: Any
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
         self.student, self.optimizer = accelerator.prepare(
-            student, build_optimizer(student, config.optimizer, accelerator.device)
+            student, build_optimizer(student, inputs.optimizer, accelerator.device)
         )
-        self.live: ReadingTeacher | None = self._live_teacher(tokenizer)
+        self.live: LiveTeacher | None = self._live_teacher()
         self.student.train()  # a model that was loaded is not
-        self.host_sum: HostSum = HostSum(accelerator, config.train.collective_timeout)
+        self.host_sum: HostSum = HostSum(accelerator, self.train.collective_timeout)
         self.stepper: Stepper = Stepper(
-            config, accelerator, self.student, self.optimizer, self.live, self.host_sum
+            self.train,
+            inputs.optimizer,
+            self.method,
+            accelerator,
+            self.student,
+            self.optimizer,
+            self.live,
+            self.host_sum,
+            is_teacher_shared=inputs.live is not None and inputs.live.teacher.config.shard,
         )
-        self.collator: Collator = self._collator(tokenizer)
+        self.collator: Collator = self._collator()
         self.sampler: Sampler | None = None
-        if materials.samples:
+        if inputs.samples:
             self.sampler = Sampler(
-                materials.samples, tokenizer, materials.sample_teacher, self.collator, self.live
+                inputs.samples, inputs.tokenizer, inputs.sample_teacher, self.collator, self.live
             )
-        self.flops: float = model_flops(model, config.data.seq_len)
-        if config.eval.every is not None:
-            from vocagno.training.benchmarks import Evaluation
-
-            self.evaluation: Evaluation | None = Evaluation(
-                config, accelerator, model, self.final_tokenizer, self.host_sum
-            )
-        else:
-            self.evaluation = None
+        self.flops: float = model_flops(model, inputs.data.seq_len)
+        self.evaluation: Evaluation | None = self._evaluation(model)
         self.warned: bool = False
-        self.threshold_watch: ThresholdWatch = ThresholdWatch(config.guidance, config.train.steps)
+        self.threshold_watch: ThresholdWatch = ThresholdWatch(inputs.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
-            config.output / "checkpoints", accelerator, config.train.keep_checkpoints
+            inputs.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
+
+    def _new_student(self) -> Any:
+        """The model to train, as the configuration wants it."""
+        inputs, train = self.inputs, self.train
+        size = inputs.tokenizer.spans.vocabulary_size
+        model = load_student(inputs.student, inputs.settings, size, train.seed)
+        if inputs.data.isolate:
+            check_isolation(model, inputs.data.seq_len)
+        if train.gradient_checkpointing:
+            if not model.supports_gradient_checkpointing:
+                name = type(model).__name__
+                raise ConfigError(f"train.gradient_checkpointing: {name} does not know it")
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        if train.compile:
+            compile_layers(model)
+        return model
+
+    def _evaluation(self, model: Any) -> "Evaluation | None":
+        inputs = self.inputs
+        if inputs.evaluation.every is None:
+            return None
+        from vocagno.training.benchmarks import Evaluation
+
+        folder = inputs.output / "evaluations"
+        given = self.accelerator, model, self.final_tokenizer, self.host_sum
+        return Evaluation(inputs.evaluation, folder, *given)
 
     def run(self) -> bool:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
         self.stop: StopRequest
         self.track: Log
-        graphs = graphs_stay_whole() if self.config.train.compile else nullcontext()
-        tracker = tracking(self.accelerator, self.config)
+        graphs = graphs_stay_whole() if self.train.compile else nullcontext()
+        tracker = tracking(
+            self.accelerator, self.train.project, self.inputs.output.name, self.inputs.options
+        )
         with StopRequest() as self.stop, graphs, tracker as self.track:
             return self._run()
 
     def _run(self) -> bool:
-        config, main = self.config, self.accelerator.is_main_process
+        train, main = self.train, self.accelerator.is_main_process
         if main:
             self.checkpoints.clean()
         first_step = agreed(self.checkpoints.latest())
@@ -129,28 +145,35 @@ class Training:
             if main:
                 print(f"going on from step {first_step:,}", file=sys.stderr)
         self.log: MetricsLog | None = (
-            MetricsLog(config.output / "metrics.jsonl", first_step) if main else None
+            MetricsLog(self.inputs.output / "metrics.jsonl", first_step) if main else None
         )
         self.usual_loss: float | None = agreed(self.log.last_loss if self.log else None)
         if agreed(self.log.evaluated_step if self.log else None) != first_step:
             self._ask(first_step)
         batches = self._batches(first_step)
-        self.watch: Watch = Watch(config, batches, self.materials.rows, self.host_sum)
+        self.watch: Watch = Watch(
+            train,
+            self.method,
+            batches,
+            self.inputs.rows,
+            self.inputs.data.seq_len,
+            self.host_sum,
+        )
         micro_batches = self._micro_batches(batches)
-        window, total = None, config.train.steps
+        window, total = None, train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
             for step in range(first_step, total):
-                window = window or Window(self.accelerator.device, config.guidance)
+                window = window or Window(self.accelerator.device, self.method)
                 stopped = self._step(step, micro_batches, window)
                 done = step + 1
-                saving = done % config.train.checkpoint_every == 0 or done == total or stopped
-                if done % config.train.log_every == 0 or saving:  # checked before it is saved
+                saving = done % train.checkpoint_every == 0 or done == total or stopped
+                if done % train.log_every == 0 or saving:  # checked before it is saved
                     self._report(done, window, progress)
                     window = None
                 aside = time.monotonic()
-                if done % config.train.eval_every == 0 or done == total:
+                if done % train.eval_every == 0 or done == total:
                     self._validate(done, progress)
-                if config.train.sample_every and done % config.train.sample_every == 0:
+                if train.sample_every and done % train.sample_every == 0:
                     self._draw(done)
                 if saving:
                     self.checkpoints.save(done)
@@ -164,47 +187,46 @@ class Training:
         return True
 
     def _batches(self, first_step: int) -> MicroBatches:
-        accelerator, train = self.accelerator, self.config.train
-        order = RowOrder(len(self.materials.rows), train.seed)
+        accelerator, train = self.accelerator, self.train
+        order = RowOrder(len(self.inputs.rows), train.seed)
         return MicroBatches(
             order, train, first_step, accelerator.process_index, accelerator.num_processes
         )
 
     def _micro_batches(self, batches: MicroBatches) -> Iterator[MicroBatch]:
         """All that is to be trained on, collated ahead."""
-        num_workers = self.config.data.num_workers
-        found = loader(self.materials.rows, batches, self.collator, num_workers)
-        accumulation = self.config.train.accumulation(self.accelerator.num_processes)
+        num_workers = self.inputs.data.num_workers
+        found = loader(self.inputs.rows, batches, self.collator, num_workers)
+        accumulation = self.train.accumulation(self.accelerator.num_processes)
         return ahead(map(self._planned, found, batches.samples()), accumulation)
 
-    def _live_teacher(self, tokenizer: StudentTokenizer) -> ReadingTeacher | None:
-        live = self.materials.live
-        if live is None:
+    def _live_teacher(self) -> LiveTeacher | None:
+        inputs = self.inputs
+        if inputs.live is None:
             return None
-        arguments = self.config, live.reader.spans, self.accelerator.device
-        if live.texts is not None:
-            return LiveTeacher(*arguments)
-        return RowTeacher(*arguments, tokenizer.spans.vocabulary_size)
+        given = inputs.live.teacher.load_scorer(), inputs.guidance, self.accelerator.device
+        if inputs.live.texts is not None:
+            return TextTeacher(*given)
+        return RowTeacher(*given, inputs.data, inputs.tokenizer.spans.vocabulary_size)
 
-    def _collator(self, tokenizer: StudentTokenizer) -> Collator:
-        scores: Scores | None = self.materials.scores
-        if (live := self.materials.live) is not None:
+    def _collator(self) -> Collator:
+        inputs = self.inputs
+        scores: Scores | None = inputs.scores
+        if (live := inputs.live) is not None:
             texts = live.texts
-            scores = SameRows() if texts is None else LivePieces(texts, live.reader)
-        ends = line_ends(tokenizer.spans, self.config.guidance)
-        return Collator(scores, self.config.guidance, self.config.data, ends)
+            scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader)
+        ends = line_ends(inputs.tokenizer.spans, inputs.guidance)
+        return Collator(scores, inputs.guidance, inputs.data, ends)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
         """What the host can do ahead for a micro-batch of such samples of the run."""
-        guidance = self.config.guidance
-        if guidance.is_random:
-            scores = random_scores(self.config.train.seed, samples, guidance.chunks)
-            batch.tensors["chunk_scores"] = scores
+        more = self.method.for_samples(self.train.seed, samples)
+        batch = replace(batch, tensors=batch.tensors | more)
         return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live))
 
     def _step(self, step: int, micro_batches: Iterator[MicroBatch], window: Window) -> bool:
         """One optimizer step; True if any process was told to stop."""
-        accumulation = self.config.train.accumulation(self.accelerator.num_processes)
+        accumulation = self.train.accumulation(self.accelerator.num_processes)
         started = time.monotonic()
         taken = list(islice(micro_batches, accumulation))
         window.add_wait(time.monotonic() - started)
@@ -222,10 +244,10 @@ class Training:
             progress.at(done, f"{entry['skipped']} steps left out")
             return
         self.usual_loss = entry["loss"]
-        entry["lr"] = learning_rate(done - 1, self.config.train.steps, self.config.optimizer)
+        entry["lr"] = learning_rate(done - 1, self.train.steps, self.inputs.optimizer)
         if spikes:
             entry["spikes"] = spikes
-        peak = peak_flops(self.accelerator.device, self.config.train.precision)
+        peak = peak_flops(self.accelerator.device, self.train.precision)
         if peak is not None:
             rate = entry["tokens_per_s"] / self.accelerator.num_processes
             entry["mfu"] = round(rate * self.flops / peak, 4)
@@ -233,35 +255,37 @@ class Training:
         if self.log:
             for spike in spikes:
                 rows = described(spike["rows"])
-                ratio = f"over {self.config.train.spike_ratio:g} times the loss before"
+                ratio = f"over {self.train.spike_ratio:g} times the loss before"
                 progress.say(
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}, {ratio} "
                     f"(train.spike_ratio); the run goes on; {rows}"
                 )
-            if (unusual := unusual_selection(entry, self.config.guidance)) and not self.warned:
+            if (unusual := unusual_selection(entry, self.inputs.guidance)) and not self.warned:
                 progress.say(unusual)
                 self.warned = True
             if flattening := self.threshold_watch.look(entry):
                 progress.say(flattening)
         progress.at(done, progress_note(entry))
-        check_window(entry, self.config.guidance)
+        check_window(entry, self.inputs.guidance)
 
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""
-        held_out = self.materials.validation
+        held_out = self.inputs.validation
         if held_out is None:
             return
-        found = validate(self.student, held_out, self.config, self.accelerator, self.host_sum)
+        collator = Collator(None, self.inputs.guidance, self.inputs.data)
+        given = self.train, collator, self.accelerator, self.host_sum
+        found = validate(self.student, held_out, *given, self.inputs.data.num_workers)
         self._write({"step": done, **found})
         if self.log:
             progress.say(f"step {done:,}: held-out loss {found['validation_loss']:.4f}")
 
     def _ask(self, done: int) -> None:
         """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""
-        every = self.config.eval.every
+        every = self.inputs.evaluation.every
         if self.evaluation is None or every is None:
             return
-        if done % every == 0 or done == self.config.train.steps:
+        if done % every == 0 or done == self.train.steps:
             self._write(self.evaluation.run(self.student, done))
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -275,12 +299,12 @@ class Training:
         assert self.sampler is not None  # there are documents wherever it is asked for
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
-            page = self.config.output / "samples" / f"step_{done}.html"
-            write_page(page, passages, done, self.config.guidance)
+            page = self.inputs.output / "samples" / f"step_{done}.html"
+            write_page(page, passages, done, self.inputs.guidance)
 
     def _publish(self) -> None:
         """Writes the final model and tokenizer as `from_pretrained` reads them."""
-        accelerator, final = self.accelerator, final_folder(self.config)
+        accelerator, final = self.accelerator, final_folder(self.inputs.output)
         state = accelerator.get_state_dict(self.student)
         if accelerator.is_main_process:
             temporary = final.with_suffix(".tmp")
@@ -290,7 +314,8 @@ class Training:
             with written_whole(temporary):
                 model.save_pretrained(temporary, state_dict=weights)
                 self.final_tokenizer.save_pretrained(temporary)
-                (temporary / "README.md").write_text(model_card(self.config), encoding="utf-8")
+                card = model_card(self.inputs.output)
+                (temporary / "README.md").write_text(card, encoding="utf-8")
                 publish_folder(temporary, final)
         accelerator.wait_for_everyone()
 
@@ -305,6 +330,6 @@ def progress_note(entry: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def final_folder(config: Config) -> Path:
+def final_folder(output: Path) -> Path:
     """Where the trained model lies when the run is complete."""
-    return config.output / "final"
+    return output / "final"

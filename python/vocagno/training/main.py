@@ -22,7 +22,7 @@ from vocagno.training.accelerator import start
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from vocagno.training.inputs import Materials
+    from vocagno.training.inputs import Inputs
 
 _KEPT = "config.yaml"
 """The resolved configuration, in the output folder."""
@@ -115,16 +115,14 @@ def _alone(output: Path) -> Iterator[None]:
 
 
 def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
-    from vocagno.models.loading import check_own_tokenizer, student_settings
-    from vocagno.tokens.student_tokenizer import student_tokenizer
     from vocagno.training.checkpoint import latest_step
-    from vocagno.training.inputs import gather_materials
+    from vocagno.training.inputs import resolve
     from vocagno.training.loop import Training, final_folder
 
     main_process = accelerator.is_main_process
     _same_run(config, resolved, write=main_process)
     step = agreed(latest_step(config.output / "checkpoints"))
-    is_complete = agreed(final_folder(config).is_dir())
+    is_complete = agreed(final_folder(config.output).is_dir())
     if config.resume == "never" and (step or is_complete):
         raise ConfigError(
             f"resume: never, but {config.output} holds a run at step {step}; choose another "
@@ -132,24 +130,17 @@ def _train(config: Config, resolved: str, accelerator: "Accelerator") -> bool:
         )
     if is_complete:
         if main_process:
-            print(f"already complete: {final_folder(config)}", file=sys.stderr)
+            print(f"already complete: {final_folder(config.output)}", file=sys.stderr)
         return True
     with terminable():
-        tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
-        settings = student_settings(  # before hours of scoring
-            config.student, tokenizer.spans.vocabulary_size, config.data.seq_len
-        )
-        check_own_tokenizer(tokenizer.spans, config.student.model, "student")
-        materials = gather_materials(
-            config, tokenizer, accelerator.device, show_progress=main_process
-        )
-        _same_materials(config, materials, accelerator.num_processes, write=main_process)
-        training = Training(config, accelerator, materials, tokenizer, settings)
+        inputs = resolve(config, accelerator.device, show_progress=main_process)
+        _same_inputs(config, inputs, accelerator.num_processes, write=main_process)
+        training = Training(inputs, accelerator)
         set_seed(config.train.seed, device_specific=True)  # processes drop out different states
     complete = training.run()
     if main_process:
-        state = f"complete: {final_folder(config)}" if complete else "saved; run again to go on"
-        print(state, file=sys.stderr)
+        done = f"complete: {final_folder(config.output)}"
+        print(done if complete else "saved; run again to resume", file=sys.stderr)
     accelerator.end_training()
     return complete
 
@@ -199,24 +190,13 @@ def _free(config: Config) -> tuple[str, ...]:
     return _FREE if config.guidance.scope == "micro_batch" else (*_FREE, "train.micro_batch")
 
 
-def _same_materials(
-    config: Config, materials: "Materials", num_processes: int, *, write: bool
-) -> None:
-    """Refuses to go on with another text, tokenizer or teacher under the same names."""
+def _same_inputs(config: Config, inputs: "Inputs", num_processes: int, *, write: bool) -> None:
+    """Refuses to resume with another text, tokenizer or teacher under the same names."""
     path = config.output / "materials.json"
-    now = {
-        name: {"text": store.text_hashes, **store.manifest.made_from}
-        for name, store in (
-            ("rows", materials.rows),
-            ("scores", materials.scores.store if materials.scores else None),
-        )
-        if store is not None
-    }
+    now = inputs.made_from()
     if config.guidance.scope == "step":
         micro_step = config.train.micro_batch * num_processes
         now["ranking"] = {"rows_of_a_micro-step": micro_step}
-    if materials.live is not None:
-        now["live teacher"] = materials.live.made_from
     if path.is_file() and _is_begun(config.output):
         before = json.loads(path.read_bytes())
         changed = [

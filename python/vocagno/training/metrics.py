@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -12,10 +13,9 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
-from vocagno.guidance.collator import COUNTS
-from vocagno.training.student import SUMS
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.totals import REASONS, LossSums, TokenCounts
 
-_REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
 _SETTLED = 0.25
 """Share of a run after which the threshold of its quota is judged."""
 _LEAST_KEPT = 0.5
@@ -61,12 +61,12 @@ class StepRecord:
 
     step: int
     """Steps before it."""
-    counts: dict[str, int]
-    """By the names in COUNTS, over all processes."""
+    counts: TokenCounts
+    """Over all processes."""
     norm: Tensor
     """Of the gradient, before clipping."""
     sums: Tensor
-    """(len(SUMS),) float64, of this process."""
+    """`LossSums.tensor`, of this process."""
     row_sums: list[Tensor]
     """Of each micro-batch: (B,) the sum of the losses of each row."""
     is_skipped: bool = False
@@ -76,8 +76,8 @@ class StepRecord:
 class Window:
     """The steps since the last entry."""
 
-    def __init__(self, device: torch.device, guidance: GuidanceConfig) -> None:
-        self.guidance = guidance
+    def __init__(self, device: torch.device, method: Method) -> None:
+        self.method = method
         self.records: list[StepRecord] = []
         self.teacher_time: DeviceTime = DeviceTime(device)
         """Of a live teacher."""
@@ -93,7 +93,8 @@ class Window:
         self._started += seconds
 
     def sums(self) -> Tensor:
-        """(steps, len(SUMS)) on the host, of this process; waits for the device."""
+        """(steps, 10) on the host, each as `LossSums.tensor`, of this process; waits for the
+        device."""
         return torch.stack([record.sums for record in self.records]).cpu()
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
@@ -104,50 +105,38 @@ class Window:
         skipped = len(self.records) - len(taken)
         if not taken:
             return {"step": step, "skipped": skipped}
-        named = dict(zip(SUMS, sums[is_taken].sum(0).tolist(), strict=True))
-        counts = {name: sum(record.counts.get(name, 0) for record in taken) for name in COUNTS}
-        if not self.guidance.knows_kept:
-            counts["kept"] = named["kept"]
-        if counts["kept"] != named["kept"] and math.isfinite(named["nll"]):
+        total = LossSums.of(sums[is_taken].sum(0))
+        counts = reduce(TokenCounts.plus, (record.counts for record in taken))
+        kept = counts.kept if self.method.knows_kept else total.kept
+        if kept != total.kept and math.isfinite(total.nll):
             raise GuidanceError(
-                f"step {step}: {named['kept']:,.0f} tokens were kept where the alignment says "
-                f"{counts['kept']:,}: what the device ranked is not what the host aligned"
+                f"step {step}: {total.kept:,.0f} tokens were kept where the alignment says "
+                f"{kept:,}: what the device ranked is not what the host aligned"
             )
-        predicted, ranked = max(1, counts["predicted"]), max(1.0, named["ranked"])
+        predicted = max(1, counts.predicted)
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
             "step": step,
-            "loss": named["nll"] / predicted,
-            "kept_loss": named["kept_nll"] / (counts["kept"] or 1),
-            "kept_fraction": counts["kept"] / predicted,
-            "tokens": counts["predicted"],
-            "tokens_per_s": round(counts["predicted"] / elapsed, 1),
+            "loss": total.nll / predicted,
+            "kept_loss": total.kept_nll / (kept or 1),
+            "kept_fraction": kept / predicted,
+            "tokens": counts.predicted,
+            "tokens_per_s": round(counts.predicted / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
             "grad_norm": float(taken[-1].norm),
         }
         if skipped:
             entry["skipped"] = skipped
-        if counts["with_text"]:  # aligned to a teacher
+        if counts.with_text:  # aligned to a teacher
             entry |= {
-                "coverage": counts["mapped"] / counts["with_text"],
-                "unmapped": {reason: counts[reason] for reason in _REASONS},
+                "coverage": counts.mapped / counts.with_text,
+                "unmapped": {reason: getattr(counts, reason) for reason in REASONS},
             }
-        if counts["with_text"] and self.guidance.selects:
-            entry |= {
-                "mean_excess_loss": named["excess"] / ranked,
-                "mean_teacher_loss": named["teacher"] / ranked,
-            }
-            if named["scopes"]:
-                entry["threshold"] = named["threshold"] / named["scopes"]
-        if self.guidance.distils:
-            entry |= {
-                "mean_distance": named["distance"] / max(1.0, named["pairs"]),
-                "paired": named["pairs"] / predicted,
-            }
+        entry |= self.method.log(total, counts)
         if teacher := self.teacher_time.seconds():
             entry["teacher_share"] = round(teacher / elapsed, 4)
-        if counts["scorable"]:
-            entry["scored"] = counts["scored"] / counts["scorable"]
+        if counts.scorable:
+            entry["scored"] = counts.scored / counts.scorable
         return entry
 
 

@@ -15,13 +15,15 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.guidance.collator import Collator
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.teacher_view import TeacherView
+from vocagno.guidance.totals import LossSums
 from vocagno.guidance.unit_facts import UnitFacts, unit_facts
 from vocagno.system.files import appearing
-from vocagno.teacher.live import LiveTeacher, ReadingTeacher
+from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
-from vocagno.training.student import SUMS, StudentOutput
 from vocagno.views.page import render_page
 from vocagno.views.passage import Passage, StudentToken, TeacherToken
 from vocagno.views.rules import least_kept
@@ -84,7 +86,7 @@ class Sampler:
         tokenizer: StudentTokenizer,
         teacher: TokenSpans | None,
         collator: Collator,
-        live: ReadingTeacher | None = None,
+        live: LiveTeacher | None = None,
     ) -> None:
         """`teacher`: for the strings of its tokens, if it is known."""
         self.samples = samples
@@ -101,14 +103,14 @@ class Sampler:
             student: a `GuidedStudent`, wrapped or not.
         """
         training, guided = student.training, getattr(student, "module", student)
-        guidance = guided.guidance
+        method = guided.method
         student.eval()
         # A document is ranked by itself, whatever else a step would rank with it.
-        guided.guidance = replace(guidance, scope="sequence")
+        guided.method = method_of(replace(method.guidance, scope="sequence"))
         try:
             return [self._passage(sample, student, device) for sample in self.samples]
         finally:
-            guided.guidance = guidance
+            guided.method = method
             student.train(training)
 
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
@@ -116,7 +118,7 @@ class Sampler:
         batch = self.collator([row])
         tensors = batch.to(device)
         teacher_nll = view.teacher_nll
-        if isinstance(self.live, LiveTeacher) and batch.live is not None:
+        if isinstance(self.live, TextTeacher) and batch.live is not None:
             nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
             tensors |= self.live.found(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
@@ -179,8 +181,8 @@ class Sampler:
     ) -> list[TeacherToken]:
         if self.teacher is None:
             ids = None
-        elif view.read is not None:
-            ids = view.read.tokens.ids[shown]
+        elif view.windowed is not None:
+            ids = view.windowed.tokens.ids[shown]
         elif self.live is not None:
             ids = sample.row.ids[shown]
         else:  # stored: of the whole document
@@ -226,8 +228,8 @@ def write_page(
 
 def _threshold(output: StudentOutput) -> float | None:
     """Of the one scope that a row of its own is."""
-    total, scopes = output.sums[[SUMS.index("threshold"), SUMS.index("scopes")]].tolist()
-    return total if scopes == 1 else None
+    sums = LossSums.of(output.sums.cpu())
+    return sums.threshold if sums.scopes == 1 else None
 
 
 def _name(reason: int) -> str:

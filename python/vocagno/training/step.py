@@ -10,13 +10,12 @@ import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
 
-from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
-from vocagno.guidance.collator import COUNTS, Batch
-from vocagno.guidance.thresholded import group_ends
-from vocagno.guidance.weights import kept_count
+from vocagno.config.run import OptimizerConfig, TrainConfig
+from vocagno.guidance.collator import Batch
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.totals import TokenCounts
 from vocagno.system.collectives import HostSum
-from vocagno.teacher.live import ReadingTeacher
+from vocagno.teacher.live import LiveTeacher
 from vocagno.teacher.scorer import Pass
 from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.optimizer import (
@@ -40,14 +39,22 @@ class Stepper:
 
     def __init__(
         self,
-        config: Config,
+        train: TrainConfig,
+        optimizer_config: OptimizerConfig,
+        method: Method,
         accelerator: accelerate.Accelerator,
         student: Any,
         optimizer: Any,
-        live: ReadingTeacher | None,
+        live: LiveTeacher | None,
         host_sum: HostSum,
+        *,
+        is_teacher_shared: bool = False,
     ) -> None:
-        self.config = config
+        """`is_teacher_shared`: whether all processes hold one live teacher between them."""
+        self.train = train
+        self.optimizer_config = optimizer_config
+        self.method = method
+        self.is_teacher_shared = is_teacher_shared
         self.accelerator = accelerator
         self.student = student
         self.optimizer = optimizer
@@ -61,13 +68,15 @@ class Stepper:
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
     ) -> bool:
         """Takes step number `step`; True if any process was told to stop."""
-        config, num_processes = self.config, self.accelerator.num_processes
-        local = torch.stack([micro.batch.counts for micro in micro_batches])
+        guidance, num_processes = self.method.guidance, self.accelerator.num_processes
+        local = torch.stack([micro.batch.counts.tensor() for micro in micro_batches])
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
-        counts = step_counts(shared[:-1].view_as(local), config.guidance)
-        denominator = counts["predicted" if config.guidance.normalize == "tokens" else "kept"]
+        counts = self._counts(shared[:-1].view_as(local))
+        is_mean_of_all = guidance.normalize == "tokens"
+        denominator = counts.predicted if is_mean_of_all else counts.kept
         scale = loss_scale(num_processes, len(micro_batches), denominator)
-        set_learning_rate(self.optimizer, learning_rate(step, config.train.steps, config.optimizer))
+        rate = learning_rate(step, self.train.steps, self.optimizer_config)
+        set_learning_rate(self.optimizer, rate)
         sums, row_sums = [], []
         for micro, num_passes in zip(
             micro_batches, self._numbers_of_passes(micro_batches), strict=True
@@ -79,9 +88,7 @@ class Stepper:
                     given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
             num_kept = self._num_kept(micro.batch)
             with self.accelerator.accumulate(self.student):
-                output = self.student(
-                    **(tensors | given | self._chunk_ends(micro.batch)), num_kept=num_kept
-                )
+                output = self.student(**(tensors | given), num_kept=num_kept)
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
@@ -90,30 +97,29 @@ class Stepper:
         window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))
         return bool(shared[-1] > 0)
 
+    def _counts(self, counts: Tensor) -> TokenCounts:
+        """The counts of an optimizer step, given those of each micro-step over all processes."""
+        total = TokenCounts.of(counts.sum(0))
+        return total._replace(kept=self.method.kept_in_step(list(map(TokenCounts.of, counts))))
+
     def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
         """Of a live teacher for each micro-batch, on the process that has most if all hold one."""
         numbers = [len(micro.passes) for micro in micro_batches]
-        if self.config.teacher.shard:
+        if self.is_teacher_shared:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
 
     def _num_kept(self, batch: Batch) -> int | None:
         """How many tokens of a micro-batch will be kept (of chunks: at most), unless others' tokens
         decide it, too."""
-        if self.config.guidance.scope == "step" and self.accelerator.num_processes > 1:
+        if self.method.guidance.scope == "step" and self.accelerator.num_processes > 1:
             return None
-        return int(batch.counts[COUNTS.index("kept")])
-
-    def _chunk_ends(self, batch: Batch) -> dict[str, Any]:
-        """Where chunks of logits may end, which no process waits for its device to know."""
-        if not self.config.guidance.has_fixed_threshold or "groups" not in batch.tensors:
-            return {}
-        return {"chunk_ends": group_ends(batch.tensors["groups"])}
+        return batch.counts.kept
 
     def _update(self) -> tuple[Tensor, bool]:
         """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
         left out because that is no number."""
-        settings = self.config.optimizer
+        settings = self.optimizer_config
         parameters = list(self.student.parameters())
         if settings.max_grad_norm is None:
             norm = gradient_norm(parameters)
@@ -128,22 +134,3 @@ class Stepper:
         # made again beside the buckets by the next step's first micro-batch.
         self.optimizer.zero_grad(set_to_none=not self._is_ddp)
         return norm, is_skipped
-
-
-def step_counts(counts: Tensor, guidance: GuidanceConfig) -> dict[str, int]:
-    """The counts of an optimizer step, by the names in COUNTS; without "kept" where nobody knows
-    before the forward pass how many tokens are kept.
-
-    Args:
-        counts: (micro-batches of a process, len(COUNTS)) summed over all processes.
-    """
-    total = dict(zip(COUNTS, counts.sum(0).tolist(), strict=True))
-    if not guidance.knows_kept:
-        del total["kept"]
-    elif (
-        guidance.scope == "step" and guidance.selects
-    ):  # ranked over all processes, which no single one can count
-        competing, included = (counts[:, COUNTS.index(name)] for name in ("competing", "included"))
-        assert guidance.top_fraction is not None
-        total["kept"] = int((kept_count(competing, guidance.top_fraction) + included).sum())
-    return total

@@ -3,7 +3,7 @@
 B: rows, T: tokens of a row.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.run import HeadLoss
+from vocagno.guidance.criteria import Criteria, TeacherSide
 from vocagno.guidance.cross_entropy import check_head_loss
-from vocagno.guidance.distillation import DistillationMetrics, distillation_loss
-from vocagno.guidance.selective import Criteria, TokenMetrics, selective_cross_entropy
-from vocagno.guidance.weights import Units, excess_loss
-from vocagno.models.causal import IGNORED
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.units import Units
 from vocagno.models.head import (
     Head,
     base_of,
@@ -27,29 +27,6 @@ from vocagno.models.head import (
 )
 from vocagno.models.own_head import OwnHead
 from vocagno.teacher.states import TeacherStates
-
-SUMS = (
-    "nll", "kept_nll", "excess", "teacher", "ranked", "kept", "distance", "pairs", "threshold",
-    "scopes",
-)  # fmt: skip
-"""What a forward pass sums up, in this order: the student's losses over all predicted tokens, and
-times their weights; over the tokens with a teacher loss, the excess losses, the teacher's, and how
-many these are; the weights (with weights of 0 and 1: how many tokens were kept); of distillation,
-the distances and of how many tokens they are; and the thresholds of the scopes in which tokens
-competed, and how many these are."""
-
-
-class StudentOutput(NamedTuple):
-    """What a forward pass gives; only the loss carries a gradient."""
-
-    loss: Tensor
-    """A sum, to be divided by the count of the whole step."""
-    sums: Tensor
-    """(len(SUMS),) float64."""
-    nll_BT: Tensor
-    """Losses in nats; NaN in naive training by a head loss that gives the sum alone."""
-    weights_BT: Tensor
-    """From 0.0 (the token is not trained on) to 1.0."""
 
 
 class GuidedStudent(nn.Module):
@@ -67,7 +44,8 @@ class GuidedStudent(nn.Module):
         sizes = head.vocabulary_size, head.hidden_size
         self._own_head: tuple[int, int] | None = sizes if isinstance(head, OwnHead) else None
         self.model = model
-        self.guidance = guidance
+        self.method: Method = method_of(guidance)
+        self._naive: Method = method_of(as_naive(guidance))
         self.head_loss_by = head_loss_by
         # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
         # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
@@ -88,7 +66,7 @@ class GuidedStudent(nn.Module):
         num_kept: int | None = None,
         entropy: Tensor | None = None,
         chunks: Tensor | None = None,
-        chunk_scores: Tensor | None = None,
+        chunk_rank: Tensor | None = None,
         teacher: TeacherStates | None = None,
         teacher_sums: Tensor | None = None,
         groups: Tensor | None = None,
@@ -100,33 +78,22 @@ class GuidedStudent(nn.Module):
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
-            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_scores`,
+            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_rank`,
             `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups`, `lines` and
             `token_bytes`: as `Units`. `teacher`: the distributions that `kld` and `uld` need to
             train.
         """
-        guidance = self.guidance
+        method = self.method
         if teacher_loss is None:
-            guidance = as_naive(guidance)
+            method = self._naive
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         states_BTH = hidden_states(
             self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        head = self._head()
-        if guidance.distils:
-            if teacher is None:
-                raise ValueError(f"guidance.method: {guidance.method} needs the teacher's states")
-            loss, of_tokens = distillation_loss(states_BTH, head, labels, teacher, guidance)
-            return _distilled(loss, of_tokens, labels)
-        loss, metrics = selective_cross_entropy(
-            states_BTH, head, labels, teacher_loss, guidance,
-            criteria=Criteria(
-                entropy, chunks, chunk_scores, teacher_sums, Units(groups, lines, token_bytes),
-                chunk_ends,
-            ),
-            num_kept=num_kept, head_loss_by=self.head_loss_by,
-        )  # fmt: skip
-        return _selected(loss, metrics, labels, teacher_loss)
+        units = Units(groups, lines, token_bytes)
+        criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
+        side = TeacherSide(teacher_loss, criteria, num_kept, teacher)
+        return method.loss(states_BTH, self._head(), labels, side, self.head_loss_by)
 
     def _head(self) -> Head:
         if self._own_head is None:
@@ -144,42 +111,3 @@ def _classes_tied_to_head(model: Any) -> set[str]:
         for module in base.modules()
         if any(parameter in of_head for parameter in module.parameters())
     }
-
-
-def _selected(
-    loss: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
-) -> StudentOutput:
-    total = loss.detach()
-    if metrics.nll_BT is None:
-        nll_BT, all_nll = torch.full_like(teacher_loss_BT, torch.nan), total
-    else:
-        nll_BT, all_nll = metrics.nll_BT, metrics.nll_BT.sum()
-    excess_BT = excess_loss(nll_BT, teacher_loss_BT).where(labels_BT != IGNORED, torch.nan)
-    teacher_BT = teacher_loss_BT.where(excess_BT.isfinite(), torch.nan)
-    sums = {
-        "nll": all_nll, "kept_nll": total, "excess": excess_BT.nansum(),
-        "teacher": teacher_BT.nansum(), "ranked": excess_BT.isfinite().sum(),
-        "kept": metrics.weights_BT.sum(),
-    }  # fmt: skip
-    if metrics.thresholds_S is not None:
-        is_one_S = metrics.thresholds_S.isfinite()
-        sums["threshold"] = torch.where(is_one_S, metrics.thresholds_S, 0.0).sum()
-        sums["scopes"] = is_one_S.sum()
-    return StudentOutput(loss, _stacked(sums), nll_BT, metrics.weights_BT)
-
-
-def _distilled(loss: Tensor, metrics: DistillationMetrics, labels_BT: Tensor) -> StudentOutput:
-    nll_BT, distance_BT, has_partner_BT = metrics
-    weights_BT = (labels_BT != IGNORED).float()
-    nll = nll_BT.sum()
-    sums = {
-        "nll": nll, "kept_nll": nll, "kept": weights_BT.sum(), "distance": distance_BT.sum(),
-        "pairs": has_partner_BT.sum(),
-    }  # fmt: skip
-    return StudentOutput(loss, _stacked(sums), nll_BT, weights_BT)
-
-
-def _stacked(sums: dict[str, Tensor]) -> Tensor:
-    """(len(SUMS),) float64, 0 for what is not there."""
-    nothing = torch.zeros_like(sums["nll"])
-    return torch.stack([sums.get(name, nothing).to(nothing) for name in SUMS]).double()

@@ -1,23 +1,22 @@
 """What a run logs, sent to experiment trackers through Accelerate."""
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
 
-from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of `metrics.jsonl`."""
 
 
-def check_trackers(config: Config) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Raises: ConfigError for a tracker whose package is not installed (Accelerate would go on
     without it, in silence)."""
-    for name in config.train.log_with:
+    for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"train.log_with: {name} is not installed; `pip install {name}`, or leave it out"
@@ -25,10 +24,12 @@ def check_trackers(config: Config) -> None:
 
 
 @contextmanager
-def tracking(accelerator: Accelerator, config: Config) -> Iterator[Log]:
+def tracking(
+    accelerator: Accelerator, project: str, run: str, options: Mapping[str, Any]
+) -> Iterator[Log]:
     """Starts the trackers of a run on its first process, and ends them whatever happens."""
-    options = {"wandb": {"name": config.output.name}, "trackio": {"name": config.output.name}}
-    accelerator.init_trackers(config.train.project, _plain(config.as_options()), options)
+    names = {"wandb": {"name": run}, "trackio": {"name": run}}
+    accelerator.init_trackers(project, _plain(options), names)
     try:
         yield lambda entry: accelerator.log(_numbers(entry), step=entry["step"])
     finally:

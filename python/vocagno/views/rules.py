@@ -8,7 +8,7 @@ _ROUNDING = 1e-6
 
 def is_quota(guidance: GuidanceConfig) -> bool:
     """Whether the largest excess losses are kept, as many as a quota says (Eq. 4)."""
-    return guidance.keeps_quota or guidance.method not in ("vocagno", "rho1")
+    return guidance.has_quota_alone
 
 
 def least_kept(guidance: GuidanceConfig) -> float:

@@ -1,0 +1,44 @@
+"""What a method may look at next to the losses of both models."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.guidance.units import Units
+from vocagno.teacher.states import TeacherStates
+
+
+class Criteria(NamedTuple):
+    """What a choice may depend on next to the losses of both models.
+
+    B: rows, T: tokens of a row, C: chunks of a row.
+    """
+
+    entropy_BT: Tensor | None = None
+    """Of the teacher's distribution for each token, nats; for `criterion: excess_and_entropy`."""
+    chunks_BT: Tensor | None = None
+    """The number of each token's chunk, -1 at padding; for `method: chunk`."""
+    rank_BC: Tensor | None = None
+    """Ranks chunks instead of their excess loss; for `selection: random`."""
+    teacher_sums_B2: Tensor | None = None
+    """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
+    units: Units = Units()
+    """Groups and lines, for `unit: group` and `window: line`."""
+    chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
+    """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
+    it the host waits for the device, if that is not the CPU."""
+
+
+class TeacherSide(NamedTuple):
+    """What a training step knows of the teacher before its forward pass."""
+
+    teacher_loss_BT: Tensor
+    """Nats, NaN for none."""
+    criteria: Criteria
+    num_kept: int | None = None
+    """How many tokens will be kept at most, so that the host need not wait for the device."""
+    states: TeacherStates | None = None
+    """The teacher's distributions, for methods that need them."""

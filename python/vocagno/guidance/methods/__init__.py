@@ -1,0 +1,29 @@
+"""The methods of guidance, a class and a file each.
+
+A method answers what a run asks of it (`base.Method`): which teacher tokens a student token is
+compared with, how many tokens are kept, its loss, and what it logs. A new one is a class in a file
+of its own, a name in `METHODS`, and its options in `vocagno.config.guidance`.
+"""
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.methods.chunk import Chunk
+from vocagno.guidance.methods.kld import KullbackLeibler
+from vocagno.guidance.methods.naive import Naive
+from vocagno.guidance.methods.rho1 import Rho1
+from vocagno.guidance.methods.uld import SortedDistributions
+from vocagno.guidance.methods.vocagno import VocAgno
+
+METHODS: dict[str, type[Method]] = {
+    "vocagno": VocAgno,
+    "rho1": Rho1,
+    "chunk": Chunk,
+    "kld": KullbackLeibler,
+    "uld": SortedDistributions,
+    "cpt": Naive,
+}
+
+
+def method_of(guidance: GuidanceConfig) -> Method:
+    """The method that a configuration names."""
+    return METHODS[guidance.method](guidance)

@@ -1,0 +1,211 @@
+"""What a run asks of a method of guidance, from the mapping of tokens to the log.
+
+B: rows, T: tokens of a row, N = B * T, H: hidden size.
+"""
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from vocagno.alignment.mapping import align
+from vocagno.alignment.reduction import reduce
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import HeadLoss
+from vocagno.data.rows import Row
+from vocagno.guidance.criteria import Criteria, TeacherSide
+from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
+from vocagno.guidance.pieces import ComparedTokens, Pieces
+from vocagno.guidance.totals import LossSums, TokenCounts
+from vocagno.guidance.weights import Choice, excess_loss
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import Head
+
+
+class StudentOutput(NamedTuple):
+    """What a forward pass of the student gives; only the loss carries a gradient."""
+
+    loss: Tensor
+    """A sum, to be divided by the count of the whole step."""
+    sums: Tensor
+    """As `LossSums.tensor`."""
+    nll_BT: Tensor
+    """Losses in nats; NaN in naive training by a head loss that gives only the sum."""
+    weights_BT: Tensor
+    """From 0.0 (the token is not trained on) to 1.0."""
+
+
+class Method(ABC):
+    """A method of guidance. The answers here are those of a method that trains on all tokens."""
+
+    summary: ClassVar[str]
+    """One sentence for the card of a trained model."""
+    can_show_text: ClassVar[bool] = False
+    """Whether `vocagno guidance` shows what it chooses of a text."""
+
+    def __init__(self, guidance: GuidanceConfig) -> None:
+        self.guidance = guidance
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags of a trained model."""
+        return list(dict.fromkeys(["vocagno", self.guidance.method]))
+
+    @property
+    def needs_our_loop(self) -> bool:
+        """Whether `GuidedTrainer` cannot carry it out: it needs more than stored losses."""
+        return self.guidance.needs_live_teacher
+
+    # Rows and the teacher's tokens (NumPy, on the host)
+
+    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
+        """(n, 2) the rows of the teacher's tokens that share text with each student token (Eq. 2),
+        which coverage is counted by."""
+        # Workers of a DataLoader share the cores among them, as their torch does.
+        num_threads = None if get_worker_info() is None else 1
+        return align(
+            pieces.student,
+            pieces.teacher,
+            student_cu_seqlens=pieces.student_cu,
+            teacher_cu_seqlens=pieces.teacher_cu,
+            num_threads=num_threads,
+        )
+
+    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(n, 2) the rows of the teacher's tokens that each student token is compared with."""
+        return meeting
+
+    def compared(
+        self,
+        pieces: Pieces,
+        meeting: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
+    ) -> ComparedTokens:
+        """The teacher loss of each student token."""
+        mapping = self.mapping(pieces, meeting)
+        loss = reduce(pieces.teacher_nll, mapping, self.guidance.aggregation)
+        return ComparedTokens(mapping, loss)
+
+    def columns(self, rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
+        """Values of each token, all rows one after the other, that the method adds to a batch; -1
+        at padding."""
+        return {}
+
+    # Counts (on the host, before the forward pass)
+
+    def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+        is_predicted_BT = labels_BT != IGNORED
+        return torch.zeros_like(is_predicted_BT), is_predicted_BT
+
+    @property
+    def knows_kept(self) -> bool:
+        """Whether the number of kept tokens is known before the forward pass."""
+        return True
+
+    def most_kept(
+        self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
+    ) -> int:
+        """How many tokens of a batch can be kept at most; args: `roles`, and the batch."""
+        return int(included_BT.sum())
+
+    def kept_in_step(self, counts: Sequence[TokenCounts]) -> int:
+        """How many tokens are kept in a step, given the counts of its micro-steps, each summed over
+        all processes."""
+        return sum(one.kept for one in counts)
+
+    def for_samples(self, seed: int, samples: Sequence[int]) -> dict[str, Tensor]:
+        """Tensors that depend on the number of each sample in the run, for a micro-batch."""
+        return {}
+
+    # The loss (on the device)
+
+    def gives_only_sum(self, head_loss_by: HeadLoss) -> bool:
+        """Whether single losses stay unknown: the head loss gives only their sum."""
+        return head_loss_by in ("torch", "liger")
+
+    def choose(
+        self,
+        student_nll_BT: Tensor,
+        teacher_loss_BT: Tensor,
+        labels_BT: Tensor,
+        criteria: Criteria,
+    ) -> Choice:
+        """How much each token trains the student, given its loss.
+
+        Raises: ValueError if the method needs something that is not given.
+        """
+        return Choice((labels_BT != IGNORED).float(), None)
+
+    def cross_entropy(
+        self,
+        hidden_NH: Tensor,
+        head: Head,
+        labels_BT: Tensor,
+        teacher_loss_BT: Tensor,
+        criteria: Criteria,
+        num_kept: int | None,
+        head_loss_by: HeadLoss,
+    ) -> tuple[Tensor, TokenMetrics]:
+        """The sum of the losses of the tokens that train. Args, Returns, Raises: as
+        `selective_cross_entropy`."""
+        return full_cross_entropy(
+            hidden_NH, head, labels_BT, num_kept=num_kept, head_loss_by=head_loss_by
+        )
+
+    def loss(
+        self,
+        hidden_BTH: Tensor,
+        head: Head,
+        labels_BT: Tensor,
+        teacher: TeacherSide,
+        head_loss_by: HeadLoss,
+    ) -> StudentOutput:
+        """The loss of a forward pass, and what is logged of it."""
+        teacher_loss_BT = teacher.teacher_loss_BT
+        loss, metrics = self.cross_entropy(
+            hidden_BTH.flatten(0, -2),
+            head,
+            labels_BT,
+            teacher_loss_BT,
+            teacher.criteria,
+            teacher.num_kept,
+            head_loss_by,
+        )
+        nll_BT = metrics.nll_BT
+        if nll_BT is None:
+            nll_BT = torch.full_like(teacher_loss_BT, torch.nan)
+        sums = _sums(loss.detach(), metrics, labels_BT, teacher_loss_BT)
+        return StudentOutput(loss, sums.tensor(), nll_BT, metrics.weights_BT)
+
+    def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
+        """What `metrics.jsonl` says of the method, given the totals of a window."""
+        return {}
+
+
+def _sums(
+    total: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
+) -> LossSums:
+    nll, excess_BT = total, torch.full_like(teacher_loss_BT, torch.nan)
+    if metrics.nll_BT is not None:
+        nll, excess_BT = metrics.nll_BT.sum(), excess_loss(metrics.nll_BT, teacher_loss_BT)
+    excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)
+    is_ranked_BT = excess_BT.isfinite()
+    sums = LossSums(
+        nll=nll,
+        kept_nll=total,
+        excess=excess_BT.nansum(),
+        teacher=teacher_loss_BT.where(is_ranked_BT, torch.nan).nansum(),
+        ranked=is_ranked_BT.sum(),
+        kept=metrics.weights_BT.sum(),
+    )
+    if (thresholds_S := metrics.thresholds_S) is None:
+        return sums
+    is_one_S = thresholds_S.isfinite()
+    threshold = torch.where(is_one_S, thresholds_S, 0.0).sum()
+    return sums._replace(threshold=threshold, scopes=is_one_S.sum())

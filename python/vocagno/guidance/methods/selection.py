@@ -1,0 +1,64 @@
+"""Methods that train on some of the tokens: those whose loss is furthest above the teacher's."""
+
+from typing import Any
+
+from torch import Tensor
+
+from vocagno.config.run import HeadLoss
+from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.cross_entropy import TokenMetrics, chosen_cross_entropy
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.totals import LossSums, TokenCounts
+from vocagno.guidance.weights import roles
+from vocagno.models.head import Head
+
+
+class Selection(Method):
+    """What methods that rank tokens or chunks have in common."""
+
+    def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Method.roles`."""
+        return roles(teacher_loss_BT, labels_BT, self.guidance)
+
+    @property
+    def knows_kept(self) -> bool:
+        """As `Method.knows_kept`."""
+        return self.guidance.keeps_quota
+
+    def gives_only_sum(self, head_loss_by: HeadLoss) -> bool:
+        """As `Method.gives_only_sum`: each loss ranks its token."""
+        return False
+
+    def cross_entropy(
+        self,
+        hidden_NH: Tensor,
+        head: Head,
+        labels_BT: Tensor,
+        teacher_loss_BT: Tensor,
+        criteria: Criteria,
+        num_kept: int | None,
+        head_loss_by: HeadLoss,
+    ) -> tuple[Tensor, TokenMetrics]:
+        """As `Method.cross_entropy`: the losses of all tokens first, which `choose` ranks."""
+        return chosen_cross_entropy(
+            hidden_NH,
+            head,
+            labels_BT,
+            lambda nll_BT: self.choose(nll_BT, teacher_loss_BT, labels_BT, criteria),
+            num_kept=num_kept,
+            head_loss_by=head_loss_by,
+            has_soft_weights=self.guidance.has_soft_weights,
+        )
+
+    def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
+        """As `Method.log`: mean excess and teacher loss, and the threshold."""
+        if not counts.with_text:  # chosen at random
+            return {}
+        ranked = max(1.0, sums.ranked)
+        entry = {
+            "mean_excess_loss": sums.excess / ranked,
+            "mean_teacher_loss": sums.teacher / ranked,
+        }
+        if sums.scopes:
+            entry["threshold"] = sums.threshold / sums.scopes
+        return entry

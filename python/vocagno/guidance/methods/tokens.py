@@ -1,0 +1,76 @@
+"""Tokens chosen one by one, or with the group they are in (Eq. 3 and 4 of arXiv 2503.19123)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vocagno.config.run import HeadLoss
+from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.cross_entropy import TokenMetrics
+from vocagno.guidance.methods.selection import Selection
+from vocagno.guidance.ranking import kept_count
+from vocagno.guidance.thresholded import thresholded_cross_entropy
+from vocagno.guidance.totals import TokenCounts
+from vocagno.guidance.weights import Choice, choose, quota_of_roles
+from vocagno.models.head import Head
+
+
+class TokenSelection(Selection):
+    """What `vocagno` and `rho1` have in common."""
+
+    def most_kept(
+        self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
+    ) -> int:
+        """As `Method.most_kept`."""
+        if self.guidance.keeps_quota:
+            return int(quota_of_roles(competing_BT, included_BT, self.guidance))
+        return int(competing_BT.sum() + included_BT.sum())
+
+    def kept_in_step(self, counts: Sequence[TokenCounts]) -> int:
+        """As `Method.kept_in_step`."""
+        if not (self.guidance.keeps_quota and self.guidance.scope == "step"):
+            return super().kept_in_step(counts)
+        # Ranked over all processes, which no single one can count.
+        assert self.guidance.top_fraction is not None
+        competing = torch.tensor([one.competing for one in counts])
+        kept = kept_count(competing, self.guidance.top_fraction).sum()
+        return int(kept) + sum(one.included for one in counts)
+
+    def choose(
+        self,
+        student_nll_BT: Tensor,
+        teacher_loss_BT: Tensor,
+        labels_BT: Tensor,
+        criteria: Criteria,
+    ) -> Choice:
+        """As `Method.choose`."""
+        more = criteria.entropy_BT, criteria.teacher_sums_B2, criteria.units
+        return choose(student_nll_BT, teacher_loss_BT, labels_BT, self.guidance, *more)
+
+    def cross_entropy(
+        self,
+        hidden_NH: Tensor,
+        head: Head,
+        labels_BT: Tensor,
+        teacher_loss_BT: Tensor,
+        criteria: Criteria,
+        num_kept: int | None,
+        head_loss_by: HeadLoss,
+    ) -> tuple[Tensor, TokenMetrics]:
+        """As `Method.cross_entropy`; in one pass over the logits if the threshold is known."""
+        is_loop = head_loss_by in ("auto", "loop")
+        if self.guidance.has_fixed_threshold and is_loop and torch.is_grad_enabled():
+            return thresholded_cross_entropy(
+                hidden_NH,
+                head,
+                labels_BT,
+                teacher_loss_BT,
+                self.guidance,
+                criteria.units,
+                criteria.teacher_sums_B2,
+                criteria.chunk_ends,
+            )
+        return super().cross_entropy(
+            hidden_NH, head, labels_BT, teacher_loss_BT, criteria, num_kept, head_loss_by
+        )

@@ -1,0 +1,33 @@
+"""VocAgnoLM: tokens chosen by a teacher of any vocabulary, through the text that both cover."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.guidance.group_losses import compared_groups
+from vocagno.guidance.methods.tokens import TokenSelection
+from vocagno.guidance.pieces import ComparedTokens, Pieces
+
+
+class VocAgno(TokenSelection):
+    """`method: vocagno` (arXiv 2503.19123, Eq. 2 to 4)."""
+
+    summary = "Trained on the tokens whose loss is furthest above the teacher's, aligned by text."
+    can_show_text = True
+
+    def compared(
+        self,
+        pieces: Pieces,
+        meeting: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
+    ) -> ComparedTokens:
+        """As `Method.compared`; for `unit: group`, of the groups."""
+        if self.guidance.unit == "token":
+            return super().compared(pieces, meeting, is_predicted)
+        return compared_groups(
+            pieces.student,
+            pieces.teacher,
+            pieces.teacher_nll,
+            is_predicted,
+            pieces.ends_row(),
+            **pieces.cu_seqlens,
+        )

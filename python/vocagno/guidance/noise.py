@@ -1,0 +1,69 @@
+"""Which units are noise by their neighbours: the other tokens of a line of text, or of a window.
+
+B: rows, T: tokens of a row.
+"""
+
+import torch
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.units import Units, window_means
+from vocagno.models.causal import IGNORED
+
+SMOOTHING_BYTES = 8
+"""Added to the neighbours, with 1 nat each, so that a few hard tokens do not make a short line
+noise."""
+
+
+def is_noise_by_teacher(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) boolean: tokens whose `teacher_loss_of_neighbours` exceeds `window_max_loss`. The
+    student takes no part, so it is known before the forward pass.
+
+    Args, Raises: as `teacher_loss_of_neighbours`.
+    """
+    assert config.window_max_loss is not None
+    if units.noise_BT is not None:
+        return units.noise_BT
+    around_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, config)
+    return around_BT > config.window_max_loss
+
+
+def teacher_loss_of_neighbours(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) float64: the teacher's loss on the neighbours of each token's unit, in nats a byte;
+    NaN without any. `SMOOTHING_BYTES` are added.
+
+    Args: as `choose`.
+    Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
+    """
+    assert config.window is not None
+    if units.bytes_BT is None:
+        raise ValueError("guidance.window_max_loss needs the bytes of the tokens")
+    counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
+    loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
+    bytes_BT = torch.where(counted_BT, units.bytes_BT, 0)
+    groups_BT = units.groups_BT if config.unit == "group" else None
+    return window_means(
+        loss_BT, bytes_BT, groups_BT, units.lines_BT, config.window, SMOOTHING_BYTES
+    )
+
+
+def excess_of_neighbours(
+    excess_BT: Tensor, competing_BT: Tensor, units: Units, config: GuidanceConfig
+) -> Tensor:
+    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, in nats; NaN
+    without any.
+
+    Args:
+        excess_BT: of units, at each of their tokens.
+        competing_BT: the tokens that count (boolean).
+        units, config: as `choose`.
+    """
+    assert config.window is not None
+    counted_BT = competing_BT & ~excess_BT.isnan()
+    counted_excess_BT = torch.where(counted_BT, excess_BT, 0.0)
+    groups_BT = units.groups_BT if config.unit == "group" else None
+    return window_means(counted_excess_BT, counted_BT, groups_BT, units.lines_BT, config.window)

@@ -1,0 +1,86 @@
+"""Counts of the tokens of a batch, known to the host, and sums of their losses, of the device."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class TokenCounts(NamedTuple):
+    """Counts of the predicted tokens of a batch. Tokens of documents without scores are `missing`,
+    and are in none but the first four."""
+
+    predicted: int = 0
+    kept: int = 0
+    """The largest possible number for chunks, and where the losses decide how many are kept."""
+    competing: int = 0
+    included: int = 0
+    """Kept without competing."""
+    with_text: int = 0
+    mapped: int = 0
+    """Mapped to a teacher token, with or without a loss."""
+    scorable: int = 0
+    """With text, and not mapped only to the first teacher token of a document."""
+    scored: int = 0
+    """Scorable, mapped, with a teacher loss."""
+    special: int = 0
+    truncated: int = 0
+    hole: int = 0
+    unscored: int = 0
+    missing: int = 0
+    partial: int = 0
+    """Mapped, but a teacher loss is missing in their group."""
+
+    @classmethod
+    def of(cls, counts: Tensor) -> "TokenCounts":
+        """From (14,) integers on the host."""
+        return cls(*counts.tolist())
+
+    def tensor(self) -> Tensor:
+        """(14,) int64, to be added up over processes."""
+        return torch.tensor(self)
+
+    def plus(self, other: "TokenCounts") -> "TokenCounts":
+        """The counts of both."""
+        return TokenCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
+"""The counts that say why tokens have no teacher loss."""
+
+
+class LossSums(NamedTuple):
+    """Sums over tokens: tensors of a forward pass, floats of a window."""
+
+    nll: Any = 0.0
+    """The student's losses on all predicted tokens."""
+    kept_nll: Any = 0.0
+    """The same, times their weights."""
+    excess: Any = 0.0
+    """Excess losses of the tokens with a teacher loss."""
+    teacher: Any = 0.0
+    """The teacher's losses of these tokens."""
+    ranked: Any = 0.0
+    """How many these are."""
+    kept: Any = 0.0
+    """Weights (of 0 and 1: how many tokens were kept)."""
+    distance: Any = 0.0
+    """Distances of distillation."""
+    pairs: Any = 0.0
+    """Of how many tokens."""
+    threshold: Any = 0.0
+    """Thresholds of the scopes in which tokens competed."""
+    scopes: Any = 0.0
+    """How many these are."""
+
+    @classmethod
+    def of(cls, sums: Tensor) -> "LossSums":
+        """Floats, from (10,) on the host."""
+        return cls(*sums.tolist())
+
+    def tensor(self) -> Tensor:
+        """(10,) float64 on the device of `nll`."""
+        assert isinstance(self.nll, Tensor)
+        nothing = torch.zeros_like(self.nll)
+        parts = (value if isinstance(value, Tensor) else nothing + value for value in self)
+        return torch.stack([part.to(nothing) for part in parts]).double()

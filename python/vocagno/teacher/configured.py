@@ -1,0 +1,108 @@
+"""A teacher as it is configured, before its weights are loaded, and its scores of a corpus."""
+
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vocagno.config.run import TeacherConfig
+from vocagno.data.corpus import Corpus
+from vocagno.data.store.builder import Made, store_key
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import ConfigError
+from vocagno.models.loading import check_context, teacher_spans, weights_identity
+from vocagno.system.collectives import Together
+from vocagno.teacher.corpus_scores import (
+    Teacher,
+    load_scorer,
+    score_corpus,
+    scores_made_from,
+    text_reader,
+)
+from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import TextReader
+from vocagno.tokens.token_spans import TokenSpans
+
+
+class ConfiguredTeacher:
+    """Builds the tokenizer and hashes the weights once, when first asked for them."""
+
+    def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
+        self.config = config
+        self.cache = cache
+        self.device = device
+
+    @cached_property
+    def spans(self) -> TokenSpans:
+        """The teacher's tokenizer."""
+        return teacher_spans(self.config)
+
+    @cached_property
+    def reader(self) -> TextReader:
+        """How it reads texts. Raises: ConfigError as `text_reader`."""
+        return text_reader(self.config, self.spans)
+
+    @cached_property
+    def weights(self) -> str:
+        """What its weights are: a hub commit, or a hash."""
+        return weights_identity(self.config, self.cache)
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """What decides its scores of a text, apart from the text."""
+        return scores_made_from(self.config, self.spans, self.weights, self.device)
+
+    def check_context(self, length: int | None = None, option: str = "teacher.context") -> None:
+        """Raises: ConfigError as `loading.check_context`."""
+        check_context(self.config, length, option)
+
+    def load_scorer(self) -> TransformersScorer:
+        """The model on its device."""
+        return load_scorer(self.config, self.spans, self.device)
+
+    def cached_scores(
+        self, corpus: Corpus, *, show_progress: bool, folder: Path | None = None
+    ) -> tuple[ScoreStore, Made]:
+        """Its scores of a corpus, in `folder` or the cache; made first where missing.
+
+        Raises: ConfigError without a model, or for a context that it cannot read.
+        """
+        if self.config.model is None:
+            raise ConfigError("teacher.model: needed to score a corpus")
+        self.check_context()  # before weights are hashed, and before the folder is claimed
+        reader, made_from = self.reader, self.made_from
+        folder = folder or self.cache / "scores" / store_key(corpus, made_from)
+        with Together() if self.config.tensor_parallel else nullcontext() as together:
+            made = score_corpus(
+                corpus,
+                folder,
+                made_from,
+                lambda: Teacher(self.load_scorer(), reader),
+                show_progress=show_progress,
+                together=together,
+            )
+        return ScoreStore(folder), made
+
+    def scores(self, corpus: Corpus, *, show_progress: bool) -> ScoreStore:
+        """The store that `teacher.scores` names, else that of the cache.
+
+        Raises: StoreError if that store was made by another teacher than the one configured.
+        """
+        if self.config.scores is None:
+            return self.cached_scores(corpus, show_progress=show_progress)[0]
+        store = ScoreStore(self.config.scores)
+        if self.config.names_tokenizer:
+            name = self.config.tokenizer or self.config.model
+            store.check_tokenizer(self.spans.fingerprint, f"the tokenizer of {name}")
+        if self.config.model is None:
+            return store
+        if self.weights != (theirs := store.manifest.made_from["teacher"]):
+            raise StoreError(
+                f"teacher.scores: {store.folder} was made by another teacher ({theirs}) than "
+                f"teacher.model {self.config.model} ({self.weights}); drop teacher.model to use "
+                "these scores, or teacher.scores to use that model"
+            )
+        return store
