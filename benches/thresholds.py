@@ -35,7 +35,7 @@ from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, product_dtype
 from vocagno.guidance.methods.selection import Selection
 from vocagno.guidance.methods.tokens import TokenSelection
@@ -86,16 +86,15 @@ def cross_entropy_of_rows(
     hidden_NH: Tensor,
     language_head: Head,
     labels_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    criteria: Criteria,
-    *_: Any,
+    teacher: TeacherSide,
+    _: Any,
 ) -> tuple[Tensor, TokenMetrics]:
     """As `Method.cross_entropy`, with chunks that are rows."""
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
-    groups_BT = criteria.units.groups_BT
+    groups_BT = teacher.criteria.units.groups_BT
     objective = ChosenCrossEntropy(
-        labels_BT.flatten(), teacher_loss_BT.flatten(),
+        labels_BT.flatten(), teacher.teacher_loss_BT.flatten(),
         None if groups_BT is None else groups_BT.flatten(), None, self.guidance, ends,
     )  # fmt: skip
     dtype = product_dtype(hidden_NH)

@@ -40,6 +40,8 @@ def test_a_window_that_drops_most_of_the_text_says_so():
     entry = {"step": 10, "kept_fraction": 0.4, "unmapped": {}}
     assert "only 40% of the tokens are kept" in unusual_selection(entry, guidance)
     assert unusual_selection(entry | {"kept_fraction": 0.9}, guidance) is None
+    quota = GuidanceConfig(window=8, window_max_loss=1.0)  # drops most of the text by itself
+    assert unusual_selection(entry, quota) is None
 
 
 def test_a_threshold_above_zero_is_said_once():

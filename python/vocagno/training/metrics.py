@@ -190,7 +190,7 @@ class ThresholdWatch:
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
     of the text is noise to the teacher, if they are."""
-    if guidance.window is not None and entry["kept_fraction"] < _LEAST_KEPT:
+    if guidance.has_no_threshold and entry["kept_fraction"] < _LEAST_KEPT:
         return (
             f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
             "others are noise by guidance.window. If the text is clean, its limits are too tight "

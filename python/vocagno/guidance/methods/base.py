@@ -18,7 +18,7 @@ from vocagno.alignment.reduction import reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import HeadLoss
 from vocagno.data.rows import Row
-from vocagno.guidance.criteria import Criteria, TeacherSide
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
 from vocagno.guidance.pieces import ComparedTokens, Pieces
 from vocagno.guidance.totals import LossSums, TokenCounts
@@ -129,13 +129,7 @@ class Method(ABC):
         """Whether single losses stay unknown: the head loss gives only their sum."""
         return head_loss_by in ("torch", "liger")
 
-    def choose(
-        self,
-        student_nll_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        labels_BT: Tensor,
-        criteria: Criteria,
-    ) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """How much each token trains the student, given its loss.
 
         Raises: ValueError if the method needs something that is not given.
@@ -147,15 +141,13 @@ class Method(ABC):
         hidden_NH: Tensor,
         head: Head,
         labels_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        criteria: Criteria,
-        num_kept: int | None,
+        teacher: TeacherSide,
         head_loss_by: HeadLoss,
     ) -> tuple[Tensor, TokenMetrics]:
         """The sum of the losses of the tokens that train. Args, Returns, Raises: as
         `selective_cross_entropy`."""
         return full_cross_entropy(
-            hidden_NH, head, labels_BT, num_kept=num_kept, head_loss_by=head_loss_by
+            hidden_NH, head, labels_BT, num_kept=teacher.num_kept, head_loss_by=head_loss_by
         )
 
     def loss(
@@ -167,16 +159,8 @@ class Method(ABC):
         head_loss_by: HeadLoss,
     ) -> StudentOutput:
         """The loss of a forward pass, and what is logged of it."""
-        teacher_loss_BT = teacher.teacher_loss_BT
-        loss, metrics = self.cross_entropy(
-            hidden_BTH.flatten(0, -2),
-            head,
-            labels_BT,
-            teacher_loss_BT,
-            teacher.criteria,
-            teacher.num_kept,
-            head_loss_by,
-        )
+        hidden_NH, teacher_loss_BT = hidden_BTH.flatten(0, -2), teacher.teacher_loss_BT
+        loss, metrics = self.cross_entropy(hidden_NH, head, labels_BT, teacher, head_loss_by)
         nll_BT = metrics.nll_BT
         if nll_BT is None:
             nll_BT = torch.full_like(teacher_loss_BT, torch.nan)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vocagno.data.rows import Row
 from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_ranks
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.mappings import chunk_maps, chunk_numbers
 from vocagno.guidance.methods.selection import Selection
 from vocagno.guidance.pieces import Pieces
@@ -53,27 +53,13 @@ class Chunk(Selection):
             return {}
         return {"chunk_rank": random_ranks(seed, samples, self.guidance.chunks)}
 
-    def choose(
-        self,
-        student_nll_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        labels_BT: Tensor,
-        criteria: Criteria,
-    ) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """As `Method.choose`."""
-        chunks_BT, rank_BC = criteria.chunks_BT, criteria.rank_BC
+        _, chunks_BT, rank_BC, sums_B2, _, _ = teacher.criteria
         if chunks_BT is None or (rank_BC is None) is self.is_random:
             raise ValueError(
                 "guidance.method: chunk needs the chunks of the tokens, and ranks if the choice is "
                 "random"
             )
-        weights_BT = chunk_weights(
-            student_nll_BT,
-            teacher_loss_BT,
-            labels_BT,
-            chunks_BT,
-            self.guidance,
-            rank_BC,
-            criteria.teacher_sums_B2,
-        )
-        return Choice(weights_BT, None)
+        given = nll_BT, teacher.teacher_loss_BT, labels_BT, chunks_BT
+        return Choice(chunk_weights(*given, self.guidance, rank_BC, sums_B2), None)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import Criteria, TeacherSide
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.distillation import Distance, DistillationMetrics, distillation_loss
 from vocagno.guidance.methods.base import Method, StudentOutput
@@ -49,9 +49,7 @@ class Distillation(Method):
         hidden_NH: Tensor,
         head: Head,
         labels_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        criteria: Criteria,
-        num_kept: int | None,
+        teacher: TeacherSide,
         head_loss_by: HeadLoss,
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses: there is more to the loss."""

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, chosen_cross_entropy
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.totals import LossSums, TokenCounts
@@ -34,9 +34,7 @@ class Selection(Method):
         hidden_NH: Tensor,
         head: Head,
         labels_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        criteria: Criteria,
-        num_kept: int | None,
+        teacher: TeacherSide,
         head_loss_by: HeadLoss,
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`: the losses of all tokens first, which `choose` ranks."""
@@ -44,8 +42,8 @@ class Selection(Method):
             hidden_NH,
             head,
             labels_BT,
-            lambda nll_BT: self.choose(nll_BT, teacher_loss_BT, labels_BT, criteria),
-            num_kept=num_kept,
+            lambda nll_BT: self.choose(nll_BT, labels_BT, teacher),
+            num_kept=teacher.num_kept,
             head_loss_by=head_loss_by,
             has_soft_weights=self.guidance.has_soft_weights,
         )

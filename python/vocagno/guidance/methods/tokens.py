@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.methods.selection import Selection
 from vocagno.guidance.ranking import kept_count
@@ -37,40 +37,24 @@ class TokenSelection(Selection):
         kept = kept_count(competing, self.guidance.top_fraction).sum()
         return int(kept) + sum(one.included for one in counts)
 
-    def choose(
-        self,
-        student_nll_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        labels_BT: Tensor,
-        criteria: Criteria,
-    ) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """As `Method.choose`."""
-        more = criteria.entropy_BT, criteria.teacher_sums_B2, criteria.units
-        return choose(student_nll_BT, teacher_loss_BT, labels_BT, self.guidance, *more)
+        entropy_BT, _, _, sums_B2, units, _ = teacher.criteria
+        given = nll_BT, teacher.teacher_loss_BT, labels_BT, self.guidance
+        return choose(*given, entropy_BT, sums_B2, units)
 
     def cross_entropy(
         self,
         hidden_NH: Tensor,
         head: Head,
         labels_BT: Tensor,
-        teacher_loss_BT: Tensor,
-        criteria: Criteria,
-        num_kept: int | None,
+        teacher: TeacherSide,
         head_loss_by: HeadLoss,
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`; in one pass over the logits if the threshold is known."""
         is_loop = head_loss_by in ("auto", "loop")
-        if self.guidance.has_fixed_threshold and is_loop and torch.is_grad_enabled():
-            return thresholded_cross_entropy(
-                hidden_NH,
-                head,
-                labels_BT,
-                teacher_loss_BT,
-                self.guidance,
-                criteria.units,
-                criteria.teacher_sums_B2,
-                criteria.chunk_ends,
-            )
-        return super().cross_entropy(
-            hidden_NH, head, labels_BT, teacher_loss_BT, criteria, num_kept, head_loss_by
-        )
+        if not (self.guidance.has_fixed_threshold and is_loop and torch.is_grad_enabled()):
+            return super().cross_entropy(hidden_NH, head, labels_BT, teacher, head_loss_by)
+        given = hidden_NH, head, labels_BT, teacher.teacher_loss_BT, self.guidance
+        _, _, _, sums_B2, units, chunk_ends = teacher.criteria
+        return thresholded_cross_entropy(*given, units, sums_B2, chunk_ends)
