@@ -94,8 +94,9 @@ class Corpus:
         hashes = [text_hash(document.text) for document in found]
         prompts = [document.prompt_bytes for document in found]
         if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
-            shard.text_hash, shard.prompt_hash,
-        ):  # fmt: skip
+            shard.text_hash,
+            shard.prompt_hash,
+        ):
             raise CorpusError(
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are what they were, delete `corpora` in the cache first)"
@@ -182,8 +183,10 @@ def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
             if cut.documents:
                 yield CorpusShard(
                     **asdict(cut),
-                    name=f"shard-{number:05d}", source=source, first_document=first_document,
-                )  # fmt: skip
+                    name=f"shard-{number:05d}",
+                    source=source,
+                    first_document=first_document,
+                )
                 number, first_document = number + 1, first_document + cut.documents
 
 
@@ -196,9 +199,13 @@ def _cuts(source: Source) -> Iterator[Cut]:
 
     def cut() -> Cut:
         return Cut(
-            *before, after.record - before.record, len(hashes), text_bytes,
-            texts_hash(iter(hashes)), _prompt_hash(prompts),
-        )  # fmt: skip
+            *before,
+            after.record - before.record,
+            len(hashes),
+            text_bytes,
+            texts_hash(iter(hashes)),
+            _prompt_hash(prompts),
+        )
 
     for after, document in source.read(Place()):
         if document is not None:

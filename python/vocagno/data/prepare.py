@@ -93,9 +93,14 @@ def prepare_corpus(
         )
         rows = cut_rows(stream, seq_len)
         write_rows(
-            path, rows, seq_len, tokenizer.spans.vocabulary_size,
-            found.hashes, shard.first_document, made_from,
-        )  # fmt: skip
+            path,
+            rows,
+            seq_len,
+            tokenizer.spans.vocabulary_size,
+            found.hashes,
+            shard.first_document,
+            made_from,
+        )
 
     return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
 

@@ -146,16 +146,24 @@ def write_rows(
         "first_byte": list_column(first_bytes, pa.int32()),
         "num_tokens": list_column([row.num_tokens for row in rows], pa.int32()),
         "num_prompt": list_column([row.num_prompt for row in rows], pa.int32()),
-    }  # fmt: skip
+    }
     columns["check"] = pa.array(
         [
-            checksum(row.ids.astype(np.int32), spans.lengths, spans.long_lengths, spans.starts,
-                     row.documents, names[row.documents - first_document], firsts, row.num_tokens,
-                     row.num_prompt)
+            checksum(
+                row.ids.astype(np.int32),
+                spans.lengths,
+                spans.long_lengths,
+                spans.starts,
+                row.documents,
+                names[row.documents - first_document],
+                firsts,
+                row.num_tokens,
+                row.num_prompt,
+            )
             for row, spans, firsts in zip(rows, coded, first_bytes, strict=True)
         ],
         pa.uint32(),
-    )  # fmt: skip
+    )
     counts = {
         "rows": len(rows),
         "documents": len(hashes),
@@ -219,9 +227,14 @@ class RowsShard(RowShard):
         self.text_hashes: Lists = self.lists("text_hash")
         self.num_tokens: Lists = self.lists("num_tokens")
         self._lists = (
-            self.lists("long_length"), self.lists("start"), self.documents, self.text_hashes,
-            self.lists("first_byte"), self.num_tokens, self.lists("num_prompt"),
-        )  # fmt: skip
+            self.lists("long_length"),
+            self.lists("start"),
+            self.documents,
+            self.text_hashes,
+            self.lists("first_byte"),
+            self.num_tokens,
+            self.lists("num_prompt"),
+        )
 
     def __getitem__(self, index: int) -> Row:
         row = self._read(index)
@@ -260,9 +273,12 @@ class RowsShard(RowShard):
 
 
 EMPTY_ROW = Row(
-    np.empty(0, np.int32), np.empty((0, 2), np.int32), np.empty(0, np.int64),
-    np.empty(0, np.int32), np.empty(0, np.int32),
-)  # fmt: skip
+    np.empty(0, np.int32),
+    np.empty((0, 2), np.int32),
+    np.empty(0, np.int64),
+    np.empty(0, np.int32),
+    np.empty(0, np.int32),
+)
 
 
 class WithEmpty:

@@ -53,9 +53,12 @@ def load(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with naming(f"model {model}"):
         return HFLM(
-            pretrained=model, dtype=dtype, device=device, batch_size=batch_size,
+            pretrained=model,
+            dtype=dtype,
+            device=device,
+            batch_size=batch_size,
             **weights_options(gguf_file),
-        )  # fmt: skip
+        )
 
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")

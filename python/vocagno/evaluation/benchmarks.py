@@ -80,9 +80,11 @@ class Benchmark:
 
 def _ending(gold: str) -> str:
     return {
-        "true": " (True or False)", "false": " (True or False)",
-        "yes": " (Yes or No)", "no": " (Yes or No)",
-    }.get(gold.lower(), "")  # fmt: skip
+        "true": " (True or False)",
+        "false": " (True or False)",
+        "yes": " (Yes or No)",
+        "no": " (Yes or No)",
+    }.get(gold.lower(), "")
 
 
 def _of(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
@@ -204,25 +206,43 @@ def _words(stated: str) -> tuple[str, ...] | None:
 def _in_words(name: str, column: str | None, read: Callable[[Record], Answered]) -> Benchmark:
     """One with the worked examples of GSM8K."""
     return Benchmark(
-        name=name, column=column, folder=name, prompt="gsm8k", shots=8, problem=False, choice=False,
+        name=name,
+        column=column,
+        folder=name,
+        prompt="gsm8k",
+        shots=8,
+        problem=False,
+        choice=False,
         read=read,
-    )  # fmt: skip
+    )
 
 
 def _in_latex(name: str, column: str | None, folder: str, prompt: str, shots: int) -> Benchmark:
     return Benchmark(
-        name=name, column=column, folder=folder, prompt=prompt, shots=shots, problem=True,
-        choice=False, read=_math,
-    )  # fmt: skip
+        name=name,
+        column=column,
+        folder=folder,
+        prompt=prompt,
+        shots=shots,
+        problem=True,
+        choice=False,
+        read=_math,
+    )
 
 
 def _with_letters(
     name: str, column: str, prompt: str, read: Callable[[Record], Answered]
 ) -> Benchmark:
     return Benchmark(
-        name=name, column=column, folder=name, prompt=prompt, shots=4, problem=True, choice=True,
+        name=name,
+        column=column,
+        folder=name,
+        prompt=prompt,
+        shots=4,
+        problem=True,
+        choice=True,
         read=read,
-    )  # fmt: skip
+    )
 
 
 BENCHMARKS = {

@@ -27,14 +27,15 @@ class Source:
 
 # The subjects that MMLU's authors count as STEM (lm-eval counts anatomy, too), in the order of the
 # harness's file: an item's number is its place.
-_STEM = (
-    "college_biology", "astronomy", "electrical_engineering", "high_school_biology",
-    "machine_learning", "abstract_algebra", "high_school_mathematics",
-    "high_school_computer_science", "college_chemistry", "high_school_chemistry",
-    "computer_security", "conceptual_physics", "high_school_physics", "college_physics",
-    "high_school_statistics", "elementary_mathematics", "college_mathematics",
-    "college_computer_science",
-)  # fmt: skip
+_STEM = tuple(
+    """
+    college_biology astronomy electrical_engineering high_school_biology
+    machine_learning abstract_algebra high_school_mathematics high_school_computer_science
+    college_chemistry high_school_chemistry computer_security conceptual_physics
+    high_school_physics college_physics high_school_statistics elementary_mathematics
+    college_mathematics college_computer_science
+    """.split()
+)
 
 SOURCES: Mapping[str, Source] = {
     "gsm8k": Source("openai/gsm8k", configurations=("main",)),

@@ -45,8 +45,10 @@ class Journal:
         if record is None:
             return None
         now = {
-            "prompt_hash": prompt_hash(asked.prompt), "room": asked.room, "gold": asked.item.gold
-        }  # fmt: skip
+            "prompt_hash": prompt_hash(asked.prompt),
+            "room": asked.room,
+            "gold": asked.item.gold,
+        }
         for name, value in now.items():
             if record[name] != value:
                 raise InputError(
@@ -60,9 +62,13 @@ class Journal:
         """Keeps an answer."""
         item = asked.item
         record = {
-            "idx": item.index, "prompt_hash": prompt_hash(asked.prompt), "room": asked.room,
-            "completion": completion, "gold": item.gold, **asdict(verdict),
-        }  # fmt: skip
+            "idx": item.index,
+            "prompt_hash": prompt_hash(asked.prompt),
+            "room": asked.room,
+            "completion": completion,
+            "gold": item.gold,
+            **asdict(verdict),
+        }
         self._file.write((json.dumps(record) + "\n").encode())
         self._file.flush()
 

@@ -23,9 +23,11 @@ MEBIBYTES = 2048
 _STARTING = 120.0
 """Seconds by the clock for its imports."""
 _NEEDED = {
-    "math-verify": "", "sympy": "", "word2number": "",
+    "math-verify": "",
+    "sympy": "",
+    "word2number": "",
     "antlr4-python3-runtime": "4.11",  # sympy reads LaTeX with no other
-}  # fmt: skip
+}
 _PATIENCE = 10
 """Times `SECONDS` that a comparison may last by the clock, on a machine that does other things."""
 
@@ -127,9 +129,12 @@ class Judge:
         if self._process is None:
             command = [sys.executable, "-m", "vocagno.evaluation.judge", *map(str, self._limits)]
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
                 start_new_session=True,
-            )  # fmt: skip
+            )
             self._process, self._replies = process, queue.SimpleQueue()
             arguments = process.stdout, self._replies
             threading.Thread(target=_forward, args=arguments, daemon=True).start()

@@ -70,11 +70,14 @@ def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
     return [
         ["", "items", *METRICS],
         *(
-            [_title(name), f"{with_averages[0][name].count:,}",
-             *(_percent(found[name]) for found in with_averages)]
+            [
+                _title(name),
+                f"{with_averages[0][name].count:,}",
+                *(_percent(found[name]) for found in with_averages),
+            ]
             for name in with_averages[0]
         ),
-    ]  # fmt: skip
+    ]
 
 
 def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -
             for name, score in {**of_metric, **averages(of_metric)}.items()
         }
         for metric, of_metric in found.items()
-    }  # fmt: skip
+    }
     percentages = {
         _title(name): round(100 * score.value, 4) for name, score in found["harness_match"].items()
     }

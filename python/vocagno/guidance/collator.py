@@ -176,10 +176,13 @@ class Collator:
         loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
             for values, fill in (
-                (tokens.loss, np.nan), (tokens.reasons, Reason.SPECIAL),
-                (tokens.with_text, False), (tokens.first_only, False), (tokens.missing, False),
+                (tokens.loss, np.nan),
+                (tokens.reasons, Reason.SPECIAL),
+                (tokens.with_text, False),
+                (tokens.first_only, False),
+                (tokens.missing, False),
             )
-        )  # fmt: skip
+        )
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
         if tokens.groups is not None:

@@ -189,9 +189,14 @@ def _torch_loss(
     states_KH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, labels_K: Tensor, _: float | None
 ) -> Tensor:
     loss: Tensor = torch.nn.functional.linear_cross_entropy(
-        states_KH, weight_VH, labels_K, linear_bias=bias_V, reduction="sum",
-        ignore_index=IGNORED, options=torch.nn.LinearCrossEntropyOptions(),
-    )  # fmt: skip
+        states_KH,
+        weight_VH,
+        labels_K,
+        linear_bias=bias_V,
+        reduction="sum",
+        ignore_index=IGNORED,
+        options=torch.nn.LinearCrossEntropyOptions(),
+    )
     return loss.float()
 
 
@@ -205,7 +210,13 @@ def _liger_loss(
     from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
     loss: Tensor = liger_fused_linear_cross_entropy(
-        states_KH, weight_VH, labels_K, bias=bias_V, ignore_index=IGNORED, reduction="sum",
-        softcap=softcap, accum_dtype=torch.float32,
-    )  # fmt: skip
+        states_KH,
+        weight_VH,
+        labels_K,
+        bias=bias_V,
+        ignore_index=IGNORED,
+        reduction="sum",
+        softcap=softcap,
+        accum_dtype=torch.float32,
+    )
     return loss.float()

@@ -34,8 +34,9 @@ def compared_groups(
     whose text may go on in the next one, or if the teacher's text stops inside it.
     """
     cu_seqlens = {
-        "student_cu_seqlens": student_cu_seqlens, "teacher_cu_seqlens": teacher_cu_seqlens
-    }  # fmt: skip
+        "student_cu_seqlens": student_cu_seqlens,
+        "teacher_cu_seqlens": teacher_cu_seqlens,
+    }
     found = groups(student, teacher, **cu_seqlens)
     (own_first, own_stop), (first, stop) = found.student.T, found.teacher.T
     with_text = student[:, 0] < student[:, 1]

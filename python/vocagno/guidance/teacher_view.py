@@ -111,8 +111,12 @@ def _same_rows(rows: Sequence[Row]) -> TeacherView:
     n = len(spans)
     place = np.arange(n, dtype=np.int32)
     return TeacherView(
-        loss=np.zeros(n, np.float32), reasons=np.full(n, Reason.MAPPED, np.uint8),
-        with_text=np.ones(n, bool), first_only=np.zeros(n, bool), missing=np.zeros(n, bool),
-        mapping=np.stack([place, place + 1], axis=1), teacher_spans=spans,
+        loss=np.zeros(n, np.float32),
+        reasons=np.full(n, Reason.MAPPED, np.uint8),
+        with_text=np.ones(n, bool),
+        first_only=np.zeros(n, bool),
+        missing=np.zeros(n, bool),
+        mapping=np.stack([place, place + 1], axis=1),
+        teacher_spans=spans,
         teacher_nll=np.zeros(n, np.float32),
-    )  # fmt: skip
+    )

@@ -138,6 +138,9 @@ class ChosenCrossEntropy:
             groups_1C = torch.where(has_group_C, groups_C - first, groups_C)[None]
         noise_1C = None if self._noise_N is None else self._noise_N[None, place]
         return choose(
-            nll_C[None], self._teacher_loss_N[None, place], self._labels_N[None, place],
-            self._guidance, units=Units(groups_1C, noise_BT=noise_1C),
-        ).weights_BT[0]  # fmt: skip
+            nll_C[None],
+            self._teacher_loss_N[None, place],
+            self._labels_N[None, place],
+            self._guidance,
+            units=Units(groups_1C, noise_BT=noise_1C),
+        ).weights_BT[0]

@@ -209,9 +209,14 @@ def _ranked_together(
         for numbers in (units.groups_BT, units.lines_BT)
     )
     own = (
-        student_nll_BT, teacher_loss_BT, labels_BT, entropy_BT, teacher_sums_B2, *shifted,
+        student_nll_BT,
+        teacher_loss_BT,
+        labels_BT,
+        entropy_BT,
+        teacher_sums_B2,
+        *shifted,
         units.bytes_BT,
-    )  # fmt: skip
+    )
     student, teacher, labels, entropy, sums, *others = (
         None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
         for tensor in own

@@ -231,11 +231,9 @@ def head_of(model: Any) -> LanguageHead:
     output, config = model.get_output_embeddings(), model.config.get_text_config()
     if not isinstance(getattr(output, "weight", None), Tensor):
         raise UnsupportedModelError(f"{type(model).__name__}: no output embeddings were found")
-    head = LanguageHead(
-        whole(output.weight), getattr(output, "bias", None), _scale_of(config),
-        next(iter(_numbers(config, "final_logit_softcapping", "logits_soft_cap",
-                           "output_logit_soft_cap")), None),
-    )  # fmt: skip
+    caps = _numbers(config, "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    bias = getattr(output, "bias", None)
+    head = LanguageHead(whole(output.weight), bias, _scale_of(config), next(iter(caps), None))
     for num_ids in _numbers(config, "unpadded_vocab_size"):
         head = head.first(int(num_ids))
     return head

@@ -57,9 +57,11 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
     longest = int(ends.diff().max())
     ends = ends.int()
     return {
-        "cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest,
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
         "max_length_k": longest,
-    }  # fmt: skip
+    }
 
 
 def _begins(piece_BT: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def _row(name: str, run: Path) -> dict[str, str]:
         f"{found.tokens_per_s:,.0f}",
         f"{found.kept_share:.1%}",
     )
-    return dict(zip(COLUMNS, values, strict=True))  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _accuracy(run: Path) -> float:
@@ -98,9 +98,12 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
             replace(passage, title=f"{passage.title}, {rule}") for passage in passages(config)
         ]
     html = render_page(
-        title="A student, a teacher, two vocabularies", introduction=introduction,
-        summary_rows=rows, passages=found, guidance=rules,
-    )  # fmt: skip
+        title="A student, a teacher, two vocabularies",
+        introduction=introduction,
+        summary_rows=rows,
+        passages=found,
+        guidance=rules,
+    )
     page.write_text(html, encoding="utf-8")
 
 

@@ -117,9 +117,11 @@ def _continue(
         input_ids=torch.tensor(rows, device=model.device),
         attention_mask=torch.tensor(mask, device=model.device),
         generation_config=GenerationConfig(
-            max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            pad_token_id=0,
             eos_token_id=tokenizer.eos_token_id,
         ),
-    )  # fmt: skip
+    )
     new = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
     return [str(text) for text in new]

@@ -44,9 +44,13 @@ def _make_texts(folder: Path) -> None:
 
     print("writing the corpus, training two tokenizers", file=sys.stderr)
     paths = write_corpus(
-        folder / "corpus", train_documents=TRAIN_DOCUMENTS, valid_documents=VALID_DOCUMENTS,
-        questions=QUESTIONS, noise_fraction=NOISE_FRACTION, teacher_documents=TEACHER_DOCUMENTS,
-    )  # fmt: skip
+        folder / "corpus",
+        train_documents=TRAIN_DOCUMENTS,
+        valid_documents=VALID_DOCUMENTS,
+        questions=QUESTIONS,
+        noise_fraction=NOISE_FRACTION,
+        teacher_documents=TEACHER_DOCUMENTS,
+    )
     with paths["train"].open(encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     unfinished = folder / "tokenizers.tmp"
@@ -62,7 +66,8 @@ def _train_teacher(configs: Path) -> None:
     command = [sys.executable, "-m", "vocagno.training"]
     status = subprocess.run(
         [*command, "--config", str(configs / "quickstart-teacher.yaml")],
-        env=environment, check=False,
-    ).returncode  # fmt: skip
+        env=environment,
+        check=False,
+    ).returncode
     if status != 0:
         raise InputError(f"training the quickstart's teacher failed with status {status}")

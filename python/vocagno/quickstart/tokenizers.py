@@ -128,6 +128,8 @@ def save_student_tokenizer(
     """Trains the student's tokenizer and writes it as transformers does."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=student_tokenizer(texts, size),
-        unk_token=UNKNOWN, bos_token=BOS, eos_token=EOS,
-    )  # fmt: skip
+        unk_token=UNKNOWN,
+        bos_token=BOS,
+        eos_token=EOS,
+    )
     tokenizer.save_pretrained(folder)

@@ -28,9 +28,14 @@ class Progress:
         self._note = ""
         self._began = self._last_line = time.monotonic()
         self._bar = tqdm(
-            total=total, initial=start, desc=name, unit=unit, unit_scale=unit == "B",
-            disable=not (show and terminal), file=sys.stderr,
-        )  # fmt: skip
+            total=total,
+            initial=start,
+            desc=name,
+            unit=unit,
+            unit_scale=unit == "B",
+            disable=not (show and terminal),
+            file=sys.stderr,
+        )
 
     def at(self, done: int, note: str | None = None) -> None:
         """Says how much is done in all; the note stays until there is another."""

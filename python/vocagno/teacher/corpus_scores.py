@@ -117,9 +117,10 @@ def _scored(
         stored = np.where(is_asked, nll, np.nan).astype(np.float16)
     failed = ~np.isfinite(stored) & is_asked
     return DocumentScores(
-        spans, np.where(np.isfinite(stored), stored, np.float16(np.nan)),
+        spans,
+        np.where(np.isfinite(stored), stored, np.float16(np.nan)),
         num_unscored=int(failed.sum()),
-    )  # fmt: skip
+    )
 
 
 def scores_made_from(

@@ -79,8 +79,11 @@ def export_scores(
 def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
     shards = [{"name": e.name, "text_hash": e.text_hash, "counts": e.counts} for e in entries]
     about = {
-        "kind": KIND, "version": VERSION, "made_from": store.manifest.made_from, "shards": shards,
-    }  # fmt: skip
+        "kind": KIND,
+        "version": VERSION,
+        "made_from": store.manifest.made_from,
+        "shards": shards,
+    }
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
     encodings = {
         "nll.list.element": "BYTE_STREAM_SPLIT",
@@ -88,9 +91,13 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
         "byte_end.list.element": "DELTA_BINARY_PACKED",
     }
     return pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=False, column_encoding=encodings,
+        file,
+        schema,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding=encodings,
         write_page_checksum=True,
-    )  # fmt: skip
+    )
 
 
 def _table(store: ScoreStore, index: int) -> pa.Table:
@@ -246,8 +253,15 @@ Back into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.s
 
 def _size_category(documents: int) -> str:
     """As hubs name them."""
-    limits = [(1_000, "1K"), (10_000, "10K"), (100_000, "100K"), (1_000_000, "1M"),
-              (10_000_000, "10M"), (100_000_000, "100M"), (1_000_000_000, "1B")]  # fmt: skip
+    limits = [
+        (1_000, "1K"),
+        (10_000, "10K"),
+        (100_000, "100K"),
+        (1_000_000, "1M"),
+        (10_000_000, "10M"),
+        (100_000_000, "100M"),
+        (1_000_000_000, "1B"),
+    ]
     low = "n"
     for limit, name in limits:
         if documents < limit:

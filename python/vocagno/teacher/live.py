@@ -85,9 +85,14 @@ class LiveText:
         partner_N = first_asked(view.mapping, view.windowed.is_asked)
         partner_BT = np.append(partner_N, -1)[tokens_BT]
         arrays: tuple[NDArray[Any], ...] = (
-            view.windowed.is_asked, view.mapping, tokens_BT, partner_BT, view.is_inside,
-            view.row_ranges, _sizes(view),
-        )  # fmt: skip
+            view.windowed.is_asked,
+            view.mapping,
+            tokens_BT,
+            partner_BT,
+            view.is_inside,
+            view.row_ranges,
+            _sizes(view),
+        )
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
         return cls(view.windowed, *tensors)
 

@@ -103,11 +103,12 @@ class RowTeacher(LiveTeacher):
         names = ("attention_mask", "position_ids")
         parts = [
             hidden_states(
-                self.scorer.model, tensors["input_ids"][rows],
+                self.scorer.model,
+                tensors["input_ids"][rows],
                 **{name: tensors[name][rows] for name in names if name in tensors},
             )
             for rows in _slices(len(tensors["input_ids"]), self._rows)
-        ]  # fmt: skip
+        ]
         return torch.cat(parts)
 
 

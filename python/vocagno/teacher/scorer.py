@@ -137,9 +137,14 @@ class TransformersScorer:
                 labels.append(causal_shift(ids)[1][is_asked])
             counts = [len(of_one) for of_one in labels]
             yield Pass(
-                numbers, self.on_host(layout.ids_BT), *self._pieces(layout), layout.padding,
-                self.on_host(np.concatenate(places)), self.on_host(np.concatenate(labels)), counts,
-            )  # fmt: skip
+                numbers,
+                self.on_host(layout.ids_BT),
+                *self._pieces(layout),
+                layout.padding,
+                self.on_host(np.concatenate(places)),
+                self.on_host(np.concatenate(labels)),
+                counts,
+            )
 
     def _pieces(self, layout: Layout) -> tuple[Tensor | None, dict[str, Any]]:
         if not self.is_packed:

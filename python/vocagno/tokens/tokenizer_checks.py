@@ -23,10 +23,24 @@ PLAIN_PROBES = (
 """ASCII, with single spaces between words; no normaliser loses its letters or digits."""
 
 HARD_PROBES = (
-    " ", "   leading", "trailing   ", "a\tb\r\n\n  c", "∑ x² ≤ ∞", "😊 hi 👩\u200d🔬🇩🇪", " 𝒜 ∞",
-    "cafe\u0301 nai\u0308ve", "\u1112\u1161\u11ab", "\u0928\u093c", "ﬁ①２０…", "İstanbul ẞ",
-    "日本語 한국어 ไทย", "snake_case _x = a , b", "\x00\x10a \ufeff\ufffd", "▁ Ġ ##x", "11 3.14159",
-)  # fmt: skip
+    " ",
+    "   leading",
+    "trailing   ",
+    "a\tb\r\n\n  c",
+    "∑ x² ≤ ∞",
+    "😊 hi 👩\u200d🔬🇩🇪",
+    " 𝒜 ∞",
+    "cafe\u0301 nai\u0308ve",
+    "\u1112\u1161\u11ab",
+    "\u0928\u093c",
+    "ﬁ①２０…",
+    "İstanbul ẞ",
+    "日本語 한국어 ไทย",
+    "snake_case _x = a , b",
+    "\x00\x10a \ufeff\ufffd",
+    "▁ Ġ ##x",
+    "11 3.14159",
+)
 """What breaks offsets elsewhere: marks that compose, split characters, runs of blanks, controls."""
 
 _REMEDY = (
@@ -87,9 +101,11 @@ def refuse_collapsed(
         row = int(np.argmax(empty))
         piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
         raise _refused(
-            name, text, f"{np.count_nonzero(empty)} tokens that stand for text have empty offsets, "
+            name,
+            text,
+            f"{np.count_nonzero(empty)} tokens that stand for text have empty offsets, "
             f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})",
-        )  # fmt: skip
+        )
 
 
 def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:

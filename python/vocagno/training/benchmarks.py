@@ -126,9 +126,10 @@ class Evaluation:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
         # It chooses a token for padding; the tokenizer that is saved keeps its own.
         return HFLM(
-            pretrained=model, tokenizer=copy.deepcopy(self.tokenizer),
+            pretrained=model,
+            tokenizer=copy.deepcopy(self.tokenizer),
             batch_size=self.options.batch_size,
-        )  # fmt: skip
+        )
 
     def _graded(self, answers: list[Answer], step: int) -> dict[str, float]:
         shares: dict[str, float] = {}

@@ -323,9 +323,11 @@ class Training:
 def progress_note(entry: dict[str, Any]) -> str:
     """What the progress bar says of the last window."""
     parts = [
-        f"loss {entry['loss']:.3f}", f"lr {entry['lr']:.1e}",
-        f"{entry['tokens_per_s']:,.0f} tokens/s", f"kept {entry['kept_fraction']:.0%}",
-    ]  # fmt: skip
+        f"loss {entry['loss']:.3f}",
+        f"lr {entry['lr']:.1e}",
+        f"{entry['tokens_per_s']:,.0f} tokens/s",
+        f"kept {entry['kept_fraction']:.0%}",
+    ]
     parts += [f"mfu {entry['mfu']:.0%}"] if "mfu" in entry else []
     return ", ".join(parts)
 

@@ -29,14 +29,34 @@ _KEPT = "config.yaml"
 
 # Options that may change when a run goes on: they decide how it is carried out, not what it is.
 _FREE = (
-    "data.cache", "data.num_workers", "eval.batch_size", "eval.data", "eval.every", "eval.limit",
-    "eval.new_tokens", "eval.tasks", "guidance.min_coverage", "optimizer.skip_nonfinite",
-    "output", "resume", "teacher.batch_tokens", "teacher.device_map", "teacher.shard",
-    "train.checkpoint_every", "train.collective_timeout", "train.compile", "train.eval_every",
-    "train.gradient_checkpointing", "train.head_loss", "train.keep_checkpoints",
-    "train.log_every", "train.log_with", "train.project", "train.sample_every",
+    "data.cache",
+    "data.num_workers",
+    "eval.batch_size",
+    "eval.data",
+    "eval.every",
+    "eval.limit",
+    "eval.new_tokens",
+    "eval.tasks",
+    "guidance.min_coverage",
+    "optimizer.skip_nonfinite",
+    "output",
+    "resume",
+    "teacher.batch_tokens",
+    "teacher.device_map",
+    "teacher.shard",
+    "train.checkpoint_every",
+    "train.collective_timeout",
+    "train.compile",
+    "train.eval_every",
+    "train.gradient_checkpointing",
+    "train.head_loss",
+    "train.keep_checkpoints",
+    "train.log_every",
+    "train.log_with",
+    "train.project",
+    "train.sample_every",
     "train.spike_ratio",
-)  # fmt: skip
+)
 
 
 def main(

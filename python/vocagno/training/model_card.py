@@ -40,19 +40,46 @@ def model_card(output: Path) -> str:
         f"{data['seq_len']:,} tokens",
         **{name: f"{last[key]:.4f}" for key, name in _MEASURED.items() if key in last},
     }
-    lines = [f"| {name} | {value} |" for name, value in facts.items()]
-    return "\n".join([
-        "---", yaml.safe_dump(metadata, sort_keys=False).strip(), "---", "",
-        f"# Trained by vocagno {__version__}", "", method.summary, "",
-        "| | |", "|---|---|", *lines, "",
-        "What it is for, and the licences of its texts and its teacher, are for you to add.", "",
-        "## What it is made of", "",
-        "Hashes of the texts, the tokenizers and the teacher's weights:", "",
-        "```json", json.dumps(materials, indent=1), "```", "",
-        "## Configuration", "", "```yaml", resolved.strip(), "```", "",
-        "Method: VocAgnoLM, ICML 2025, [arXiv 2503.19123](https://arxiv.org/abs/2503.19123).", "",
-    ])  # fmt: skip
+    return _CARD.format(
+        metadata=yaml.safe_dump(metadata, sort_keys=False).strip(),
+        version=__version__,
+        summary=method.summary,
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
+        hashes=json.dumps(materials, indent=1),
+        resolved=resolved.strip(),
+    )
 
 
 _MEASURED = {"loss": "loss, the last window", "validation_loss": "held-out loss"}
 """Names of values in `metrics.jsonl`, in nats a token."""
+
+_CARD = """---
+{metadata}
+---
+
+# Trained by vocagno {version}
+
+{summary}
+
+| | |
+|---|---|
+{facts}
+
+What it is for, and the licences of its texts and its teacher, are for you to add.
+
+## What it is made of
+
+Hashes of the texts, the tokenizers and the teacher's weights:
+
+```json
+{hashes}
+```
+
+## Configuration
+
+```yaml
+{resolved}
+```
+
+Method: VocAgnoLM, ICML 2025, [arXiv 2503.19123](https://arxiv.org/abs/2503.19123).
+"""

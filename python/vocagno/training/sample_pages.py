@@ -65,13 +65,18 @@ def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) ->
     for place, number in enumerate(chosen):
         ids = tokens.text(place)
         one = TokenizedTexts(
-            tokens.ids[ids], tokens.spans[ids], np.array([0, ids.stop - ids.start]),
+            tokens.ids[ids],
+            tokens.spans[ids],
+            np.array([0, ids.stop - ids.start]),
             tokens.proved[place : place + 1],
-        )  # fmt: skip
+        )
         stream = join_documents(
-            one, shard.first_document + number, tokenizer.spans.prefix_ids, tokenizer.eos_id,
+            one,
+            shard.first_document + number,
+            tokenizer.spans.prefix_ids,
+            tokenizer.eos_id,
             [found.prompt_bytes[number]],
-        )  # fmt: skip
+        )
         row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
         samples.append(Sample(shard.first_document + number, found.texts[number], row))
     return samples
@@ -137,15 +142,17 @@ class Sampler:
             end += 1
         guidance, output = self.collator.guidance, student(**tensors)
         return Passage(
-            title=f"Document {sample.number}", text=data[:end].decode(),
+            title=f"Document {sample.number}",
+            text=data[:end].decode(),
             student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
             teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
             mapping=[
                 (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
                 for first, stop in view.mapping
             ],
-            threshold=_threshold(output), least_kept=least_kept(guidance),
-        )  # fmt: skip
+            threshold=_threshold(output),
+            least_kept=least_kept(guidance),
+        )
 
     def _student_tokens(
         self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, output: StudentOutput
@@ -161,15 +168,20 @@ class Sampler:
         )
         return [
             StudentToken(
-                text=self.tokenizer.spans.token(int(index)) or "", id=int(index),
-                start=int(start), end=int(end), nll=nll[place],
-                teacher_loss=_finite(teacher[place]), weight=weights[place],
+                text=self.tokenizer.spans.token(int(index)) or "",
+                id=int(index),
+                start=int(start),
+                end=int(end),
+                nll=nll[place],
+                teacher_loss=_finite(teacher[place]),
+                weight=weights[place],
                 reason=self._reason(reasons[place], teacher[place]),
-                unit_excess=_finite(excess[place]), neighbours_excess=_finite(around[place]),
+                unit_excess=_finite(excess[place]),
+                neighbours_excess=_finite(around[place]),
                 neighbours_loss=_finite(heard[place]),
             )
             for place, (index, (start, end)) in enumerate(zip(row.ids, row.spans, strict=True))
-        ]  # fmt: skip
+        ]
 
     def _reason(self, reason: int, teacher_loss: float) -> str:
         """In lower case; partial for a token that is mapped but has no loss of all its group."""
@@ -192,12 +204,14 @@ class Sampler:
             TeacherToken(
                 text="" if ids is None else self._named(int(ids[place])),
                 id=None if ids is None else int(ids[place]),
-                start=int(start), end=int(end), nll=_finite(float(loss)),
+                start=int(start),
+                end=int(end),
+                nll=_finite(float(loss)),
             )
             for place, ((start, end), loss) in enumerate(
                 zip(view.teacher_spans[shown], nll[shown], strict=True)
             )
-        ]  # fmt: skip
+        ]
 
     def _named(self, index: int) -> str:
         assert self.teacher is not None
@@ -215,13 +229,15 @@ def write_page(
 ) -> None:
     """One HTML page, whole or not at all."""
     html = render_page(
-        title=f"What the teacher chose at step {step:,}", summary_rows=[], passages=passages,
+        title=f"What the teacher chose at step {step:,}",
+        summary_rows=[],
+        passages=passages,
         introduction=(
             f"The first {TOKENS} tokens of a few documents, each ranked by itself, with the "
             "student as it was then."
         ),
         guidance=guidance,
-    )  # fmt: skip
+    )
     with appearing(path) as file:
         file.write(html.encode())
 

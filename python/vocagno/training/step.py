@@ -61,8 +61,9 @@ class Stepper:
         self.live = live
         self.host_sum = host_sum
         self._is_ddp = accelerator.distributed_type in (
-            DistributedType.MULTI_GPU, DistributedType.MULTI_CPU,
-        )  # fmt: skip
+            DistributedType.MULTI_GPU,
+            DistributedType.MULTI_CPU,
+        )
 
     def step(
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool

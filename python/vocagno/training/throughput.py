@@ -5,9 +5,17 @@ from typing import Any
 import torch
 
 PEAK_BF16 = {
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
-    "A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "RTX 4090": 165e12,
-}  # fmt: skip
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "RTX 4090": 165e12,
+}
 """Dense bfloat16 operations a second with float32 sums, from the makers' data sheets, by a part of
 the name that torch gives a device; the first that fits."""
 

@@ -32,12 +32,16 @@ def dataset(benchmark: str, data: str | None = None, **_: object) -> dict[str, A
     examples = read_examples(named, Path(folder))
     rows = [
         {
-            "benchmark": benchmark, "index": item.index, "question": item.question,
-            "prompt": examples.prompt(named, item.question), "gold": item.gold,
-            "stated": item.stated, "words": list(item.words or ()),
+            "benchmark": benchmark,
+            "index": item.index,
+            "question": item.question,
+            "prompt": examples.prompt(named, item.question),
+            "gold": item.gold,
+            "stated": item.stated,
+            "words": list(item.words or ()),
         }
         for item in read_items(named, Path(folder))
-    ]  # fmt: skip
+    ]
     return {"test": datasets.Dataset.from_list(rows)}
 
 
@@ -46,9 +50,7 @@ def verdict(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     words = tuple(doc["words"]) or None
     item = Item(doc["index"], doc["question"], doc["gold"], doc["stated"], words)
     found = _judge().verdict(BENCHMARKS[doc["benchmark"]], item, results[0])
-    return {
-        "harness_match": float(found.harness_match), "math_verify": float(found.math_verify)
-    }  # fmt: skip
+    return {"harness_match": float(found.harness_match), "math_verify": float(found.math_verify)}
 
 
 @cache
