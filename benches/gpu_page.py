@@ -82,7 +82,7 @@ def parts(lines: Lines) -> Iterator[str]:
 def tests(lines: Lines) -> Iterator[str]:
     for line in lines["tests"][-1:]:
         yield (
-            f"`tests/test_gpu*.py`: {line['passed']} passed, {line['failed']} failed, "
+            f"`tests/end_to_end/test_gpu*.py`: {line['passed']} passed, {line['failed']} failed, "
             f"{line['skipped']} skipped."
         )
         for name, why in line["failures"].items():

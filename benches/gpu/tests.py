@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from gpu.part import main
 from gpu.sizes import Sizes
 
-TESTS = ("tests/test_gpu.py", "tests/test_gpu_training.py")
+TESTS = ("tests/end_to_end/test_gpu.py", "tests/end_to_end/test_gpu_training.py")
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,166 @@
+"""`align` and `unmapped_reasons` against their definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+import oracle
+import vocagno
+from drawn_spans import any_spans, ordered_spans, random_spans
+from vocagno import Reason, SpanError
+
+
+@settings(max_examples=400)
+@given(student=ordered_spans() | any_spans, teacher=ordered_spans())
+@example(student=np.array([[0, 0], [0, 1]]), teacher=np.array([[0, 1], [0, 1]]))
+def test_align_is_its_definition(student, teacher):
+    mapping = vocagno.align(student, teacher)
+    np.testing.assert_array_equal(mapping, oracle.align(student, teacher))
+    if (student >= 0).all():
+        np.testing.assert_array_equal(mapping, oracle.align_by_bytes(student, teacher, 64))
+    losses = np.where(np.arange(len(teacher)) % 3 == 0, np.nan, 1.0)
+    np.testing.assert_array_equal(
+        vocagno.unmapped_reasons(student, teacher, mapping, losses=losses),
+        oracle.reasons(student, teacher, mapping, losses),
+    )
+    np.testing.assert_array_equal(
+        vocagno.unmapped_reasons(student, teacher, mapping),
+        oracle.reasons(student, teacher, mapping),
+    )
+
+
+def test_align_on_a_hundred_thousand_random_cases_in_batches():
+    rng = np.random.default_rng(0)
+    for _ in range(1_000):
+        students, teachers = ([random_spans(rng) for _ in range(100)] for _ in range(2))
+        student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
+        mapping = vocagno.align(
+            np.concatenate(students), np.concatenate(teachers),
+            student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
+        )  # fmt: skip
+        expected = [
+            np.where(ranges < 0, ranges, ranges + before)
+            for ranges, before in zip(
+                map(oracle.align, students, teachers), teacher_cu, strict=False
+            )
+        ]
+        np.testing.assert_array_equal(mapping, np.concatenate(expected))
+
+
+NAMED = {
+    "eos at (0, 0) last": ([[0, 4], [4, 8]], [[0, 3], [3, 8], [0, 0]], [[0, 2], [1, 2]]),
+    "right padding at (0, 0)": ([[0, 8]], [[0, 5], [5, 8], *[[0, 0]] * 6], [[0, 2]]),
+    "specials inside a range": ([[0, 8]], [[0, 5], [0, 0], [5, 8]], [[0, 3]]),
+    "bos on one side": ([[0, 0], [0, 3]], [[0, 3]], [[-1, -1], [0, 1]]),
+    "byte fallback on both sides": ([[0, 4]] * 2, [[0, 4]] * 5, [[0, 5], [0, 5]]),
+    "nested": ([[6, 7], [7, 8]], [[0, 6], [6, 8], [7, 8]], [[1, 2], [1, 3]]),
+    "hole": ([[0, 4], [4, 5], [5, 9]], [[0, 4], [5, 9]], [[0, 1], [-1, -1], [1, 2]]),
+    "teacher cut short": ([[0, 4], [4, 9]], [[0, 4]], [[0, 1], [-1, -1]]),
+    "no teacher": ([[0, 1]], [], [[-1, -1]]),
+    "no student": ([], [[0, 1]], []),
+    "same vocabulary": ([[0, 2], [2, 5]], [[0, 2], [2, 5]], [[0, 1], [1, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_cases_that_broke_other_aligners(name):
+    student, teacher, expected = NAMED[name]
+    np.testing.assert_array_equal(
+        vocagno.align(student, teacher), np.array(expected).reshape(-1, 2)
+    )
+
+
+def test_reasons_by_hand():
+    student = [[0, 0], [0, 4], [4, 5], [5, 9], [9, 12], [12, 12]]
+    teacher = [[0, 0], [0, 4], [5, 9]]
+    mapping = vocagno.align(student, teacher)
+    reasons = vocagno.unmapped_reasons(student, teacher, mapping, losses=[1.0, np.inf, 0.5])
+    expected = [
+        Reason.SPECIAL, Reason.UNSCORED, Reason.HOLE,
+        Reason.MAPPED, Reason.TRUNCATED, Reason.SPECIAL,
+    ]  # fmt: skip
+    assert reasons.tolist() == expected
+    no_teacher = vocagno.unmapped_reasons(student, [[0, 0]], np.full((6, 2), -1))
+    assert no_teacher.tolist() == [1, 2, 2, 2, 2, 1]
+
+
+def test_reasons_of_rows_of_another_text_are_refused():
+    spans = [[0, 1], [0, 1]]
+    cu_seqlens = {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 2]}
+    mapping = vocagno.align(spans, spans, **cu_seqlens)
+    assert vocagno.unmapped_reasons(spans, spans, mapping, **cu_seqlens).tolist() == [0, 0]
+    with pytest.raises(SpanError, match=r"token 1: expected teacher rows 1 to 2.*got \(0, 1\)"):
+        vocagno.unmapped_reasons(spans, spans, [[0, 1], [0, 1]], **cu_seqlens)
+
+
+def test_arrays_of_either_width_are_borrowed_and_any_other_is_converted():
+    student, teacher = [[0, 2], [2, 5]], [[0, 3], [3, 5]]
+    expected = vocagno.align(student, teacher)
+    for dtype in (np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64, ">i4"):
+        for other in (np.int32, np.int64):
+            left, right = np.array(student, dtype), np.array(teacher, other)
+            np.testing.assert_array_equal(vocagno.align(left, right), expected)
+    wide = np.zeros((4, 2), np.int64)
+    wide[::2] = student
+    for awkward in (wide[::2], np.asfortranarray(student), np.array(student)):
+        awkward.setflags(write=False)
+        np.testing.assert_array_equal(vocagno.align(awkward, teacher), expected)
+
+
+def test_out_is_written_and_returned():
+    out = np.empty((2, 2), np.int32)
+    result = vocagno.align([[0, 2], [2, 5]], [[0, 3], [3, 5]], out=out)
+    assert result is out
+    np.testing.assert_array_equal(out, [[0, 1], [0, 2]])
+    for wrong in (np.empty((3, 2), np.int32), np.empty((2, 2), np.int64)):
+        with pytest.raises((TypeError, ValueError), match="out"):
+            vocagno.align([[0, 2], [2, 5]], [[0, 3]], out=wrong)
+
+
+def test_disorder_names_row_token_and_spans():
+    with pytest.raises(SpanError, match=r"token 1: span \(3, 4\) comes after \(5, 9\)"):
+        vocagno.align([[0, 1]], [[5, 9], [3, 4]])
+    with pytest.raises(SpanError, match="row 1"):
+        vocagno.align(
+            [[0, 1], [0, 1]], [[0, 1], [5, 9], [3, 4]],
+            student_cu_seqlens=[0, 1, 2], teacher_cu_seqlens=[0, 1, 3],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "words"),
+    [
+        (([[0.5, 1]], [[0, 1]]), {}, TypeError, "student_spans.*integers"),
+        (([[0, 1, 2]], [[0, 1]]), {}, ValueError, r"student_spans.*\(1, 3\)"),
+        (([[0, 1]], [0, 1]), {}, ValueError, r"teacher_spans.*\(2,\)"),
+        (([[0, 1]], [[0, 1]]), {"student_cu_seqlens": [0, 1]}, ValueError, "teacher_cu_seqlens"),
+        (
+            ([[0, 1]], [[0, 1]]),
+            {"student_cu_seqlens": [0, 2], "teacher_cu_seqlens": [0, 1]},
+            ValueError,
+            "student_cu_seqlens",
+        ),
+        (
+            ([[0, 1]], [[0, 1]]),
+            {"student_cu_seqlens": [0, 1], "teacher_cu_seqlens": [0, 1, 1]},
+            ValueError,
+            "cu_seqlens",
+        ),
+        (
+            ([[0, 1]], [[0, 1]]),
+            {"student_cu_seqlens": [0, 1, 0, 1], "teacher_cu_seqlens": [0, 1, 1, 1]},
+            ValueError,
+            "student_cu_seqlens",
+        ),
+        ((np.array([[0, 2**63]], np.uint64), [[0, 1]]), {}, ValueError, "student_spans"),
+    ],
+)
+def test_bad_input_is_named(arguments, options, error, words):
+    with pytest.raises(error, match=words):
+        vocagno.align(*arguments, **options)
+
+
+def test_extreme_positions():
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    mapping = vocagno.align([[low, high], [high - 1, high]], [[low, low + 1], [high - 1, high]])
+    np.testing.assert_array_equal(mapping, [[0, 2], [1, 2]])

@@ -1,0 +1,201 @@
+"""`vocagno align`, `overlap` and `describe`: by the commands a user would type."""
+
+import io
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from shared_data import shared
+
+pytest.importorskip("jsonargparse")
+pytest.importorskip("rich")
+
+from vocagno.cli import texts
+from vocagno.cli.app import main
+
+
+@pytest.fixture
+def pair(tokenizer_files):
+    return [str(tokenizer_files / f"{side}.json") for side in ("student", "teacher")]
+
+
+def stdin(monkeypatch, data):
+    monkeypatch.setattr(
+        sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
+    )  # fmt: skip
+
+
+def result(capsys, *arguments):
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_mapping_as_json(pair, capsys):
+    found = json.loads(result(capsys, "align", *pair, "😊 x"))
+    assert found["text"] == "😊 x"
+    assert found["student"]["tokens"][:5] == ["▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>"]
+    assert found["student"]["spans"][:5] == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    assert found["student"]["spans_from"] == found["teacher"]["spans_from"] == "ids"
+    assert found["reasons"][:2] == ["special", "mapped"]
+    assert found["mapping"][0] == [-1, -1]
+    assert found["coverage"] == 1
+    assert len(found["mapping"]) == len(found["student"]["ids"]) == sum(found["counts"].values())
+
+
+def test_the_text_from_a_file_from_stdin_or_as_an_argument(pair, capsys, monkeypatch, tmp_path):
+    text = "  a\r\nb\u2028é "
+    (tmp_path / "t.txt").write_bytes(text.encode())
+    given = json.loads(result(capsys, "align", *pair, text, "--json"))
+    assert json.loads(result(capsys, "align", *pair, "--file", str(tmp_path / "t.txt"))) == given
+    for arguments in ([], ["--file", "-"]):
+        stdin(monkeypatch, text.encode())
+        assert json.loads(result(capsys, "align", *pair, *arguments)) == given
+    assert given["text"] == text
+
+
+@pytest.mark.parametrize("text", [" ", "null", "1", "[1, 2]", "yes: no", "-"])
+def test_any_text_is_taken_as_it_is(pair, capsys, text):
+    assert json.loads(result(capsys, "align", *pair, text, "--json"))["text"] == text
+
+
+def test_special_tokens_round_the_text(pair, capsys):
+    found = json.loads(result(capsys, "align", *pair, "a b", "--special_tokens"))
+    assert found["student"]["tokens"][0] == "<s>"
+    assert found["student"]["spans"][0] == [0, 0]
+    assert found["reasons"][0] == "special"
+
+
+def test_a_picture_in_the_terminal(pair, capsys):
+    drawn = result(capsys, "align", *pair, "😊 x", "--picture")
+    assert "F0│9F│98│8A" in drawn
+    assert "×" in drawn
+    assert "1 unmapped (1 special). Coverage: 100 %." in drawn
+
+
+def test_page(pair, capsys, tmp_path):
+    page = tmp_path / "p.html"
+    assert result(capsys, "align", *pair, "a <b>", "--html", str(page)) == ""
+    html = page.read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>")
+    assert "<script" not in html
+    assert "&lt;" in html
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["text", "--file", "x"], "--file: there is a text"),
+        (["text", "--json", "--picture"], "--json and --picture: choose one"),
+        (["--file", "missing.txt"], "missing.txt"),
+        (["a\udcff"], r"text: not UTF-8 at byte 1 \(0xFF\)"),
+    ],
+)
+def test_wrong_arguments(pair, capsys, arguments, message):
+    import re
+
+    assert main(["align", *pair, *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_bytes_that_are_no_text(pair, capsys, monkeypatch, tmp_path):
+    stdin(monkeypatch, b"ab\xc3(")
+    assert main(["align", *pair]) == 2
+    assert "standard input: not UTF-8 at byte 2 (0xC3)" in capsys.readouterr().err
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    assert main(["align", *pair, "--file", str(tmp_path / "latin.txt")]) == 2
+    assert "latin.txt: not UTF-8 at byte 0" in capsys.readouterr().err
+
+
+def test_a_text_too_long_to_show_or_to_draw(pair, capsys, monkeypatch):
+    stdin(monkeypatch, b"a" * 300_000)
+    assert main(["align", *pair, "--picture"]) == 2
+    assert "the text has 300,000 bytes; at most 200,000 are drawn" in capsys.readouterr().err
+    monkeypatch.setattr(texts, "MOST_BYTES", 1_000)
+    stdin(monkeypatch, b"a" * 1_001)
+    assert main(["align", *pair, "--json"]) == 2
+    assert "standard input: more than 1,000 bytes" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_is_none(pair, capsys, tmp_path):
+    (tmp_path / "t.json").write_text("{}")
+    for name in ("t.json", "missing.json"):
+        assert main(["align", pair[0], str(tmp_path / name), "x"]) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_overlap_of_vocabularies(pair, capsys, tokenizers):
+    found = json.loads(result(capsys, "overlap", *pair, "--json"))
+    left, right = (tokenizers[name].get_vocab() for name in ("llama", "byte-level"))
+    shared = found["vocabulary"]
+    assert shared["shared_strings"] == len(left.keys() & right.keys())
+    assert (shared["student_size"], shared["teacher_size"]) == (len(left), len(right))
+    assert shared["string_share"] == shared["shared_strings"] / len(right)
+    assert shared["student_byte_share"] > shared["string_share"]  # `▁the` is `Ġthe`
+    assert found["corpus"] is None
+    printed = result(capsys, "overlap", *pair)
+    assert f"shared strings        {shared['shared_strings']:,}, " in printed
+
+
+def test_overlap_on_a_corpus(pair, capsys, tmp_path):
+    corpus = write_corpus(tmp_path / "c.jsonl", [*TEXTS[:6], "", "∑"])
+    rates = json.loads(result(capsys, "overlap", *pair, str(corpus), "--json"))["corpus"]
+    assert rates["documents"] == 8
+    assert rates["coverage"] == 1
+    assert rates["special"] == 1  # the dummy prefix before ∑
+    assert rates["mapped"] == rates["with_text"] == rates["student_tokens"] - rates["special"]
+    assert rates["one_to_one"] + rates["one_to_many"] + rates["many_to_one"] == rates["mapped"]
+    assert rates["student_proved"] == rates["teacher_proved"] == 8
+    printed = result(capsys, "overlap", *pair, str(corpus))
+    assert "coverage              100.00% of" in printed
+    assert "unmapped              1 special, 0 truncated, 0 hole" in printed
+
+
+def test_documents_without_a_token_are_named(tokenizers, capsys, tmp_path):
+    tokenizers["word-piece"].save(str(tmp_path / "wp.json"))
+    tokenizers["byte-level"].save(str(tmp_path / "bl.json"))
+    corpus = write_corpus(tmp_path / "c.jsonl", ["a", " ", "b", "\n"])
+    printed = result(
+        capsys, "overlap", str(tmp_path / "bl.json"), str(tmp_path / "wp.json"), str(corpus)
+    )  # fmt: skip
+    assert "no teacher token      2 documents with text: 1, 3" in printed
+    assert "2 truncated" in printed
+
+
+def test_a_corpus_with_a_bad_line(pair, capsys, tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "\\ud800"}\n')
+    assert main(["overlap", *pair, str(path)]) == 2
+    assert "c.jsonl, line 2: `text` holds a lone surrogate" in capsys.readouterr().err
+    path.write_bytes(b"\n")
+    assert main(["overlap", *pair, str(path)]) == 2
+    assert "the corpus is empty" in capsys.readouterr().err
+
+
+def test_describe(pair, capsys):
+    assert "dummy prefix        a space before every text" in result(capsys, "describe", pair[0])
+    assert json.loads(result(capsys, "describe", pair[1], "--json"))["path"] == "ids"
+
+
+def test_the_papers_overlap(capsys):
+    """Fig. 1: 6.32 % for Qwen2.5 under TinyLlama."""
+    files = [str(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", "qwen2.5")]
+    printed = result(capsys, "overlap", *files)
+    assert "shared strings        9,587, 6.32% of the teacher's" in printed
+    assert "17.4% of the teacher's entries, 82.6% of the student's" in printed
+    found = json.loads(result(capsys, "overlap", *files, "--json"))["vocabulary"]
+    assert (found["shared_strings"], found["teacher_size"]) == (9_587, 151_665)
+
+
+def test_a_reader_that_stops(pair):
+    """`vocagno align ... | head -c 1`."""
+    command = [sys.executable, "-m", "vocagno", "align", *pair, "word " * 20_000]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.read(1) == b"{"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

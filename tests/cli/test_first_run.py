@@ -1,0 +1,195 @@
+"""What goes wrong with a first run, and what is left of it: nothing that hinders the second."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from families import TEXTS
+from runs import TRAIN, environment, train_here
+from tiny_models import tiny_llama
+
+pytest.importorskip("torch")
+
+import numpy as np
+
+from vocagno import TokenSpans
+from vocagno.cli.app import main
+from vocagno.config.run import TeacherConfig
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.windows import TextReader
+from vocagno.training.main import main as train
+from vocagno.training.main import parse
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"data": {"seq_len": 4096}}, "data.seq_len: 4096 tokens, but the student reads at most"),
+        ({"data": {"train": "nix.jsonl"}}, "nix.jsonl: no such file"),
+        ({"teacher": {"context": 4096}}, "teacher.context: 4096 tokens, but the teacher reads at"),
+        ({"optimizer": {"lr": 1e-5}}, "optimizer.min_lr"),
+    ],
+)
+def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, mistake, words, capsys):
+    assert train_here(config(**mistake)) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "rows").exists()  # seen before anything is made
+    assert train_here(config(train={"steps": 2})) == 0
+    other = config(train={"steps": 2}, optimizer={"lr": 2e-3})
+    assert train_here(other) == 2  # but a run that did is not overwritten
+    assert "optimizer.lr is 0.002, but " in capsys.readouterr().err
+
+
+def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, capsys):
+    command = [
+        "score", str(corpus), "--teacher.model", str(teacher_model),
+        "--out", str(tmp_path / "scores"), "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    assert main([*command, "--teacher.context", "4096"]) == 2
+    assert "set teacher.context to that, or to less" in capsys.readouterr().err
+    assert not (tmp_path / "scores").exists()
+    assert main([*command, "--teacher.context", "64"]) == 0
+
+
+def test_min_context_follows_from_the_context():
+    contexts = {2048: 512, 64: 16, 2: 1}
+    for context, expected in contexts.items():
+        assert TeacherConfig(model="x", context=context).context_before == expected
+    assert TeacherConfig(model="x", context=64, min_context=5).context_before == 5
+    needed = ["--student.model", "x", "--data.train", "x", "--train.steps", "1", "--output", "x"]
+    config, _ = parse([*needed, "--teacher.model", "x", "--teacher.context", "64"])
+    assert config.teacher.context_before == 16
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
+    path = config(train={"steps": 2000, "log_every": 1, "checkpoint_every": 2000})
+    command = [sys.executable, str(TRAIN), "--config", str(path)]
+    process = subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    log = tmp_path / "run" / "metrics.jsonl"
+    while not log.is_file() or log.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.0005)  # a step takes longer
+    _, printed = process.communicate(timeout=120)
+    assert "Traceback" not in printed
+    if times == 2 and process.returncode == 130:  # else the step was over before the second
+        assert printed.endswith("interrupted; what was saved stays, run again to go on\n")
+        return
+    assert process.returncode == 75
+    assert "SIGINT: saving after this step" in printed
+    assert printed.endswith("saved; run again to resume\n")
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    again = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    assert again.stderr is not None
+    line = next(line for line in again.stderr if line.startswith("going on"))
+    again.kill()
+    again.communicate()
+    assert line == f"going on from step {int(saved.name.removeprefix('step_')):,}\n"
+
+
+class Guess:
+    """A scorer that loses so much on every token."""
+
+    def __init__(self, nats):
+        self.nats = nats
+
+    def score(self, windows):
+        for number, window in enumerate(windows):
+            losses = np.full(len(window.ids) - window.asked_from, self.nats, np.float32)
+            yield number, losses
+
+
+@pytest.mark.parametrize(("more", "is_doubted"), [(0.5, False), (1.5, True)])
+def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, more, is_doubted, capsys):
+    spans = TokenSpans(tokenizers["byte-level"])
+    nats = float(np.log(spans.vocabulary_size)) + more
+    teacher = Teacher(Guess(nats), TextReader(spans, (), context=64, min_context=8))
+    teacher.score(TEXTS)
+    teacher.score(TEXTS)
+    printed = capsys.readouterr().err
+    assert printed.count(f"warning: the teacher loses {nats:.1f} nats a token") == is_doubted
+
+
+@pytest.mark.parametrize("role", ["student", "teacher"])
+def test_a_tokenizer_that_is_not_the_model_s(
+    config, role, teacher_model, tokenizer_files, tokenizers, tmp_path, capsys
+):
+    """Its ids have embeddings, so nothing else would stop the run."""
+    other = str(tokenizer_files / ("student.json" if role == "teacher" else "teacher.json"))
+    model = tmp_path / "model"
+    family = "byte-level" if role == "teacher" else "llama"
+    tiny_llama(2000).save_pretrained(model)
+    tokenizers[family].save(str(model / "tokenizer.json"))
+    options = {"model": str(model), "tokenizer": other}
+    if role == "student":
+        options |= {"architecture": None, "eos": "<|endoftext|>"}
+    assert train_here(config(**{role: options})) == 2
+    error = capsys.readouterr().err
+    assert f"error: {role}.tokenizer: " in error
+    assert f"it is not the tokenizer of {role}.model; leave it out" in error
+    mended = {**options, "tokenizer": None} | ({"eos": "</s>"} if role == "student" else {})
+    assert train_here(config(**{role: mended})) == 0
+
+
+def test_a_corpus_of_empty_documents(config, corpus, capsys):
+    corpus.write_text('{"text": ""}\n')
+    assert train_here(config()) == 2
+    assert f"data.train: every document of {corpus} is empty" in capsys.readouterr().err
+
+
+def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    command = ["score", str(corpus), "--cache", str(tmp_path / "cache")]
+    for name in ("runs/nope", "../runs/teacher/nope"):
+        assert main([*command, "--teacher.model", name]) == 2
+        error = capsys.readouterr().err
+        assert f"error: teacher.model: no folder {name}, nor is it found on the hub: " in error
+
+
+def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
+    from vocagno.errors import InputError
+
+    def refuse(configs):
+        raise InputError(f"seen {configs.name}")
+
+    quickstart = TRAIN.parent / "configs" / "quickstart-guided.yaml"
+    given = ["--output", str(tmp_path)]
+    assert train(given, default_config=quickstart, prepare=refuse) == 2
+    printed = capsys.readouterr().err
+    assert printed == f"no --config: taking {quickstart}\nerror: seen configs\n"
+
+
+@pytest.mark.parametrize("command", [["score", "--help"], ["guidance", "--help"]])
+def test_help_says_what_options_mean(command, capsys):
+    with pytest.raises(SystemExit):
+        main(command)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Longest run of tokens given to the teacher at once." in printed
+
+
+def test_training_without_its_extra_names_it():
+    code = "import sys, runpy; sys.modules['accelerate'] = None; runpy.run_path('train.py')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=TRAIN.parent, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("error: needs accelerate")
+    assert run.stderr.endswith(": pip install '.[train]'\n")
+
+
+def test_the_version_needs_no_extra():
+    absent = "import sys; sys.modules['jsonargparse'] = None; from vocagno.cli.app import main; "
+    found = subprocess.run(
+        [sys.executable, "-c", absent + "sys.exit(main(['--version']))"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert found.startswith("vocagno ")

@@ -1,0 +1,318 @@
+"""What somebody types who does not know the commands yet, and what the answer says."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import environment, write_config
+
+pytest.importorskip("jsonargparse")
+pytest.importorskip("rich")
+
+import vocagno
+from vocagno.cli.app import main
+from vocagno.config.arguments import did_you_mean
+from vocagno.errors import ConfigError, InputError
+
+JARGON = (
+    "Parser key", "subtypes", "Subtypes", "<class", "typing.", "NoneType", "Errno", "Traceback",
+)  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path, tokenizers, tokenizer_files, monkeypatch):
+    """A folder to type in: two tokenizers, a corpus, and what is neither."""
+    for side in ("student", "teacher"):
+        (tmp_path / f"{side}.json").write_bytes((tokenizer_files / f"{side}.json").read_bytes())
+    corpus = write_corpus(tmp_path / "corpus.jsonl", TEXTS)
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    (tmp_path / "one.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "hello.json").write_text('{"hello": 1}')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "empty.txt").touch()
+    for name in ("many/a.json.gz", "many/b.json.gz", "many/c/tokenizer.json", "m/tokenizer.json"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = tokenizers["llama"].to_str().encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaint(capsys, *arguments):
+    """The one line that a command ends with."""
+    assert main(list(arguments)) == 2
+    return checked(capsys.readouterr())
+
+
+def checked(captured):
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert not [word for word in JARGON if word in captured.err]
+    return captured.err.removeprefix("error: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ([], [r"align Aligns one text under two", r"eval Asks a model .*math-verify\.",
+              r"scores What a store of teacher scores holds"]),
+        (["scores"], [r"info Sizes, counts", r"import Makes a store out of exported"]),
+        (["figures"], [r"sweep Draws what an option does", r"all Makes all tables"]),
+    ],
+)  # fmt: skip
+def test_help_says_what_each_command_does(arguments, lines, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for line in lines:
+        assert re.search(line, " ".join(shown.split()))
+    assert main(arguments) == 2  # the same without --help, as an error
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", shown)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vocagno {vocagno.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("algin a b", "algin: no such command of `vocagno`, which has align, overlap, .*; did you "
+         r"mean align\?"),
+        ("scores inf x", "inf: no such command of `vocagno scores`, which has info, verify, "
+         r"export, import; did you mean info\?"),
+        ("verify x", r"verify: no such .*did you mean scores verify\?"),
+        ("frobnicate", "frobnicate: no such command of `vocagno`, which has .*, study, figures"),
+        ("--foo", "--foo: no such option; see `vocagno --help`"),
+        ("score --teacher.contxt 3",
+         r"--teacher\.contxt: no such option; did you mean --teacher\.context\?"),
+        ("score c --teacher.mode=live --otu x", r"--teacher\.mode: no such option; did you mean "
+         r"--teacher\.model\?; --otu: no such option; did you mean --out\?"),
+        ("score c --teacher.dtype float31", "--teacher.dtype: expected one of auto, float32, "
+         "bfloat16, float16, got float31"),
+        ("score c --teacher x", "--teacher: expected options as `name: value`, or a YAML file of "
+         "them, got x"),
+        ("score c --config missing.yaml", "--config: .*missing.yaml: no such file"),
+        ("score c --config hello.json", "hello in hello.json: no such option; see `vocagno score "
+         "--help`"),
+        ("prepare c --tokenizer t --seq-len 3", r".*did you mean --seq_len\?"),
+        ("prepare c --tokenizer t --seq_len many", "--seq_len: expected a whole number, got many"),
+        ("prepare c --tokenizer t --seq_len", "--seq_len: expected one argument"),
+        ("prepare", "missing: corpus, --tokenizer; see `vocagno prepare --help`"),
+        ("prepare c", "missing: --tokenizer; see `vocagno prepare --help`"),
+        ("align a", "missing: teacher; see `vocagno align --help`"),
+        ("scores export x", "missing: --out; see `vocagno scores export --help`"),
+        ("figures table", "missing: FILE; see `vocagno figures table --help`"),
+        ("align --student a --teacher b", "--student: no such option; student is given without its "
+         "name, see `vocagno align --help`; --teacher: .*"),
+        ("align a b some words", "unexpected: words; put quotes .*; see `vocagno align --help`"),
+        ("align a b --picture word", "unexpected: word; .*, and text before the options; see .*"),
+        ("align a b x --pict", r"--pict: no such option; did you mean --picture\?"),
+        ("align a b x --picture=3", "--picture: takes no value, got '3'"),
+    ],
+)  # fmt: skip
+def test_what_is_mistyped_is_named(files, typed, answer, capsys):
+    assert re.fullmatch(answer, complaint(capsys, *typed.split()))
+
+
+def test_the_nearest_name():
+    known = ["train.steps", "optimizer.lr", "student.model", "teacher.model"]
+    assert did_you_mean("optimizer.lrr", known) == "; did you mean optimizer.lr?"
+    assert did_you_mean("lr", known) == "; did you mean optimizer.lr?"
+    assert did_you_mean("model", known) == "; did you mean student.model or teacher.model?"
+    assert did_you_mean("frobnicate", known) == ""
+
+
+@pytest.fixture
+def config(files, tokenizer_files):
+    """A configuration that would train, with sections changed."""
+    pytest.importorskip("torch")
+    return lambda **parts: str(write_config(files, "corpus.jsonl", tokenizer_files, "x", **parts))
+
+
+def train_complaint(capsys, *arguments):
+    from vocagno.training.main import main as train
+
+    assert train(list(arguments)) == 2
+    return checked(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("--optimizer.lrr 1", r"--optimizer\.lrr: no such option; did you mean --optimizer\.lr\?"),
+        ("--steps=3", r"--steps: no such option; did you mean --train\.steps\?"),
+        ("--train.steps many", "--train.steps: expected a whole number, got many"),
+        ("--guidance.method nope", "--guidance.method: expected one of vocagno, rho1, chunk, kld, "
+         "uld, cpt, got nope"),
+        ("--optimizer.max_grad_norm x",
+         "--optimizer.max_grad_norm: expected a number, or null, got x"),
+        ("--optimizer.betas [1,2,3]", r"--optimizer.betas: expected a list of 2, each a number, "
+         r"got \[1, 2, 3\]"),
+        ("--train.log_with [x]",
+         "--train.log_with: expected a list, each one of tensorboard, wandb, trackio, got x"),
+        ("--train.compile x", "--train.compile: expected true or false, got x"),
+        ("--student.architecture 3",
+         "--student.architecture: expected a mapping of `name: value`, or null, got 3"),
+        ('--optimizer {"lr":"x"}', "--optimizer.lr: expected a number, got x"),
+        ("--optimizer {", r"--optimizer: expected options as .*, got { \(while parsing .*\)"),
+        ("--student 3", "--student: expected options as `name: value`, .*, got 3"),
+        ("more", "unexpected: more; .*; see `train.py --help`"),
+    ],
+)  # fmt: skip
+def test_options_of_training(config, typed, answer, capsys):
+    found = train_complaint(capsys, "--config", config(), *typed.split())
+    assert re.fullmatch(answer, found)
+
+
+@pytest.mark.parametrize(
+    ("parts", "answer"),
+    [
+        ({"train": {"stepps": 1}}, r"train\.stepps in .*: no such .* you mean train\.steps\?"),
+        ({"optimiser": {"lr": 1}}, r"optimiser\.lr in .*; did you mean optimizer\.lr\?"),
+        ({"optimiser": 1}, r"optimiser in .*: no such option; did you mean optimizer\?"),
+        ({"train": {"steps": [1]}}, r"train\.steps in .*: expected a whole number, got \[1\]"),
+        ({"train": {"steps": None}}, r"missing: --train\.steps \(or in .*\); see `train\.py .*`"),
+        ({"data": {"train": 3}}, r"data\.train in .*: expected text, got 3"),
+        ({"guidance": {"method": ["cpt"]}}, r"guidance\.method in .*: expected one of vocagno, .*"),
+        ({"teacher": {"scores": [1]}}, r"teacher\.scores in .*: .* a path, or null, got \[1\]"),
+        ({"output": 3}, r"output in .*: expected a path, got one of type int"),
+        ({"guidance": None}, r"guidance in .*: expected options as `name: value`, .*, got null"),
+        ({"guidance": 3}, r"guidance in .*: expected options as `name: value`, .*, got 3"),
+        ({1: 2}, r".*\.yaml: expected options as `name: value`, in YAML, got 1\."),
+    ],
+)  # fmt: skip
+def test_configurations(config, parts, answer, capsys, files):
+    import yaml
+
+    whole = yaml.safe_load(Path(config()).read_text())
+    for name, part in parts.items():
+        merges = isinstance(part, dict) and name in whole
+        whole[name] = {**whole[name], **part} if merges else part
+    (files / "my.yaml").write_text(yaml.safe_dump(whole))
+    found = train_complaint(capsys, "--config", "my.yaml")
+    assert "my.yaml" in found
+    assert re.fullmatch(answer, found)
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("train: {steps: 1\n", "not YAML: while parsing a flow mapping at line 1, .*"),
+        ("hello\n", "expected options as `name: value`, in YAML, got hello"),
+        ("", "expected options as `name: value`, in YAML, got nothing"),
+    ],
+)
+def test_files_that_hold_no_options(files, content, answer, capsys):
+    pytest.importorskip("torch")
+    (files / "my.yaml").write_text(content)
+    assert re.fullmatch(f"my.yaml: {answer}", train_complaint(capsys, "--config=my.yaml"))
+
+
+def test_plans_say_it_alike(files):
+    from vocagno.paper.study.plan import read_plan
+
+    (files / "plan.yaml").write_text("variants: 3\n")
+    with pytest.raises(ConfigError, match=r"plan\.yaml: variants: expected a mapping .*, got 3"):
+        read_plan(files / "plan.yaml")
+    (files / "plan.yaml").write_text("variants: {}\n")
+    with pytest.raises(ConfigError, match=r"plan\.yaml: missing: config, baseline, tables"):
+        read_plan(files / "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (["--file", "nope"], "--file: nope: no such file; expected a file of UTF-8 text"),
+        (["--file", "many"], "--file: many: is a directory; expected a file of UTF-8 text"),
+        (["--file", "empty.txt"], "empty.txt: no text; .*--file FILE"),
+        ([""], "text: no text; .*--file FILE"),
+    ],
+)
+def test_texts_that_are_none(files, typed, answer, capsys):
+    assert re.fullmatch(answer, complaint(capsys, "align", "student.json", "teacher.json", *typed))
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "vocagno", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", check=False, **options
+    )  # fmt: skip
+
+
+def test_nothing_on_standard_input(files):
+    found = run("align", "student.json", "teacher.json", stdin=subprocess.DEVNULL)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("error: standard input: no text; ")
+
+
+def test_a_terminal_without_the_signs(files):
+    """Pictures say so; words come out with escapes, and nothing ends in a traceback."""
+    ascii_only = environment(LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    picture = run("align", "student.json", "teacher.json", "é", "--picture", env=ascii_only)
+    assert (picture.returncode, picture.stdout) == (2, "")
+    assert picture.stderr == (
+        "error: the terminal's encoding, ascii, cannot show the picture; set "
+        "PYTHONIOENCODING=utf-8 if the terminal can, or draw a page: --html FILE\n"
+    )
+    definition = json.loads((files / "student.json").read_text(encoding="utf-8"))
+    definition["added_tokens"][0]["content"] = "<｜é｜>"
+    (files / "student.json").write_text(json.dumps(definition), encoding="utf-8")
+    words = run("describe", "student.json", env=ascii_only)
+    assert (words.returncode, words.stderr) == (0, "")
+    assert r"<s> </s> <\uff5c\xe9\uff5c>" in words.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ("hello.json", "it is JSON, but no .*: expected an object with a `model`, got hello"),
+        ("list.json", "it is JSON, but no tokenizer.json: .* got a list"),
+        ("corpus.jsonl.gz", r"it looks like a corpus \(JSON Lines of documents\); expected a .*"),
+        ("one.jsonl", "it looks like a corpus .*"),
+    ],
+)
+def test_what_is_no_tokenizer(files, given, answer, capsys):
+    found = complaint(capsys, "describe", given)
+    assert re.fullmatch(f"{given}: not a `tokenizers` definition: {answer}", found)
+
+
+def test_a_folder_of_tokenizers(files, capsys):
+    named = "name one of those in it: a.json.gz, b.json.gz, c/"
+    assert complaint(capsys, "describe", "many").endswith(f"no folder with one; {named}")
+    with pytest.raises(vocagno.TokenizerError, match=rf"many: no tokenizer\.json .*; {named}"):
+        vocagno.TokenSpans("many")
+
+
+@pytest.mark.parametrize("given", ["student.json", "many/a.json.gz", "m"])
+def test_a_tokenizer_in_the_place_of_a_corpus(files, given, capsys):
+    found = complaint(capsys, "overlap", "student.json", "teacher.json", given)
+    assert found.endswith("; this looks like a tokenizer, in the place of a corpus")
+
+
+def test_in_python(files):
+    with pytest.raises(vocagno.TokenizerError, match=r"^NoneType gives no offsets"):
+        vocagno.TokenSpans(None)
+    spans = vocagno.TokenSpans("student.json")
+    size = spans.vocabulary_size
+    assert repr(spans) == f"TokenSpans('student.json', vocabulary_size={size}, spans_from='ids')"
+    for index in (-1, 2**32):
+        message = rf"student\.json: id {index}: expected one from 0 to {size - 1}"
+        with pytest.raises(InputError, match=message):
+            spans.token(index)
+    assert spans.token(size) is spans.token(2**32 - 1) is None
+    assert spans.token(size - 1) is not None
+    with pytest.raises(TypeError, match=r"^text: expected one str, got list"):
+        vocagno.align_text(spans, spans, ["x"])

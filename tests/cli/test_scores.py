@@ -1,0 +1,228 @@
+"""`vocagno scores info | verify | export | import`, as a user types them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from folders import contents
+from vocagno.cli.app import main
+from vocagno.data.corpus import text_hash
+from vocagno.data.store.manifest import Manifest, check_names
+from vocagno.data.store.shards import StoreError
+from vocagno.data.store.store import finish_store
+from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.teacher.statistics import EDGES, QUANTILES
+
+
+@pytest.fixture
+def made(tmp_path, teacher_model, monkeypatch):
+    """A store of 12 shards, and the arguments that made it."""
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
+    corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {t}" for i, t in enumerate(TEXTS[:12])])
+    score = ["score", str(corpus), "--out", str(tmp_path / "store"), "--json",
+             "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]  # fmt: skip
+    assert main(score) == 0
+    return tmp_path / "store", score
+
+
+def result(capsys, *arguments):
+    capsys.readouterr()
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def flip(path, fraction):
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * fraction)] ^= 16
+    path.write_bytes(data)
+
+
+def test_info_counts_as_numpy_does(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    store = tmp_path / "store"
+    documents = []
+    for size in (500, 0, 1, 3000):
+        ends = np.arange(1, size + 1)
+        nll = rng.gamma(0.5, 3, size).astype(np.float16)
+        nll[rng.random(size) < 0.1] = np.nan
+        spans = np.stack([ends - 1, ends], 1).astype(np.int32)
+        documents.append(DocumentScores(spans, nll, num_unscored=int(size > 1)))
+    for part in (0, 2):
+        hashes = [text_hash(str(part + i)) for i in range(2)]
+        write_scores(store / f"s{part}.arrow", hashes, documents[part : part + 2], {"teacher": "t"})
+    finish_store(store, ["s0", "s2"], ScoreShard, "documents")
+    found = result(capsys, "scores", "info", store)
+    flat = np.concatenate([document.nll for document in documents]).astype(np.float64)
+    scored = flat[~np.isnan(flat)]
+    losses = found.pop("losses")
+    assert (losses["scored"], losses["without"]) == (len(scored), len(flat) - len(scored))
+    assert losses["mean"] == pytest.approx(scored.mean(), abs=1e-4)
+    assert losses["standard_deviation"] == pytest.approx(scored.std(), abs=1e-4)
+    assert losses["max"] == scored.max()
+    expected = np.quantile(scored, QUANTILES, method="inverted_cdf")
+    assert list(losses["quantiles"].values()) == expected.tolist()
+    bins, _ = np.histogram(scored, [*EDGES, np.inf])
+    assert list(losses["histogram"].values()) == bins.tolist()
+    size = sum(path.stat().st_size for path in store.glob("*.arrow"))
+    assert found == {
+        "store": str(store), "shards": 2, "documents": 4, "tokens": 3501, "bytes": size,
+        "bytes_per_token": round(size / 3501, 3), "unscored_documents": 2, "unscored_tokens": 2,
+        "made_from": {"teacher": "t"},
+    }  # fmt: skip
+    assert main(["scores", "info", str(store)]) == 0
+    words = capsys.readouterr().out
+    assert "tokens              3,501" in words
+    assert "%" in words.splitlines()[-1]
+
+
+def test_a_store_without_a_single_loss(tmp_path, capsys):
+    spans = np.array([[0, 1]], np.int32)
+    scores = [DocumentScores(spans, np.full(1, np.nan, np.float16))]
+    write_scores(tmp_path / "s.arrow", [text_hash("a")], scores, {"teacher": "t"})
+    finish_store(tmp_path, ["s"], ScoreShard, "documents")
+    assert result(capsys, "scores", "info", tmp_path)["losses"] == {"scored": 0, "without": 1}
+    assert main(["scores", "info", str(tmp_path)]) == 0
+
+
+def test_damage_is_named_removed_and_made_again(made, capsys):
+    store, score = made
+    whole = contents(store)
+    assert result(capsys, "scores", "verify", store)["damaged"] == []
+    flip(store / "shard-00003.arrow", 0.6)
+    (store / "shard-00005.arrow").unlink()
+    assert main(["scores", "verify", str(store), "--json"]) == 2
+    captured = capsys.readouterr()
+    damaged = json.loads(captured.out)["damaged"]
+    assert {line.split(":")[0] for line in damaged} == {
+        str(store / "shard-00003.arrow"), str(store / "shard-00005.arrow"),
+    }  # fmt: skip
+    assert "with --discard the damaged shards are removed" in captured.err
+    assert main(["scores", "verify", str(store), "--discard"]) == 0
+    assert "removed 2 shards; run `vocagno score` again" in capsys.readouterr().err
+    assert main(score) == 0
+    assert json.loads(capsys.readouterr().out)["shards_made"] == 2
+    assert contents(store) == whole
+
+
+def test_a_store_whose_copy_was_broken_off_is_completed(made, capsys):
+    store, score = made
+    whole = contents(store)
+    (store / "shard-00002.arrow").unlink()
+    (store / "shard-00004.arrow").write_bytes(whole["shard-00004.arrow"][:900])
+    capsys.readouterr()
+    assert main(score) == 0
+    captured = capsys.readouterr()
+    assert "2 shards are missing or cut short, and made again" in captured.err
+    assert json.loads(captured.out)["shards_made"] == 2
+    assert contents(store) == whole
+
+
+def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
+    store, _ = made
+    parquet, again = tmp_path / "parquet", tmp_path / "again"
+    exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
+    assert exported["files"] == 3
+    assert main(["scores", "info", str(parquet)]) == 2
+    assert "Parquet; `vocagno scores import` makes a store of it" in capsys.readouterr().err
+    imported = result(capsys, "scores", "import", parquet, "--out", again)
+    assert contents(again) == contents(store)
+    assert imported["tokens"] == exported["tokens"] == ScoreStore(store).num_tokens
+    card = (parquet / "README.md").read_text()
+    assert card.startswith('---\npretty_name: "A \\"title\\""\n')
+    assert f"{exported['tokens']:,} tokens in all" in card
+
+
+def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
+    """With the card's own configuration, and every loss as it was."""
+    datasets = pytest.importorskip("datasets")
+    store, _ = made
+    assert main(["scores", "export", str(store), "--out", str(tmp_path / "parquet")]) == 0
+    loaded = datasets.load_dataset(
+        str(tmp_path / "parquet"), split="train", cache_dir=str(tmp_path / "hub")
+    )
+    scores = ScoreStore(store)
+    assert len(loaded) == len(scores)
+    for index in (0, 5, len(scores) - 1):
+        document = scores.document(index)
+        np.testing.assert_array_equal(np.float16(loaded[index]["nll"]), document.nll)
+        spans = np.stack([loaded[index]["byte_start"], loaded[index]["byte_end"]], 1)
+        np.testing.assert_array_equal(spans, document.spans)
+
+
+def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
+    store, _ = made
+    parquet = tmp_path / "parquet"
+    assert main(["scores", "export", str(store), "--out", str(parquet)]) == 0
+
+    def refused(change, words):
+        shutil.rmtree(tmp_path / "changed", ignore_errors=True)
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+        shutil.copytree(parquet, tmp_path / "changed")
+        change(tmp_path / "changed")
+        capsys.readouterr()
+        arguments = ["scores", "import", str(tmp_path / "changed"), "--out", str(tmp_path / "new")]
+        assert main(arguments) == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "new" / "manifest.json").exists()
+
+    second = "scores-00001-of-00003.parquet"
+    refused(lambda folder: (folder / second).unlink(), "expected all of scores-00000-of-N.parquet")
+    refused(lambda folder: (folder / second).write_bytes(b"PAR1"), "not a whole export of scores")
+    refused(lambda folder: shutil.rmtree(folder), "found none")
+    capsys.readouterr()
+    assert main(["scores", "export", str(store), "--out", str(parquet)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["scores", "import", str(parquet), "--out", str(store)]) == 2
+    assert "is not empty; name a new folder for the import" in capsys.readouterr().err
+
+
+def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
+    """Harmless are those of statistics and the like, which nobody reads."""
+    store, _ = made
+    assert main(["scores", "export", str(store), "--out", str(tmp_path / "parquet")]) == 0
+    (path,) = (tmp_path / "parquet").glob("*.parquet")
+    refusals = 0
+    for percent in range(0, 100, 4):
+        new = tmp_path / f"new{percent}"
+        flip(path, percent / 100)
+        capsys.readouterr()
+        if main(["scores", "import", str(path.parent), "--out", str(new)]) == 2:
+            assert str(path) in capsys.readouterr().err
+            refusals += 1
+        else:
+            assert contents(new) == contents(store)
+        flip(path, percent / 100)
+    assert refusals > 10
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "export"])
+def test_what_is_no_store_is_refused(command, tmp_path, capsys):
+    more = ["--out", str(tmp_path / "out")] if command == "export" else []
+    assert main(["scores", command, str(tmp_path / "none"), *more]) == 2
+    assert "this store of scores does not exist" in capsys.readouterr().err
+
+
+def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys):
+    store, _ = made
+    manifest = Manifest.load(store, "scores", 2)
+    entries = [replace(manifest.shards[0], name="../../elsewhere"), *manifest.shards[1:]]
+    Manifest("scores", 2, manifest.made_from, entries).save(store)
+    assert main(["scores", "verify", str(store), "--discard"]) == 2
+    assert "names of shards are doubled or no names" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="doubled"):
+        check_names(["a", "a"], tmp_path)
+
+
+def test_a_teacher_between_processes_needs_a_launcher(made, tmp_path, capsys):
+    _, score = made
+    assert main([*score, "--out", str(tmp_path / "new"), "--teacher.tensor_parallel", "true"]) == 2
+    assert "teacher.tensor_parallel: needs a launcher" in capsys.readouterr().err

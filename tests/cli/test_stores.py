@@ -1,0 +1,86 @@
+"""The commands `vocagno score` and `vocagno prepare`, as a user types them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import environment
+
+pytest.importorskip("torch")
+
+from vocagno.cli.app import main
+
+
+def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, capsys):
+    cache = ["--cache", str(tmp_path / "cache"), "--json"]
+    assert main(["score", str(corpus), "--teacher.model", str(teacher_model), *cache]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["documents"] == len(TEXTS)
+    student = str(tokenizer_files / "student.json")
+    prepare = ["prepare", str(corpus), "--tokenizer", student, "--eos", "</s>", "--seq_len", "32"]
+    assert main([*prepare, *cache]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["documents"] == len(TEXTS)
+    assert rows["rows"] == -(-rows["tokens"] // 32)
+    assert main(prepare + cache[:-1]) == 0  # the same for people
+    assert f"rows               {rows['rows']}" in capsys.readouterr().out
+
+
+def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
+    out = tmp_path / "store"
+    options = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert main(["score", str(corpus), "--out", str(out), *options]) == 0
+    assert (out / "manifest.json").is_file()
+    write_corpus(corpus, TEXTS[1:])
+    capsys.readouterr()
+    assert main(["score", str(corpus), "--out", str(out), *options]) == 2
+    assert "another text" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
+def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_model):
+    """A limit on the size of files stands for a full disk: the write itself fails, for real."""
+    import resource
+
+    out = tmp_path / "store"
+    command = [
+        sys.executable, "-m", "vocagno", "score", str(corpus), "--out", str(out),
+        "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    # The shard takes some 8 kB; the corpus index before it takes less than the limit.
+    failed = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)),
+    )  # fmt: skip
+    assert failed.returncode == 2
+    assert failed.stderr.splitlines()[-1].startswith("error: [Errno 27] File too large")
+    left = [path.name for path in out.rglob("*") if path.is_file() and path.parent == out]
+    assert left == []
+    assert main(command[3:]) == 0
+    assert (out / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "missing.jsonl", "--teacher.model", "x"], "missing.jsonl: no such file"),
+        (["score", "{corpus}"], "teacher.model: needed"),
+        (["score", "{corpus}", "--teacher.contxt", "3"], "contxt"),
+        (["score", "{corpus}", "--teacher.context", "1"], "teacher.context must be at least 2"),
+        (["prepare", "{corpus}", "--tokenizer", "{corpus}"], "not a `tokenizers` definition"),
+        (["prepare", "{corpus}", "--tokenizer", "{student}", "--eos", "<x>"], "student.eos"),
+        (["prepare", "{corpus}", "--tokenizer", "{student}", "--seq_len", "0"], "--seq_len must"),
+    ],
+)
+def test_errors_are_one_line(corpus, tokenizer_files, tmp_path, arguments, words, capsys):
+    names = {"corpus": corpus, "student": tokenizer_files / "student.json"}
+    filled = [argument.format(**names) for argument in arguments]
+    assert main([*filled, "--cache", str(tmp_path / "cache")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert "Traceback" not in error

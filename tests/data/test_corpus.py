@@ -1,0 +1,231 @@
+"""Reading a corpus: what is a document, what is refused, and where."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("filelock")
+
+import pyarrow.parquet as pq
+
+import vocagno.data.corpus
+from corpora import write_corpus
+from vocagno.data.corpus import scan, text_hash
+from vocagno.data.documents import CorpusError
+
+TEXTS = ["first", "zweites ü", "", "line\u2028separators\u0085stay\ninside", "fifth"]
+
+
+def all_texts(corpus):
+    return [text for shard in corpus.shards for text in corpus.read(shard).texts]
+
+
+def test_plain_packed_and_folder_read_alike(tmp_path):
+    plain = write_corpus(tmp_path / "a.jsonl", TEXTS)
+    packed = tmp_path / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert all_texts(scan(plain)) == all_texts(scan(packed)) == TEXTS
+    assert all_texts(scan(tmp_path)) == TEXTS + TEXTS
+    assert scan(plain).fingerprint == scan(packed).fingerprint != scan(tmp_path).fingerprint
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_shards_cut_between_documents(tmp_path, monkeypatch, packed):
+    monkeypatch.setattr(vocagno.data.corpus, "SHARD_BYTES", 10)
+    path = write_corpus(tmp_path / "a.jsonl", TEXTS * 3)
+    path.write_text(path.read_text(encoding="utf-8").replace("\n", "\n\n", 2), encoding="utf-8")
+    if packed:
+        (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = tmp_path / "a.jsonl.gz"
+    corpus = scan(path)
+    assert len(corpus.shards) > 3
+    assert corpus.documents == len(TEXTS) * 3
+    assert all_texts(corpus) == TEXTS * 3
+    firsts = [shard.first_document for shard in corpus.shards]
+    sizes = [shard.documents for shard in corpus.shards]
+    assert firsts == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
+    path, cache = write_corpus(tmp_path / "a.jsonl", TEXTS), tmp_path / "cache"
+    first = scan(path, cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(vocagno.data.corpus, "_cuts", lambda source: pytest.fail("read again"))
+        assert scan(path, cache).shards == first.shards
+    write_corpus(path, [*TEXTS, "sixth"])
+    assert scan(path, cache).documents == 6
+    with pytest.raises(CorpusError, match="changed since"):
+        first.read(replace(first.shards[0], num_records=6))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("not json", "not JSON"),
+        ('{"txt": "a"}', "`text`"),
+        ("[1]", "`text`"),
+        ('{"text": 3}', "must be a string, got int"),
+        ('{"text": "\\ud800"}', "lone surrogate"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_line_that_is_no_document_is_named(tmp_path, line, words):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"text": "ok"}) + "\n" + line + "\n")
+    with pytest.raises(CorpusError, match=rf"bad\.jsonl, line 2: .*{words}"):
+        scan(path)
+
+
+def test_bytes_that_are_no_utf8(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"text": "\xff"}\n')
+    with pytest.raises(CorpusError, match="line 1: not JSON in UTF-8"):
+        scan(path)
+
+
+def test_what_is_not_there_or_empty(tmp_path):
+    with pytest.raises(CorpusError, match="no such file"):
+        scan(tmp_path / "missing.jsonl")
+    with pytest.raises(CorpusError, match="folder without"):
+        scan(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(CorpusError, match="the corpus is empty"):
+        scan(tmp_path / "empty.jsonl")
+    whole = gzip.compress(b'{"text": "a"}\n' * 1000)
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorpusError, match=r"cut\.jsonl\.gz.*damaged or cut short"):
+        scan(tmp_path / "cut.jsonl.gz")
+
+
+def write_as(folder, kind, texts):
+    """The same documents in each of the forms a corpus may have."""
+    lines = write_corpus(folder / "c.jsonl", texts).read_bytes()
+    if kind == "jsonl":
+        return folder / "c.jsonl"
+    (folder / "c.jsonl").unlink()
+    if kind == "gz":
+        (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines))
+        return folder / "c.jsonl.gz"
+    if kind == "zst":
+        path = folder / "c.jsonl.zst"
+        with pa.output_stream(str(path), compression="zstd") as file:
+            file.write(lines)
+        return path
+    if kind == "txt":
+        for number, text in enumerate(texts):
+            (folder / f"{number:03}.txt").write_bytes(text.encode())
+        return folder
+    table = pa.table({"id": list(range(len(texts))), "text": texts})
+    pq.write_table(table, folder / "c.parquet", row_group_size=2)
+    return f"datasets:{folder}" if kind == "datasets" else folder / "c.parquet"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst", "txt", "parquet", "datasets"])
+def test_every_form_holds_the_same_documents(tmp_path, monkeypatch, kind):
+    """In any order of shards: what is packed or stored in rows is entered anywhere."""
+    if kind == "datasets":
+        pytest.importorskip("datasets")
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(vocagno.data.corpus, "SHARD_BYTES", 10)
+    texts = TEXTS * 3
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    expected = scan(write_as(tmp_path / "a", "jsonl", texts))
+    corpus = scan(write_as(tmp_path / "b", kind, texts), tmp_path / "cache")
+    assert len(corpus.shards) > 3
+    assert corpus.fingerprint == expected.fingerprint
+    assert all_texts(corpus) == texts
+    for shard in reversed(corpus.shards):
+        again = scan(corpus.name, tmp_path / "cache").read(shard)
+        assert again.texts == corpus.read(shard).texts
+        assert again.hashes == [text_hash(text) for text in again.texts]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_prompts_and_completions(tmp_path, kind):
+    pairs = [("Q: 1 + 1?\nA:", " 2"), ("", "no prompt"), ("é", "")]
+    if kind == "jsonl":
+        path = tmp_path / "p.jsonl"
+        lines = [json.dumps({"prompt": prompt, "completion": end}) for prompt, end in pairs]
+        path.write_text("\n".join(lines))
+    else:
+        path = tmp_path / "p.parquet"
+        prompts, ends = zip(*pairs, strict=True)
+        pq.write_table(pa.table({"prompt": prompts, "completion": ends}), path)
+    corpus = scan(path)
+    found = corpus.read(corpus.shards[0])
+    assert found.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
+    assert found.prompt_bytes == [12, 0, 2]
+    plain = scan(write_corpus(tmp_path / "t.jsonl", found.texts))
+    assert plain.fingerprint == corpus.fingerprint
+    assert plain.prompt_fingerprint == "" != corpus.prompt_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "words"),
+    [
+        ("x.csv", lambda path: path.write_text("text\na"), r"expected a file named \.jsonl"),
+        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "damaged or cut short"),
+        ("x.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "column `text`"),
+        (
+            "x.parquet",
+            lambda path: pq.write_table(pa.table({"text": ["a", None]}), path),
+            r"x\.parquet, row 2: `text` must be a string, got NoneType",
+        ),
+        ("x.txt", lambda path: path.write_bytes(b"\xff"), r"x\.txt: not text in UTF-8"),
+        ("x.jsonl.zst", lambda path: path.write_bytes(b"nothing"), "damaged or cut short"),
+        (
+            "x.jsonl",
+            lambda path: path.write_text('{"prompt": ["a"], "completion": "b"}'),
+            "line 1: `prompt` must be a string, got list",
+        ),
+    ],
+)
+def test_files_that_are_no_corpus_are_named(tmp_path, name, make, words):
+    make(tmp_path / name)
+    with pytest.raises(CorpusError, match=words):
+        scan(tmp_path / name)
+
+
+def test_a_dataset_that_does_not_exist(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CorpusError, match=f"datasets:{tmp_path}/none: "):
+        scan(f"datasets:{tmp_path}/none")
+
+
+def test_a_text_that_changes_under_way_is_named(tmp_path):
+    path = write_corpus(tmp_path / "a.jsonl", TEXTS)
+    corpus = scan(path)
+    path.write_bytes(path.read_bytes().replace(b"first", b"other"))
+    with pytest.raises(CorpusError, match=r"a\.jsonl: has changed since it was read"):
+        corpus.read(corpus.shards[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files by /proc")
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "zst", "parquet"])
+def test_no_file_of_many_stays_open(tmp_path, kind):
+    for number in range(30):
+        (tmp_path / f"{number}").mkdir()
+        made = Path(write_as(tmp_path / f"{number}", kind, TEXTS))
+        made.rename(tmp_path / f"{number:02}{''.join(made.suffixes)}")
+        (tmp_path / f"{number}").rmdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    corpus = scan(tmp_path, tmp_path.parent / f"{tmp_path.name}-cache")
+    for shard in corpus.shards:
+        corpus.read(shard)
+    assert len(corpus.shards) == 30
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_damaged_index_is_made_again(tmp_path):
+    path, cache = write_corpus(tmp_path / "a.jsonl", TEXTS), tmp_path / "cache"
+    expected = scan(path, cache).shards
+    (index,) = (cache / "corpora").glob("*.json")
+    for damaged in (b"", b"[]", index.read_bytes().replace(b"0", b"1", 1)):
+        index.write_bytes(damaged)
+        assert scan(path, cache).shards == expected

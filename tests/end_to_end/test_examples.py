@@ -1,0 +1,324 @@
+"""The examples as a user runs them, and the Trainer against a step computed by hand."""
+
+import random
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vocagno
+from corpora import write_corpus
+from families import TEXTS
+from runs import environment
+from tiny_models import tiny_llama
+from vocagno.cli.app import main as command_line
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.rows import RowStore
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import ScoreStore
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LEARNING = ("guided_trainer", "plain_loop")
+SEQ_LEN = 64
+
+
+def run(example, *arguments, **options):
+    """What an example prints, started as a user starts it."""
+    command = [sys.executable, str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
+    result = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False, **options
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, tokenizers, teacher_model):
+    """A folder with a student, rows and scores, made by the commands that the examples name."""
+    folder = tmp_path_factory.mktemp("example")
+    corpus = write_corpus(folder / "corpus.jsonl", [*TEXTS, "a", ""] * 3)
+    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(folder / "student")
+    tokenizers["llama"].save(str(folder / "student" / "tokenizer.json"))
+    cache = ["--cache", str(folder / "cache")]
+    student = ["--tokenizer", str(folder / "student"), "--eos", "</s>"]
+    rows = ["--out", str(folder / "rows"), "--seq_len", str(SEQ_LEN)]
+    assert command_line(["prepare", str(corpus), *student, *rows, *cache]) == 0
+    teacher = ["--teacher.model", str(teacher_model), "--out", str(folder / "scores")]
+    assert command_line(["score", str(corpus), *teacher, *cache]) == 0
+    return folder
+
+
+def test_every_example_is_run_here():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *LEARNING, "align", "bits_per_byte", "probe", "trl_gold"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("example", [*LEARNING, "align", "bits_per_byte"])
+def test_without_arguments_an_example_says_how_it_is_started(example):
+    command = [sys.executable, str(EXAMPLES / f"{example}.py")]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"\npython examples/{example}.py " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("example", LEARNING)
+def test_examples_run_and_learn(tmp_path, prepared, example):
+    from transformers import AutoModelForCausalLM
+
+    parts = [prepared / name for name in ("student", "rows", "scores")]
+    run(example, *parts, tmp_path / "out", cwd=tmp_path)
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(path)
+        for path in (prepared / "student", tmp_path / "out")
+    )
+    assert mean_loss(after, prepared) < mean_loss(before, prepared) - 0.3
+
+
+def mean_loss(model, prepared):
+    """Over all rows, by transformers' own loss."""
+    rows = RowStore(prepared / "rows")
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(rows)):
+            ids = torch.from_numpy(rows[index].ids.astype("int64"))[None]
+            total += float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+            count += ids.shape[1] - 1
+    return total / count
+
+
+@pytest.fixture
+def trained(tmp_path, prepared):
+    """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
+    from transformers import AutoModelForCausalLM, TrainingArguments
+
+    from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
+
+    def train(rows_at_once, accumulation, **guidance):
+        chosen = GuidanceConfig(**guidance)
+        rows = RowStore(prepared / "rows")
+        scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
+        model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+        arguments = TrainingArguments(
+            str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=rows_at_once,
+            gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd",
+            lr_scheduler_type="constant", max_grad_norm=0.0, save_strategy="no", report_to=[],
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GuidedTrainer(
+            model, arguments, guidance=chosen, train_dataset=rows,
+            eval_dataset=[rows[index] for index in range(4)],
+            data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN),
+        )  # fmt: skip
+        trainer.train()
+        return trainer
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize": "tokens"},
+        {"normalize": "selected"},
+        {"unit": "group", "top_fraction": None, "max_threshold": 3.0, "window": 4,
+         "window_max_loss": 3.0},
+        {"unit": "group", "weight": "power", "window": 2, "window_threshold": 0.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.guidance import Units, token_weights
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    whole = trained(8, 1, **options)
+    cut = trained(2, 4, **options)
+    before = dict(start.named_parameters())
+    for one, two in zip(whole.model.named_parameters(), cut.model.named_parameters(), strict=True):
+        moved = one[1] - before[one[0]]
+        assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
+    # The same step by hand: the rows that the Trainer drew, from all logits.
+    drawn = next(iter(whole.get_train_dataloader()))
+    guidance = GuidanceConfig(**options)
+    logits = start(input_ids=drawn["input_ids"]).logits
+    nll = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
+    ).view(drawn["labels"].shape)
+    units = Units(*(drawn.get(name) for name in ("groups", "lines", "token_bytes")))
+    given = drawn["teacher_loss"], drawn["labels"]
+    weights = token_weights(nll, *given, guidance, units=units)
+    assert 0.1 < weights.sum() / (drawn["labels"] >= 0).sum() < 0.9
+    counted = weights.sum() if guidance.normalize == "selected" else (given[1] >= 0).sum()
+    ((nll * weights).sum() / counted).backward()
+    for name, parameter in whole.model.named_parameters():
+        expected = before[name] - 0.1 * before[name].grad
+        assert (parameter - expected).norm() <= 1e-4 * (0.1 * before[name].grad).norm()
+
+
+def test_the_model_stays_what_it_is(trained, prepared):
+    trainer = trained(2, 1)
+    model = trainer.model.eval()
+    ids = torch.tensor([[1, 5, 9]])
+    assert model(input_ids=ids).logits.shape[:2] == (1, 3)
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
+    found = trainer.evaluate()
+    with torch.no_grad():
+        rows = RowStore(prepared / "rows")
+        ids = torch.stack([torch.from_numpy(rows[i].ids.astype("int64")) for i in range(4)])
+        expected = model(input_ids=ids, labels=ids).loss
+    assert found["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):
+    with pytest.raises(ValueError, match=r"guidance\.scope: step is for our own loop"):
+        trained(2, 1, scope="step")
+
+
+def test_the_trainer_chooses_chunks(prepared, trained):
+    """The same step in one micro-batch and in four; more rows fit than the chosen chunks hold."""
+    from transformers import AutoModelForCausalLM
+
+    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    before = dict(start.named_parameters())
+    whole, cut = (trained(rows, 8 // rows, method="chunk", chunks=8) for rows in (8, 2))
+    tokens = dict(trained(8, 1).model.named_parameters())
+    cut = dict(cut.model.named_parameters())
+    for name, parameter in whole.model.named_parameters():
+        moved = (parameter - before[name]).norm()
+        assert (parameter - cut[name]).norm() <= 1e-4 * moved
+        assert (parameter - tokens[name]).norm() > 1e-2 * moved  # another choice
+
+
+@pytest.mark.parametrize(
+    "guidance",
+    [
+        {"method": "kld"}, {"method": "uld"}, {"method": "chunk", "selection": "random"},
+        {"method": "rho1", "criterion": "excess_and_entropy"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
+    with pytest.raises(ValueError, match=r"comes with our own loop; use vocagno, rho1"):
+        trained(2, 1, **guidance)
+
+
+def test_align(tokenizer_files):
+    files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
+    first, *others = run("align", *files, "17 and 25").splitlines()
+    assert first.startswith("▁")
+    assert all(line.endswith("]") and "[]" not in line for line in others)
+
+
+def test_bits_per_byte(tmp_path, prepared, teacher_model):
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS[:6]), encoding="utf-8")
+    models = prepared / "student", teacher_model
+    lines = run("bits_per_byte", *models, tmp_path / "text.txt").splitlines()
+    own, other, both = (float(line.split()[0]) for line in lines[:3])
+    assert lines[2].endswith("both together")
+    assert both <= (own + other) / 2 + 0.001  # as the logarithm is concave
+    assert all(line.endswith("nats") for line in lines[3:5])
+
+
+@pytest.fixture(scope="module")
+def asked_of_probe(tmp_path_factory, prepared, teacher_model):
+    """Which tokens are of numbers, in texts where about half of them are."""
+    draw = random.Random(0)
+    words = ["the", "sum", "of", "every", "real", "prime", "café", "has", "two", "divisors", "×"]
+    texts = [
+        " ".join(
+            str(draw.randrange(10**5)) if draw.random() < 0.25 else draw.choice(words)
+            for _ in range(40)
+        )
+        for _ in range(40)
+    ]
+    corpus = write_corpus(tmp_path_factory.mktemp("probe") / "numbers.jsonl", texts)
+    return [*map(str, [teacher_model, prepared / "student", corpus]), "--label", "[0-9]+"]
+
+
+def above_majority(printed):
+    """Points of the teacher's probe, of its scores carried over, and of the student's probe."""
+    found = [line.replace("%", "").split()[1:3] for line in printed.splitlines()[1:4]]
+    return [float(accuracy) - float(majority) for majority, accuracy in found]
+
+
+def test_probe(asked_of_probe):
+    printed = run("probe", *asked_of_probe)
+    print(printed)
+    assert min(above_majority(printed)) > 38
+
+
+@pytest.fixture
+def probe_here(monkeypatch, capsys):
+    """What it prints in this process."""
+
+    def probe(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probe.py", *arguments])
+        runpy.run_path(str(EXAMPLES / "probe.py"))
+        return capsys.readouterr().out
+
+    return probe
+
+
+@pytest.mark.parametrize(("order", "at_most"), [("shuffled", (5, 5)), ("one off", (33, 41))])
+def test_a_wrong_mapping_shows(asked_of_probe, probe_here, monkeypatch, order, at_most):
+    """So what the test above finds is the mapping's doing."""
+    assert min(above_majority(probe_here(*asked_of_probe, "--how", "max"))) > 38
+    align, draw = vocagno.align, np.random.default_rng(0)
+
+    def wrong(spans, others, **boundaries):
+        mapping = align(spans, others, **boundaries)
+        if not boundaries:
+            return mapping  # tokens to bytes, for the labels
+        return draw.permutation(mapping) if order == "shuffled" else np.roll(mapping, 1, axis=0)
+
+    monkeypatch.setattr(vocagno, "align", wrong)
+    printed = probe_here(*asked_of_probe)
+    print(printed)
+    teacher, *student = above_majority(printed)
+    assert teacher > 38
+    assert all(gain < limit for gain, limit in zip(student, at_most, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: teacher, student, corpus"),
+        (["--label", "absent"], "--label: absent is nowhere in the 40 documents"),
+        (["--documents", "3"], "expected 4 documents at least, got 3"),
+        (["--characters", "0"], "expected 4 documents at least, got 0"),
+    ],
+)
+def test_what_the_probe_refuses(asked_of_probe, probe_here, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        probe_here(*(asked_of_probe + arguments if arguments else []))
+    assert message in capsys.readouterr().err
+
+
+def test_trl_gold(tokenizer_files):
+    """What TRL refuses is said, and ours goes on."""
+    pytest.importorskip("trl")
+    files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
+    refused, ours, _, arrays = run("trl_gold", *files).splitlines()
+    assert refused.startswith("TRL: ")
+    assert "not ByteLevel" in refused
+    assert ours.startswith("vocagno: ")
+    assert arrays.startswith("vocagno, arrays: ")
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="no Rust toolchain")
+def test_rust():
+    manifest = EXAMPLES / "rust" / "Cargo.toml"
+    target = EXAMPLES.parent / "target" / "examples-rust"
+    command = ["cargo", "run", "--quiet", "--locked", "--manifest-path", manifest,
+               "--target-dir", target, "--", "an unbelievable story", "4"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "bytes 0 to 4: words 0 to 2, the longest of 13 bytes"

@@ -1,0 +1,216 @@
+"""On a CUDA device: the same answers as on the CPU, without the host waiting."""
+
+import numpy as np
+import pytest
+
+import vocagno
+
+torch = pytest.importorskip("torch")
+
+from architectures import build
+from cuda_device import DEVICE, needs_cuda, no_waiting, sync_debug
+from tiny_models import tiny_llama
+from vocagno.alignment.segments import segment_reduce
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance import token_weights
+from vocagno.guidance.chunk_weights import chunk_weights
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.selective import count_kept, selective_cross_entropy
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead, chunked_nll, hidden_states, language_head
+from vocagno.teacher.states import TeacherStates
+from vocagno.training.student import GuidedStudent
+
+pytestmark = needs_cuda
+
+
+@pytest.fixture(name="no_waiting")
+def fixture_no_waiting():
+    with no_waiting():
+        yield
+
+
+def batch(rows=4, length=64):
+    generator = torch.Generator().manual_seed(0)
+    student = torch.randint(0, 5, (rows, length), generator=generator).float()
+    teacher = torch.randint(0, 3, (rows, length), generator=generator).float()
+    teacher[:, ::7] = torch.nan
+    labels = torch.randint(0, 50, (rows, length), generator=generator)
+    labels[:, -3:] = -100
+    return student, teacher, labels
+
+
+@pytest.mark.parametrize("scope", ["sequence", "micro_batch"])
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
+    config = GuidanceConfig(scope=scope, unmapped=unmapped)
+    tensors = batch()
+    on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
+    weights = token_weights(*on_device, config)
+    sync_debug("default")
+    assert torch.equal(weights.cpu(), token_weights(*tensors, config))
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
+def test_reduction_is_that_of_rust(no_waiting, how):
+    rng = np.random.default_rng(0)
+    losses = rng.exponential(2, 5_000).astype(np.float32)
+    losses[::11] = np.nan
+    first = rng.integers(0, 4_000, 3_000)
+    mapping = np.stack([first, first + rng.integers(1, 1_000, 3_000)], 1).astype(np.int32)
+    mapping[::13] = -1
+    on_device = [
+        torch.from_numpy(array).to(DEVICE, non_blocking=True) for array in (losses, mapping)
+    ]
+    result = segment_reduce(*on_device, how)
+    sync_debug("default")
+    np.testing.assert_allclose(result.cpu(), vocagno.reduce(losses, mapping, how), rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_does_not_make_the_host_wait(precision):
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig()).to(DEVICE)
+    _, teacher, labels = batch()
+    num_kept = count_kept(teacher, labels, GuidanceConfig())
+    teacher, labels = teacher.to(DEVICE), labels.to(DEVICE)
+    ids = labels.clamp_min(0)
+
+    def step():
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
+            output = student(ids, labels, teacher, num_kept=num_kept)
+        output.loss.backward()
+
+    step()  # what is set up once may wait
+    sync_debug("error")
+    try:
+        step()
+    finally:
+        sync_debug("default")
+
+
+@pytest.mark.parametrize("how", ["loop", "torch", "liger"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monkeypatch):
+    for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
+        monkeypatch.setattr(head_module, name, value)  # several chunks
+    if how == "liger":
+        if DEVICE != "cuda":
+            pytest.skip("liger runs on CUDA alone")
+        pytest.importorskip("liger_kernel")
+    if how == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        pytest.skip("torch < 2.13 has no such op")
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(4, 64, 32, generator=generator).to(DEVICE).requires_grad_()
+    weight = torch.randn(50, 32, generator=generator).to(DEVICE).requires_grad_()
+    _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
+    guidance = GuidanceConfig()
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
+        loss, metrics = selective_cross_entropy(
+            hidden, weight, labels, teacher, guidance, head_loss_by=how
+        )
+    loss.backward()
+    ours = [hidden.grad.clone(), weight.grad.clone()]
+    hidden.grad = weight.grad = None
+    logits = hidden @ weight.T
+    nll = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none"
+    ).view(labels.shape)
+    (nll * metrics.weights_BT).sum().backward()
+    for gradient, expected in zip(ours, (hidden.grad, weight.grad), strict=True):
+        difference = (gradient - expected).norm() / expected.norm()
+        assert difference <= (1e-5 if precision == "fp32" else 2e-2)
+
+
+def test_an_own_head_gives_the_gradients_of_all_logits():
+    model = build("bert", is_decoder=True, vocab_size=50).to(DEVICE)
+    _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
+    ids = labels.clamp_min(0)[:, :32]
+    with pytest.warns(UserWarning, match="its own code computes them"):
+        student = GuidedStudent(model, GuidanceConfig())
+    output = student(ids, labels[:, :32], teacher[:, :32])
+    output.loss.backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    logits = model(ids, use_cache=False).logits.flatten(0, 1)
+    nll = torch.nn.functional.cross_entropy(logits, labels[:, :32].flatten(), reduction="none")
+    (nll * output.weights_BT.flatten()).sum().backward()
+    for name, parameter in model.named_parameters():
+        difference = (ours[name] - parameter.grad).norm()
+        assert difference <= 1e-4 * (1 + parameter.grad.norm()), name
+
+
+def test_bfloat16_operands_give_float32_losses():
+    model = tiny_llama(50).bfloat16().to(DEVICE)
+    head = language_head(model)
+    ids = torch.randint(0, 50, (1, 33), device=DEVICE)
+    with torch.inference_mode():
+        hidden = hidden_states(model, ids[:, :-1])[0]
+        exact = (hidden.double() @ head.weight_VH.double().T).log_softmax(-1)
+    nll = chunked_nll(hidden, head, ids[0, 1:])
+    expected = -exact.gather(1, ids[0, 1:, None]).squeeze(1)
+    torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["kld", "uld"])
+def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (4, 64, 32), (50, 32), (30, 24), (60, 24)
+    hidden, weight, states, teacher_weight = (
+        torch.randn(*shape, generator=generator) for shape in shapes
+    )
+    _, _, labels = batch()
+    partner = torch.randint(-1, 30, labels.shape, generator=generator)
+    found, guidance = {}, GuidanceConfig(method=method)
+    for device in ("cpu", DEVICE):
+        leaves = [leaf.to(device).requires_grad_() for leaf in (hidden, weight)]
+        head = LanguageHead(teacher_weight.to(device))
+        teacher = TeacherStates(states.to(device), head, partner.to(device))
+        arguments = labels.to(device), teacher
+        for mode in ("default", "error"):  # what is set up once may wait
+            sync_debug(mode)
+            try:
+                student = LanguageHead(leaves[1])
+                loss, _ = method_of(guidance).distill(leaves[0], student, *arguments)
+                gradients = torch.autograd.grad(loss, leaves)
+            finally:
+                sync_debug("default")
+        found[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
+    for mine, expected in zip(found[DEVICE], found["cpu"], strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_chunks_are_those_of_the_cpu(no_waiting):
+    student, teacher, labels = batch()
+    chunks = (torch.arange(64) // 8).expand(4, 64).contiguous()
+    teacher = teacher.nan_to_num()[:, :8].repeat_interleave(8, 1)  # one for all of a chunk
+    config = GuidanceConfig(method="chunk", chunks=8)
+    tensors = student, teacher, labels, chunks
+    weights = chunk_weights(*(tensor.to(DEVICE, non_blocking=True) for tensor in tensors), config)
+    sync_debug("default")
+    assert torch.equal(weights.cpu(), chunk_weights(*tensors, config))
+
+
+@pytest.mark.parametrize("method", ["kld", "rho1"])
+def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
+    from vocagno.teacher.live_same_vocabulary import RowTeacher
+
+    teacher = RowTeacher.__new__(RowTeacher)
+    model = tiny_llama(60).to(DEVICE)
+    teacher.scorer = type("Scorer", (), {"model": model, "head": language_head(model)})()
+    teacher.device, teacher._num_ids, teacher._rows = torch.device(DEVICE), 50, 2
+    teacher._unscored = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    criterion = "excess_and_entropy" if method == "rho1" else "excess"
+    teacher.guidance = GuidanceConfig(method=method, criterion=criterion)
+    student = GuidedStudent(tiny_llama(50), teacher.guidance).to(DEVICE)
+    _, _, labels = batch()
+    count = int((labels >= 0).sum())
+    tensors = {"input_ids": labels.clamp_min(0).to(DEVICE), "labels": labels.to(DEVICE)}
+    num_kept = count if method == "kld" else -(-2 * 61 // 5) * 4  # 61 labels a row
+    for mode in ("default", "error"):
+        sync_debug(mode)
+        try:
+            given = teacher.guide(None, tensors, [])
+            given.setdefault("teacher_loss", torch.zeros(labels.shape, device=DEVICE))
+            student(**tensors, **given, num_kept=num_kept).loss.backward()
+        finally:
+            sync_debug("default")

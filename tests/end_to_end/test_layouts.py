@@ -1,0 +1,347 @@
+"""Every layout gives the same training: processes, accumulation, DDP, FSDP2, stored and live."""
+
+import json
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from architectures import build
+from corpora import write_corpus
+from families import TEXTS
+from runs import (
+    ARCHITECTURE,
+    TRAIN,
+    cut_back,
+    final_weights,
+    metrics,
+    run,
+    train_here,
+    write_config,
+)
+from vocagno.data.rows import RowStore
+from vocagno.errors import ConfigError
+from vocagno.training.accelerator import set_up_deepspeed
+from vocagno.training.main import parse
+
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
+ROWS = 8
+STEPS = 4
+
+
+METHODS = {
+    "kld": {"guidance.method": "kld"},
+    "uld": {"guidance.method": "uld", "guidance.pairing": "aligned"},
+    "rho1": {
+        "guidance.method": "rho1", "guidance.criterion": "excess_and_entropy",
+        "guidance.scope": "step", "guidance.normalize": "selected",
+    },
+    "chunk": {"guidance.method": "chunk", "guidance.chunks": 4},
+    "random": {
+        "guidance.method": "chunk", "guidance.chunks": 4, "guidance.selection": "random",
+    },
+}  # fmt: skip
+"""The paper's other methods, in steps of four micro-batches."""
+METHODS |= {
+    "groups": {
+        "guidance.unit": "group", "guidance.top_fraction": "null", "guidance.max_threshold": "0.0",
+        "guidance.window": "4", "guidance.window_max_loss": "1.5",
+    },
+    "window": {
+        "guidance.unit": "group", "guidance.top_fraction": "0.5", "guidance.window": "line",
+        "guidance.window_threshold": "0.0", "guidance.weight": "sigmoid",
+        "guidance.min_weight": "0.1", "guidance.scope": "step",
+    },
+}  # fmt: skip
+"""And thresholds on groups: in one pass, and ranked over all processes."""
+BERT = {
+    "model_type": "bert", "is_decoder": True, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+"""A student whose head is its own code, with the embeddings tied to it."""
+METHODS["own head"] = {"student.architecture": json.dumps(BERT)}
+
+
+@pytest.fixture(scope="module")
+def bert_teacher(tokenizers, tmp_path_factory):
+    """A folder with a tiny random BERT, as a decoder, and the byte-level tokenizer."""
+    folder = tmp_path_factory.mktemp("bert")
+    size = tokenizers["byte-level"].get_vocab_size()
+    teacher = build("bert", is_decoder=True, vocab_size=size, max_position_embeddings=2048)
+    teacher.save_pretrained(folder)
+    tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_model, bert_teacher):
+    """All runs, by name; one process walks through its half, then two together through theirs."""
+    folder = tmp_path_factory.mktemp("matrix")
+    # Rows are short of text in places, so that micro-batches differ in what they count.
+    corpus = write_corpus(folder / "c.jsonl", [*TEXTS, "", "a", "", "b"] * 2)
+    held_out = write_corpus(folder / "v.jsonl", TEXTS[:8])
+    config = write_config(
+        folder, corpus, tokenizer_files, teacher_model,
+        data={"validation": str(held_out)},
+        train={"steps": STEPS, "global_batch": ROWS, "log_every": 1, "checkpoint_every": 3},
+        guidance={"normalize": "selected"},
+        teacher={"batch_tokens": 64},  # processes have different numbers of passes to run
+    )  # fmt: skip
+    for processes in (1, 2):
+        cells = []
+        for accumulation, wrapper, teacher, scope in product(
+            (1, 4), ("ddp", "fsdp2"), ("stored", "live"), ("sequence", "step")
+        ):
+            if processes == 1 and wrapper == "fsdp2":
+                continue
+            name = f"{processes}-{accumulation}-{wrapper}-{teacher}-{scope}"
+            rows = ROWS // processes // accumulation
+            options = {
+                "train.micro_batch": rows, "teacher.mode": teacher, "guidance.scope": scope,
+                "train.sample_every": 2,
+                "teacher.shard": str(wrapper == "fsdp2" and teacher == "live").lower(),
+                "output": str(folder / name),
+            }  # fmt: skip
+            arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+            arguments = ["--config", str(config), *map(str, arguments)]
+            cells.append([name, wrapper == "fsdp2", arguments])
+            if (accumulation, teacher, scope) == (1, "stored", "sequence"):
+                low = ["--train.precision", "bf16", "--output", str(folder / f"{name}-bf16")]
+                low += ["--train.gradient_checkpointing", "true"]
+                cells.append([f"{name}-bf16", wrapper == "fsdp2", [*arguments, *low]])
+        for method, wrapper in product(METHODS, ("ddp", "fsdp2")[:processes]):
+            options = {
+                "train.micro_batch": ROWS // 4 // processes, "guidance.normalize": "tokens",
+                "teacher.shard": str(wrapper == "fsdp2" and method != "random").lower(),
+                "teacher.mode": "stored" if method == "random" else "live",
+                "output": str(folder / f"{processes}-{wrapper}-{method}"),
+            } | METHODS[method]  # fmt: skip
+            if method in ("kld", "rho1"):
+                options["teacher.model"] = str(same_vocabulary_model)
+            if method == "own head":
+                options["teacher.model"] = str(bert_teacher)
+            arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+            arguments = ["--config", str(config), *map(str, arguments)]
+            cells.append([f"{processes}-{wrapper}-{method}", wrapper == "fsdp2", arguments])
+        (folder / "cells.json").write_text(json.dumps(cells))
+        run(processes, SCRIPT, CELLS=str(folder / "cells.json"), RECORD=str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(tokenizer_files):
+    """The weights before training."""
+    return weights_before(ARCHITECTURE, tokenizer_files)
+
+
+def weights_before(architecture, tokenizer_files):
+    from tokenizers import Tokenizer
+
+    from vocagno.config.run import StudentConfig
+    from vocagno.models.loading import load_student, student_settings
+
+    size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
+    tokenizer = str(tokenizer_files / "student.json")
+    student = StudentConfig(architecture=architecture, tokenizer=tokenizer)
+    model = load_student(student, student_settings(student, size, 32), size, 0)
+    return dict(model.named_parameters())
+
+
+def check_same(folder, name, other, start):
+    ours, theirs = (metrics(folder / which)[0] for which in (name, other))
+    assert [entry["step"] for entry in ours] == list(range(1, STEPS + 1))
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert mine["kept_loss"] == pytest.approx(expected["kept_loss"], rel=1e-4)
+        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+        for counted in ("tokens", "coverage", "scored", "unmapped"):
+            assert mine.get(counted) == expected.get(counted)
+        assert mine["kept_fraction"] == pytest.approx(expected["kept_fraction"], rel=1e-6)
+        assert mine.get("threshold") == pytest.approx(expected.get("threshold"), abs=1e-4)
+    (mine,), (expected,) = (metrics(folder / which)[1] for which in (name, other))
+    assert mine["validation_tokens"] == expected["validation_tokens"] > 100
+    assert mine["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
+    weights, expected = (final_weights(folder / which) for which in (name, other))
+    moved, difference = 0.0, 0.0
+    for key in expected:
+        moved += float((expected[key] - start[key].detach()).norm() ** 2)
+        difference += float((weights[key] - expected[key]).norm() ** 2)
+    assert moved > 1e-4
+    assert difference**0.5 <= 0.01 * moved**0.5
+
+
+CELLS = [
+    (accumulation, wrapper, teacher, scope)
+    for accumulation in (1, 4)
+    for wrapper in ("ddp", "fsdp2")
+    for teacher in ("stored", "live")
+    for scope in ("sequence", "step")
+]
+
+
+@pytest.mark.parametrize(("accumulation", "wrapper", "teacher", "scope"), CELLS)
+def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teacher, scope):
+    name = f"2-{accumulation}-{wrapper}-{teacher}-{scope}"
+    # Ranked by rows, any cut of the step is the same; ranked over a micro-step, that one is.
+    whole = accumulation if scope == "step" else 1
+    check_same(matrix, name, f"1-{whole}-ddp-{teacher}-{scope}", start)
+    seen = json.loads((matrix / f"{name}.json").read_text())
+    assert seen["parameters"] > 10
+    is_fsdp = wrapper == "fsdp2"
+    assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
+    assert seen["wrapper"] == ("FSDPGuidedStudent" if is_fsdp else "DistributedDataParallel")
+    # Under DDP they lie in its buckets: a few megabytes here, so in the first one or two.
+    assert is_fsdp or seen["gradient_storages"] <= 2
+    assert seen.get("teacher_sharded", False) == (is_fsdp and teacher == "live")
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_train_as_one_by_every_method(
+    matrix, start, tokenizer_files, method, wrapper
+):
+    name = f"2-{wrapper}-{method}"
+    if method == "own head":
+        start = weights_before(BERT, tokenizer_files)
+    check_same(matrix, name, f"1-ddp-{method}", start)
+    seen = json.loads((matrix / f"{name}.json").read_text())
+    is_fsdp = wrapper == "fsdp2"
+    assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
+    assert seen.get("teacher_sharded", False) == (is_fsdp and method != "random")
+    measured = {
+        "kld": ("mean_distance", "paired"), "uld": ("mean_distance", "paired"), "random": (),
+    }.get(method, ("mean_teacher_loss", "mean_excess_loss"))  # fmt: skip
+    logs = (metrics(matrix / which)[0] for which in (name, f"1-ddp-{method}"))
+    for mine, expected in zip(*logs, strict=True):
+        for quantity in measured:
+            assert mine[quantity] == pytest.approx(expected[quantity], rel=1e-4)
+
+
+def test_the_held_out_rows_do_not_divide_evenly(matrix):
+    stores = [RowStore(path) for path in (matrix / "cache" / "rows").iterdir()]
+    assert min(map(len, stores)) % 2 == 1
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_two_processes_in_bfloat16(matrix, wrapper):
+    """Losses, sums and counts keep their type, so that all that was aligned is counted."""
+    name, other = f"2-1-{wrapper}-stored-sequence-bf16", "1-1-ddp-stored-sequence"
+    ours, theirs = (metrics(matrix / which)[0] for which in (name, other))
+    assert len(ours) == STEPS
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=2e-3)
+        assert mine["mean_teacher_loss"] == pytest.approx(expected["mean_teacher_loss"], rel=1e-6)
+        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
+        assert mine["kept_fraction"] == expected["kept_fraction"]
+    weights = final_weights(matrix / name)
+    assert all(weight.dtype == torch.float32 for weight in weights.values())
+
+
+@pytest.mark.parametrize("teacher", ["stored", "live"])
+def test_accumulation_changes_nothing(matrix, start, teacher):
+    check_same(matrix, f"1-4-ddp-{teacher}-sequence", f"1-1-ddp-{teacher}-sequence", start)
+
+
+def test_two_processes_go_on_to_the_same_bits(matrix):
+    """FSDP2 from its shards; and DDP under dropout, with the random state of each process."""
+    fsdp2, dropout = "2-1-fsdp2-live-sequence", "dropout"
+    cells = json.loads((matrix / "cells.json").read_text())
+    arguments = {name: cell for name, _, cell in cells}
+    with_dropout = [
+        *arguments["2-1-ddp-stored-sequence"], "--student.architecture.attention_dropout", "0.2",
+        "--output", str(matrix / dropout),
+    ]  # fmt: skip
+    more = [
+        ["one", True, [*arguments[fsdp2], "--output", str(matrix / "one")], fsdp2],
+        [dropout, False, with_dropout],
+        ["two", False, [*with_dropout, "--output", str(matrix / "two")], dropout],
+    ]
+    (matrix / "more.json").write_text(json.dumps(more))
+    run(2, SCRIPT, CELLS=str(matrix / "more.json"), RECORD=str(matrix))
+    for name, resumed in ((fsdp2, "one"), (dropout, "two")):
+        whole, again = final_weights(matrix / name), final_weights(matrix / resumed)
+        assert all(torch.equal(whole[key], again[key]) for key in whole)
+        assert metrics(matrix / resumed)[0][-1]["loss"] == metrics(matrix / name)[0][-1]["loss"]
+    different = final_weights(matrix / "2-1-ddp-stored-sequence")
+    assert not all(torch.equal(different[key], again[key]) for key in again)
+
+
+def test_another_number_of_processes_goes_on_with_the_same_batches(matrix, start):
+    copy = cut_back(matrix / "2-1-ddp-stored-sequence", matrix / "by-one")
+    arguments = ["--train.micro_batch", ROWS, "--output", copy, "--guidance.scope", "sequence"]
+    assert train_here(matrix / "run.yaml", *arguments) == 0
+    check_same(matrix, "by-one", "1-1-ddp-stored-sequence", start)
+
+
+def test_another_micro_step_is_refused_where_tokens_are_ranked_in_it(matrix, capsys):
+    copy = cut_back(matrix / "2-1-ddp-stored-step", matrix / "step-by-one")
+    arguments = ["--guidance.scope", "step", "--output", copy]
+    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS // 2) == 2
+    assert "another rows of a micro-step" in capsys.readouterr().err
+    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS) == 0
+
+
+ACCELERATE = sorted((TRAIN.parent / "configs" / "accelerate").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", ACCELERATE, ids=[path.stem for path in ACCELERATE])
+def test_accelerate_reads_its_configurations(path, monkeypatch):
+    """Through its own parser, to the environment that its processes will have."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    kinds = {
+        "cpu": "NO", "fsdp2": "FSDP", "multi_gpu": "MULTI_GPU", "multi_node": "MULTI_GPU",
+        "single_gpu": "NO", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
+    }  # fmt: skip
+    assert kinds.keys() == {path.stem for path in ACCELERATE}
+    assert load_config_from_file(str(path)).distributed_type == kinds[path.stem]
+    arguments = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+    launch, _, _ = _validate_launch_command(arguments)
+    assert launch.mixed_precision == "no"
+    assert launch.num_processes == {"cpu": 1, "single_gpu": 1, "multi_node": 32}.get(path.stem, 8)
+    if launch.use_fsdp:
+        for name, value in prepare_multi_gpu_env(launch).items():
+            monkeypatch.setenv(name, value)
+        plugin = FullyShardedDataParallelPlugin()
+        assert plugin.fsdp_version == 2
+        assert not plugin.cpu_ram_efficient_loading
+        assert str(plugin.state_dict_type) == "StateDictType.SHARDED_STATE_DICT"
+    if launch.use_deepspeed:
+        launch.deepspeed_fields_from_accelerate_config = ""  # as the launcher itself does
+        _, environment = prepare_deepspeed_cmd_env(launch)
+        assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == path.stem[-1]
+        assert environment["ACCELERATE_DEEPSPEED_ZERO3_INIT"] == "false"
+
+
+def test_what_deepspeed_is_told(matrix):
+    """DeepSpeed itself was never run: this is what it would get."""
+    config, _ = parse(["--config", str(matrix / "run.yaml"), "--train.micro_batch", "2"])
+    settings = {"gradient_clipping": "auto", "gradient_accumulation_steps": 1}
+    set_up_deepspeed(settings, config, 2)
+    assert settings == {
+        "gradient_clipping": 1.0, "gradient_accumulation_steps": 2,
+        "train_micro_batch_size_per_gpu": 2,
+    }  # fmt: skip
+    for bad, words in (
+        ({"optimizer": {}}, "DeepSpeed's `optimizer` is not supported"),
+        ({"scheduler": {}}, "DeepSpeed's `scheduler` is not supported"),
+        ({"fp16": {"enabled": True}}, "set train.precision to bf16"),
+        ({"gradient_clipping": 0.3}, "`gradient_clipping` is 0.3, but this run has 1.0"),
+        ({"train_micro_batch_size_per_gpu": 4}, "is 4, but this run has 2"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            set_up_deepspeed(bad, config, 2)
+
+
+def test_the_matrix_would_see_a_difference(matrix, start):
+    """Another scope or another teacher is another training."""
+    for name in ("1-1-ddp-stored-step", "1-1-ddp-live-sequence"):
+        with pytest.raises(AssertionError):
+            check_same(matrix, name, "1-1-ddp-stored-sequence", start)

@@ -1,0 +1,212 @@
+"""How questions are put and golds are read; golds fed back are right, silence is wrong."""
+
+import gzip
+import json
+
+import pytest
+
+pytest.importorskip("math_verify")
+
+from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
+from shared_data import shared
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.prompts import BETWEEN, read_examples
+from vocagno.evaluation.reading import BenchmarkError, read_completions, read_items
+
+CHOOSE = "What of the following is the right choice? Explain your answer."
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_benchmarks(tmp_path_factory.mktemp("benchmarks"))
+
+
+def items(name, data):
+    return read_items(BENCHMARKS[name], data)
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("gsm8k", "Question: What is 1 + 1?\nAnswer:"),
+        ("minerva_math", "Problem:\nHalve $1$.\nSolution:"),
+        ("svamp", "Question: There are 2 pens. How many pens?\nAnswer:"),
+        ("asdiv", "Question: Ann has 2 pens. How many pens?\nAnswer:"),
+        ("tabmwp", 'Question: Read the following table regarding "Pens" and answer a question:\n'
+         "red | 1\nblue | 2\nWhich? Please select from the following options: ['red', 'blue']\n"
+         "Answer:"),
+        ("mathqa", f"Problem:\nWhat is 1 + 1 ?\n{CHOOSE}\n(A) 2, (B) 3, (C) 1 , 000\nSolution:"),
+        ("mmlu_stem", f"Problem:\nWhat is 1 + 1?\n{CHOOSE}\n(A) 1, (B) 2, (C) 3, (D) 4\nSolution:"),
+        ("sat_math", f"Problem:\nWhat is 1 + 1?\n{CHOOSE}\n(A) 1 (B) 2 (C) 3 (D) 4\nSolution:"),
+    ],
+)  # fmt: skip
+def test_how_a_question_is_put(data, name, question):
+    benchmark = BENCHMARKS[name]
+    assert benchmark.asked(items(name, data)[0].question) == question
+
+
+@pytest.mark.parametrize(
+    ("name", "golds"),
+    [
+        ("gsm8k", ["2", "1,001"]),
+        ("minerva_math", [r"\frac{1}{2}", "(0,1)"]),
+        ("gsm_hard", ["-0.5"]),
+        ("svamp", ["2"]),
+        ("asdiv", ["2", "Yes"]),
+        ("mawps", ["7"]),
+        ("tabmwp", ["blue", "1000", "0.75"]),
+        ("mathqa", ["A", "B"]),
+        ("mmlu_stem", ["B"]),
+        ("sat_math", ["B", "B"]),
+    ],
+)
+def test_gold_answers(data, name, golds):
+    assert [item.gold for item in items(name, data)] == golds
+
+
+def test_yes_or_no_is_asked_for(data):
+    assert items("asdiv", data)[1].question == "Ann has a pen. Has she one? (Yes or No)"
+
+
+def test_options_are_put_once_and_without_blanks(tmp_path):
+    mathqa = {**RECORDS["mathqa"][0], "options": "a ) a ) 2 , b ) b ) 3 , c ) c"}
+    mmlu = {**RECORDS["mmlu_stem"][0], "choices": ["1 ", "\n2", "3", 4]}
+    for name, record, listed in (
+        ("mathqa", mathqa, "\n(A) 2, (B) 3, (C) c"),
+        ("mmlu_stem", mmlu, "\n(A) 1, (B) 2, (C) 3, (D) 4"),
+    ):
+        assert BENCHMARKS[name].item(record, 0).question.endswith(listed)
+
+
+def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
+    records = [{**RECORDS["mawps"][0], "input": text, "idx": index}
+               for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("again?", 2))]  # fmt: skip
+    write_benchmark(tmp_path, "mawps", records)
+    found = read_items(BENCHMARKS["mawps"], tmp_path)
+    assert [(item.index, item.question) for item in found] == [(2, "again?"), (4, "b?"), (9, "c?")]
+    assert len(read_items(BENCHMARKS["mawps"], tmp_path, limit=2)) == 2
+
+
+@pytest.mark.parametrize("completion", ["right", ""])
+def test_golds_are_right_and_silence_is_wrong(data, completion):
+    with Judge() as judge:
+        for name, benchmark in BENCHMARKS.items():
+            for item in items(name, data):
+                text = completion and right(benchmark, item)
+                verdict = judge.verdict(benchmark, item, text)
+                assert verdict.harness_match is bool(completion), (name, item, verdict)
+                assert verdict.math_verify is bool(completion), (name, item, verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("completion", ["right", ""])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_golds_are_right_and_silence_is_wrong_on_the_real_files(name, completion):
+    benchmark = BENCHMARKS[name]
+    wrong = []
+    with Judge(seconds=30) as judge:
+        for item in items(name, shared("benchmarks")):
+            verdict = judge.verdict(benchmark, item, completion and right(benchmark, item))
+            if (verdict.harness_match, verdict.math_verify) != (bool(completion),) * 2:
+                wrong.append((item.index, item.stated, verdict))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "accuracy", "math_verify"), [("gsm8k", 36.2, 36.2), ("minerva_math", 15.8, 17.0)]
+)
+def test_published_completions_get_their_published_verdicts(name, accuracy, math_verify):
+    """Every one of the 1,819 verdicts is that of the paper's harness."""
+    benchmark = BENCHMARKS[name]
+    path = shared("benchmarks", "rho1-outputs", f"rho-math-1b-v0.1.{name}.cot.jsonl.gz")
+    with gzip.open(path, "rb") as lines:
+        stored = {record["idx"]: record for record in map(json.loads, lines)}
+    named = {item.index: item for item in items(name, shared("benchmarks"))}
+    found = {}
+    with Judge(seconds=30) as judge:
+        for completion in read_completions(path)[0]:
+            index = completion.index
+            found[index] = judge.verdict(benchmark, named[index], completion.text)
+            assert found[index].answer == stored[index]["pred"]
+            assert named[index].gold == stored[index]["gt"]
+            assert found[index].harness_match == stored[index]["correct"]
+    by_metric = [
+        round(100 * sum(getattr(one, metric) for one in found.values()) / len(found), 1)
+        for metric in ("harness_match", "math_verify")
+    ]
+    assert by_metric == [accuracy, math_verify]
+
+
+def test_prompts_are_those_of_the_harness(tmp_path):
+    """From the folder; where it has none, lm-eval's, whose words for GSM8K are the same."""
+    pytest.importorskip("lm_eval")
+    benchmark = BENCHMARKS["gsm8k"]
+    real = read_examples(benchmark, shared("benchmarks"))
+    carried = read_examples(benchmark, tmp_path)
+    assert carried.source == "lm-eval"
+    assert carried.text == real.text
+    assert real.prompt(benchmark, "?") == f"{real.text}{BETWEEN}Question: ?\nAnswer:"
+    for name in PAPER:
+        examples = read_examples(BENCHMARKS[name], shared("benchmarks")).text
+        assert examples.count(BETWEEN) == BENCHMARKS[name].shots - 1
+
+
+def test_examples_that_lm_eval_carries(tmp_path):
+    pytest.importorskip("lm_eval")
+    math = read_examples(BENCHMARKS["minerva_math"], tmp_path)
+    assert math.text.count(BETWEEN) == 3
+    assert math.text.startswith("Problem:\nFind the domain of the expression")
+    with pytest.raises(BenchmarkError, match=r"mathqa\.md: no such file, with the 4 worked exam"):
+        read_examples(BENCHMARKS["mathqa"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (b"{}\n", "line 1: no field 'answer' of gsm8k"),
+        (b'{"question": "?", "answer": "2"}\n', "line 1: no item of gsm8k: `answer` has no ####"),
+        (b'{"question": 5, "answer": "#### 2"}\n', "line 1: no item of gsm8k: `question` is 5"),
+        (b'\n{"question"\n', "line 2: not JSON in UTF-8"),
+        (b"\xff\n", "line 1: not JSON in UTF-8"),
+        (b"[1]\n", "line 1: expected an object"),
+        (b"\n", "no items"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, lines, message):
+    path = write_benchmark(tmp_path, "gsm8k", [])
+    path.write_bytes(lines)
+    with pytest.raises(BenchmarkError, match=f"test.jsonl.*{message}"):
+        read_items(BENCHMARKS["gsm8k"], tmp_path)
+
+
+def test_a_cut_archive_is_named(tmp_path):
+    packed = gzip.compress(json.dumps(RECORDS["gsm8k"][0]).encode() * 100)
+    path = tmp_path / "gsm8k" / "test.jsonl.gz"
+    path.parent.mkdir()
+    path.write_bytes(packed[:-20])
+    with pytest.raises(BenchmarkError, match=r"test\.jsonl\.gz: cannot be read after line 0"):
+        read_items(BENCHMARKS["gsm8k"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        ("mmlu_stem", {"question": "?", "choices": ["1"], "answer": 3}, "index out of range"),
+        ("mathqa", {"problem": "?", "options": "1, 2", "correct": "a"}, "the answer 'A' is none"),
+        ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
+        ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),
+        ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
+    ],
+)
+def test_an_item_that_cannot_be_is_named(tmp_path, name, record, message):
+    write_benchmark(tmp_path, BENCHMARKS[name].folder, [record])
+    with pytest.raises(BenchmarkError, match=f"line 1: no item of {name}: .*{message}"):
+        read_items(BENCHMARKS[name], tmp_path)
+
+
+def test_a_benchmark_that_is_not_there(tmp_path):
+    with pytest.raises(BenchmarkError, match=r"gsm8k/test\.jsonl: no such file, plain or \.gz"):
+        read_items(BENCHMARKS["gsm8k"], tmp_path)
+    with pytest.raises(BenchmarkError, match="no such folder"):
+        read_items(BENCHMARKS["gsm8k"], tmp_path / "nowhere")

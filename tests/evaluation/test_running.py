@@ -1,0 +1,310 @@
+"""`vocagno eval` as users start it: on a tiny model, killed, continued, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lm_eval")
+
+from transformers import GenerationConfig
+
+from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
+from tiny_models import tiny_llama
+from vocagno.cli.app import main
+from vocagno.evaluation.asking import answered, fitted, load
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.prompts import read_examples
+from vocagno.evaluation.reading import read_items
+from vocagno.evaluation.results import read_results
+from vocagno.evaluation.summary import averages, results, scores, share
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_benchmarks(tmp_path_factory.mktemp("benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, tokenizers):
+    """A model of a context that all prompts fit, some with less room than others."""
+    folder = tmp_path_factory.mktemp("model")
+    save(folder, tokenizers, 192)
+    return folder
+
+
+def save(folder, tokenizers, context):
+    from transformers import PreTrainedTokenizerFast
+
+    spans = tokenizers["byte-level"]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=spans, eos_token="<|endoftext|>")
+    tokenizer.save_pretrained(folder)
+    size = max(len(tokenizer), 400)
+    tiny_llama(size, max_position_embeddings=context, eos_token_id=0).save_pretrained(folder)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_all_benchmarks(tmp_path, data, model, capsys):
+    arguments = ["eval", str(model), "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "AVG (w/o SAT)" in shown.out
+    assert "leave fewer than 1,024 tokens for an answer" in shown.err
+    for name in PAPER:
+        kept = lines(tmp_path / "out" / f"{name}.jsonl")
+        items = read_items(BENCHMARKS[name], data)
+        assert sorted(one["idx"] for one in kept) == [item.index for item in items]
+        assert all(len(one["prompt_hash"]) == 32 and one["room"] > 0 for one in kept)
+    found = read_results([tmp_path / "out" / "results.json"])
+    assert found.benchmarks == tuple(BENCHMARKS[name].column for name in PAPER)
+    # Again: nothing is asked, nothing changes.
+    before = (tmp_path / "out" / "gsm8k.jsonl").read_bytes()
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"].keys() == set(found.benchmarks)
+    assert (tmp_path / "out" / "gsm8k.jsonl").read_bytes() == before
+
+
+def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
+    many = tmp_path / "data"
+    record = RECORDS["gsm8k"][0]
+    write_benchmark(many, "gsm8k", [{**record, "question": f"What is 1 + {n}?"} for n in range(30)])
+    (many / "prompts").symlink_to(data / "prompts")
+
+    def command(out):
+        return [sys.executable, "-m", "vocagno", "eval", str(model), "--data", str(many),
+                "--tasks", "gsm8k", "--batch_size", "3", "--out", str(tmp_path / out)]  # fmt: skip
+
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # the model is too small to share
+    subprocess.run(command("whole"), check=True, capture_output=True, env=alone)
+    process = subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL, env=alone)
+    journal = tmp_path / "killed" / "gsm8k.jsonl"
+    while process.poll() is None and not (journal.is_file() and journal.read_bytes().count(b"\n")):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    answered = journal.read_bytes()
+    journal.write_bytes(answered + b'{"idx": 29, "prom')  # the line that was being written
+    subprocess.run(command("killed"), check=True, capture_output=True, env=alone)
+    assert journal.read_bytes().startswith(answered[: answered.rfind(b"\n") + 1])
+    whole = lines(tmp_path / "whole" / "gsm8k.jsonl")
+    assert len(whole) == 30
+    assert sorted(lines(journal), key=lambda one: one["idx"]) == sorted(
+        whole, key=lambda one: one["idx"]
+    )
+
+
+def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model):
+    """Penalties, beams and limits that instruct models ship with; ends are kept."""
+    lm = load(str(model), dtype="float32", device="cpu", gguf_file=None, batch_size=2)
+    benchmark = BENCHMARKS["gsm8k"]
+    asked = fitted(
+        lm, benchmark, read_examples(benchmark, data), read_items(benchmark, data), new_tokens=20
+    )
+
+    def completions():
+        return [text for batch in answered(lm, asked, 2) for _, text in batch]
+
+    plain, own = completions(), lm.model.generation_config
+    assert all(plain)
+    for option in ({"repetition_penalty": 1.3}, {"num_beams": 3}, {"max_new_tokens": 3},
+                   {"do_sample": True, "temperature": 5.0}):  # fmt: skip
+        lm.model.generation_config = GenerationConfig(**{**own.to_diff_dict(), **option})
+        before = lm.model.generation_config.to_dict()
+        assert completions() == plain
+        assert lm.model.generation_config.to_dict() == before
+
+
+def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model, capsys):
+    arguments = [
+        "eval",
+        str(model),
+        "--data",
+        str(data),
+        "--tasks",
+        "svamp",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main([*arguments, "--dtype", "float61"]) == 2
+    assert "float61" in capsys.readouterr().err
+    assert main([*arguments, "--dtype", "float32"]) == 0
+    (tmp_path / "svamp.jsonl").write_text("{}\n")
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    assert "svamp.jsonl, line 1: damaged" in capsys.readouterr().err
+    (tmp_path / "run.json").write_text("[")
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    assert "run.json: damaged" in capsys.readouterr().err
+
+
+def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
+    def error(*arguments):
+        assert main(["eval", *map(str, arguments)]) == 2
+        return capsys.readouterr().err
+
+    out = ("--out", tmp_path / "out")
+    assert "expected a model" in error("--data", data)
+    assert "did you mean gsm8k" in error(model, "--data", data, "--tasks", "gsm8", *out)
+    assert "at least 1 item" in error(model, "--data", data, "--limit", 0)
+    assert "go with --regrade" in error(model, "--data", data, "--task", "gsm8k")
+    assert "no such folder" in error(model, "--data", tmp_path / "none", "--tasks", "svamp", *out)
+
+    (tmp_path / "bare").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "bare" / file).write_bytes((model / file).read_bytes())
+    message = error(tmp_path / "bare", "--data", data, "--out", tmp_path / "bare-out")
+    assert "a folder without a tokenizer" in message
+
+    save(tmp_path / "short", tokenizers, 24)
+    message = error(
+        tmp_path / "short", "--data", data, "--tasks", "gsm8k", "--out", tmp_path / "short-out"
+    )
+    assert "2 of 2 prompts" in message
+    assert "do not fit the model's context of 24 tokens (idx 0, 1; the longest, 1" in message
+
+    assert main(["eval", str(model), "--data", str(data), "--tasks", "svamp", *map(str, out)]) == 0
+    message = error(tmp_path / "short", "--data", data, "--tasks", "svamp", *out)
+    assert "holds answers with weights" in message
+    write_benchmark(tmp_path / "other", "svamp", [{**RECORDS["svamp"][0], "Answer": 3.0}])
+    (tmp_path / "other" / "prompts").symlink_to(data / "prompts")
+    message = error(model, "--data", tmp_path / "other", "--tasks", "svamp", *out)
+    assert "idx 0 was asked with gold '2', which is '3' now" in message
+
+
+def test_a_mistyped_model_is_named(tmp_path, data, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["eval", "nope", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
+    assert "error: model: no folder nope, nor is it found on the hub: " in capsys.readouterr().err
+
+
+def test_regrading(tmp_path, data, capsys):
+    benchmark = BENCHMARKS["asdiv"]
+    items = read_items(benchmark, data)
+    completions = [
+        {"idx": 1, "completion": "The answer is no.", "question": "another?"},
+        {"idx": 0, "completion": right(benchmark, items[0]), "question": items[0].question},
+        {"idx": 0, "completion": "again"},
+    ]
+    file = tmp_path / "completions.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in reversed(completions)))
+    arguments = ["eval", "--regrade", file, "--task", "asdiv", "--data", data, "--json"]
+    assert main([*map(str, arguments), "--items", str(tmp_path / "items.jsonl")]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {
+        "task": "asdiv", "count": 2, "harness_match": 0.5, "math_verify": 0.5
+    }  # fmt: skip
+    assert "1 lines repeat an idx" in shown.err
+    assert "line 3: the question is not that of the item" in shown.err
+    verdicts = lines(tmp_path / "items.jsonl")
+    assert [(one["idx"], one["harness_match"]) for one in verdicts] == [(0, True), (1, False)]
+    assert [one["answer"] for one in verdicts] == ["2", "no"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"idx": 0}', "line 1: expected an integer `idx` and a string `completion`"),
+        ('{"idx": 7, "completion": ""}', "line 1: asdiv has no item with idx 7"),
+        ("{", "line 1: not JSON"),
+        ("", "no completions"),
+    ],
+)
+def test_completions_that_cannot_be_graded(tmp_path, data, capsys, line, message):
+    file = tmp_path / "completions.jsonl"
+    file.write_text(line + "\n")
+    arguments = ["eval", "--regrade", file, "--task", "asdiv", "--data", data]
+    assert main([*map(str, arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_lm_eval_runs_the_same_tasks(tmp_path, data, monkeypatch):
+    """`lm_eval --include_path`: the same prompts, verdicts, averages and standard errors."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.dummy import DummyLM
+    from lm_eval.tasks import TaskManager
+
+    from vocagno.evaluation import TASKS
+
+    wrong, prompts = {"svamp", "sat_math"}, set()
+    many = tmp_path / "data"
+    for name in PAPER:  # a standard error is of two items at least
+        folder = BENCHMARKS[name].folder
+        records = [{**record, "idx": place} for place, record in enumerate(RECORDS[folder] * 2)]
+        write_benchmark(many, folder, records)
+    (many / "prompts").symlink_to(data / "prompts")
+
+    def answer(lm, requests, disable_tqdm=False):
+        prompts.update(one.args[0] for one in requests)
+        return [_answer(one.doc) for one in requests]
+
+    def _answer(doc):
+        benchmark = BENCHMARKS[doc["benchmark"]]
+        item = next(one for one in read_items(benchmark, many) if one.index == doc["index"])
+        return "" if benchmark.name in wrong and item.index else right(benchmark, item)
+
+    monkeypatch.setattr(DummyLM, "generate_until", answer)
+    monkeypatch.setattr(DummyLM, "tokenizer", None)  # its own is on the hub
+    tasks = TaskManager(
+        include_path=str(TASKS), include_defaults=False, metadata={"data": str(many)}
+    )
+    found = simple_evaluate(
+        model="dummy", tasks=["vocagno_math"], task_manager=tasks, bootstrap_iters=1
+    )
+    verdicts = {}
+    for name in PAPER:
+        items = read_items(BENCHMARKS[name], many)
+        examples = read_examples(BENCHMARKS[name], many)
+        assert prompts >= {examples.prompt(BENCHMARKS[name], item.question) for item in items}
+        verdicts[name] = [
+            Verdict("", is_right, is_right, ())
+            for is_right in (name not in wrong or item.index == 0 for item in items)
+        ]
+    for metric in ("harness_match", "math_verify"):
+        by_name = scores(verdicts, metric)
+        for name in PAPER:
+            result = found["results"][f"vocagno_{name}"]
+            assert result[f"{metric},none"] == by_name[name].value
+        for column, mean in averages(by_name).items():
+            result = found["groups"][AVERAGES[column]]
+            assert result[f"{metric},none"] == pytest.approx(mean.value)
+            assert result[f"{metric}_stderr,none"] == pytest.approx(mean.error)
+            assert 0 < mean.value < 1
+            assert result["sample_count"][f"{metric},none"] == mean.count
+
+
+AVERAGES = {
+    "AVG": "vocagno_math_average", "AVG (w/o *)": "vocagno_math_average_without_starred",
+    "AVG (w/o SAT)": "vocagno_math_average_without_sat",
+}  # fmt: skip
+
+
+def test_averages():
+    def verdicts(right, count):
+        return [Verdict("", one < right, False, ()) for one in range(count)]
+
+    found = {name: verdicts(index, 10) for index, name in enumerate(PAPER)}
+    by_name = scores(found, "harness_match")
+    assert by_name["gsm_hard"].value == 0.2
+    assert by_name["gsm_hard"].error == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
+    means = averages(by_name)
+    tabulated = [index for index, name in enumerate(PAPER) if name != "gsm_hard"]
+    assert means["AVG"].value == pytest.approx(sum(tabulated) / 90)
+    assert means["AVG"].count == 90
+    assert means["AVG (w/o SAT)"].count == 80
+    assert means["AVG (w/o *)"].count == 60
+    errors = [by_name[name].error for name in PAPER if name != "gsm_hard"]
+    assert means["AVG"].error == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 9)
+    assert "AVG (w/o *)" in averages({name: by_name[name] for name in PAPER[:6]} | {
+        "mathqa": by_name["mathqa"]})  # fmt: skip
+    assert averages({"gsm8k": share([True])}) == {}
+    told = results("m", found, {})
+    assert told["scores"]["GSM-Hard"] == 20.0
+    assert told["about"]["harness_match"]["AVG"]["count"] == 90

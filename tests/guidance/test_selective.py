@@ -1,0 +1,306 @@
+"""Selective cross-entropy against all logits at once, loss and gradients."""
+
+import re
+import sys
+
+import pytest
+
+from drawn_batches import (
+    NAN,
+    VOCABULARY,
+    batch,
+    check_close,
+    dense_losses,
+    heads,
+    states,
+    torch,
+    with_gradients,
+)
+from tiny_models import scaled_models, tiny_llama
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError
+from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance import token_weights
+from vocagno.guidance.cross_entropy import head_loss
+from vocagno.guidance.selective import count_kept, selective_cross_entropy
+from vocagno.guidance.totals import LossSums
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead
+from vocagno.models.layers import compile_layers
+from vocagno.training.student import GuidedStudent
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+
+
+POLICIES = [
+    {"unmapped": unmapped, "scope": scope, "top_fraction": fraction}
+    for unmapped in ("include", "exclude", "mean")
+    for scope in ("sequence", "micro_batch", "step")
+    for fraction in (0.4, 1.0)
+]
+
+
+@pytest.mark.parametrize("options", [*POLICIES, {"method": "cpt"}], ids=str)
+@pytest.mark.parametrize("kind", heads())
+def test_loss_and_gradients_are_those_of_all_logits(options, kind):
+    guidance = GuidanceConfig(**options)
+    labels, teacher = batch()
+    head = heads()[kind]
+    hidden, dense_head, expected = with_gradients(states(), head)
+    nll = dense_losses(hidden, dense_head, labels)
+    weights = token_weights(nll.float(), teacher, labels, guidance)
+    wanted = (nll * weights).sum()
+    (wanted * 0.37).backward()
+    for num_kept in (None, count_kept(teacher, labels, guidance)):
+        hidden, our_head, ours = with_gradients(states(), head)
+        loss, metrics = selective_cross_entropy(
+            hidden, our_head, labels, teacher, guidance, num_kept=num_kept
+        )
+        (loss * 0.37).backward()
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
+        assert torch.equal(metrics.weights_BT, weights)
+        torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
+        check_close(ours, expected)
+
+
+def test_a_mean_is_over_all_or_over_the_kept():
+    labels, teacher = batch()
+    head = heads()["weights"]
+    losses = {
+        how: selective_cross_entropy(
+            states(), head.weight_VH, labels, teacher, GuidanceConfig(normalize=how),
+            reduction="mean",
+        )
+        for how in ("tokens", "selected")
+    }  # fmt: skip
+    total, metrics = selective_cross_entropy(states(), head, labels, teacher, GuidanceConfig())
+    assert losses["tokens"][0] == pytest.approx(float(total) / int((labels >= 0).sum()))
+    assert losses["selected"][0] == pytest.approx(float(total / metrics.weights_BT.sum()))
+
+
+def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
+    labels, teacher = batch()
+    expected = selective_cross_entropy(
+        states(), heads()["all"], labels, teacher, GuidanceConfig()
+    )  # fmt: skip
+    monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
+    for method in ("vocagno", "cpt"):
+        with torch.no_grad():
+            loss, metrics = selective_cross_entropy(
+                states(), heads()["all"], labels, teacher, GuidanceConfig(method=method)
+            )
+        assert torch.equal(metrics.nll_BT, expected[1].nll_BT)
+    assert loss == pytest.approx(float(metrics.nll_BT.sum()))
+
+
+def test_no_more_logits_exist_than_a_chunk(monkeypatch):
+    """Every matrix as wide as the vocabulary, by its number of rows."""
+    seen = []
+    original = LanguageHead.logits
+
+    def watched(self, hidden, room):
+        seen.append(len(hidden))
+        return original(self, hidden, room)
+
+    monkeypatch.setattr(LanguageHead, "logits", watched)
+    labels, teacher = batch()
+    hidden, head, _ = with_gradients(states(), heads()["weights"])
+    _, metrics = selective_cross_entropy(hidden, head, labels, teacher, GuidanceConfig())
+    assert max(seen) == 7
+    assert sum(seen) == labels.numel() + int(metrics.weights_BT.sum())
+
+
+def test_nothing_chosen_gives_gradients_of_zero():
+    labels, teacher = batch()
+    nothing = GuidanceConfig(unmapped="exclude")
+    hidden, head, leaves = with_gradients(states(), heads()["all"])
+    loss, _ = selective_cross_entropy(hidden, head, labels, teacher * NAN, nothing)
+    loss.backward()
+    assert loss == 0
+    assert all((leaf.grad == 0).all() for leaf in leaves)
+
+
+def test_an_infinite_logit_of_a_dropped_token_spoils_nothing():
+    labels, teacher = batch()
+    teacher[0, 1] = 1e30  # the student is far ahead here: never chosen
+    hidden, head, leaves = with_gradients(states(), heads()["weights"])
+    with torch.no_grad():
+        hidden[0, 1] = float("inf")
+    loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, GuidanceConfig())
+    loss.backward()
+    assert metrics.weights_BT[0, 1] == 0
+    assert loss.isfinite()
+    assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+def test_a_second_backward_pass_is_refused():
+    labels = batch()[0].flatten()
+    hidden, head, _ = with_gradients(states(), heads()["weights"])
+    loss, _ = head_loss(hidden.flatten(0, 1), head, labels)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward pass"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("kind", ["weights", "bias", "scale"])
+@pytest.mark.skipif(
+    not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="torch < 2.13 has no such op"
+)
+def test_torchs_op_gives_the_same(kind):
+    labels, teacher = batch()
+    results = []
+    for how in ("loop", "torch"):
+        hidden, head, leaves = with_gradients(states(), heads()[kind])
+        loss, _ = selective_cross_entropy(
+            hidden, head, labels, teacher, GuidanceConfig(), head_loss_by=how
+        )
+        loss.backward()
+        results.append((loss, leaves))
+    (ours, our_leaves), (theirs, their_leaves) = results
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
+    check_close(our_leaves, their_leaves)
+
+
+def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
+    model = tiny_llama(50)
+    model.config.final_logit_softcapping = 0.01  # the model itself caps nothing
+    with pytest.warns(UserWarning, match="LlamaForCausalLM: its logits are not a product"):
+        GuidedStudent(model, GuidanceConfig())
+    with (
+        pytest.warns(UserWarning, match="its own code computes them"),
+        pytest.raises(ConfigError, match=r"train\.head_loss: torch .*LlamaForCausalLM.*use loop"),
+    ):
+        GuidedStudent(model, GuidanceConfig(), "torch")
+    labels, teacher = batch()
+    with pytest.raises(ConfigError, match=r"train\.head_loss: torch"):
+        selective_cross_entropy(
+            states(), heads()["soft cap"], labels, teacher, GuidanceConfig(), head_loss_by="torch"
+        )
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="liger runs on CUDA alone; use loop"):
+            GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.functional", None)
+    with pytest.raises(ConfigError, match=r"liger-kernel >= 0\.8\.5; install it, or use loop"):
+        GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
+
+
+@pytest.mark.parametrize(
+    ("labels", "teacher", "weight", "words"),
+    [
+        ((3, 16), (3, 17), (50, 8), "labels (3, 16) and teacher losses (3, 17)"),
+        ((3, 17), (3, 16), (50, 8), "teacher losses (3, 16)"),
+        ((3, 17), (3, 17), (8, 50), "head weights (8, 50): expected (V, H) with H = 8"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(labels, teacher, weight, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        selective_cross_entropy(
+            states(), torch.zeros(weight), torch.zeros(labels, dtype=torch.long),
+            torch.zeros(teacher), GuidanceConfig(),
+        )  # fmt: skip
+
+
+def model_gradients(model, labels, teacher, *, dense=False, autocast=False):
+    """The gradients of all parameters of a model, through our loss or from its own logits."""
+    model.zero_grad()
+    model.train()
+    ids = labels.clamp_min(0)
+    guidance = GuidanceConfig()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        if dense:
+            logits = model(input_ids=ids, use_cache=False).logits.float()
+            nll = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), reduction="none"
+            ).view(labels.shape)
+            loss = (nll * token_weights(nll, teacher, labels, guidance)).sum()
+        else:
+            loss = GuidedStudent(model, guidance)(ids, labels, teacher)[0]
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def check_same_gradients(ours, expected, tolerance=1e-5):
+    for name, gradient in expected.items():
+        difference = (ours[name] - gradient).norm() / gradient.norm()
+        assert difference <= tolerance, name
+
+
+MODELS = {
+    "plain": {},
+    "tied embeddings": {"tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_a_whole_model_gets_the_gradients_of_its_own_logits(options):
+    labels, teacher = batch()
+    expected = model_gradients(tiny_llama(50, **options), labels, teacher, dense=True)
+    ours = model_gradients(tiny_llama(50, **options), labels, teacher)
+    check_same_gradients(ours, expected)
+    checkpointed = tiny_llama(50, **options)
+    checkpointed.activation_checkpointing_enable({"use_reentrant": False})
+    check_same_gradients(model_gradients(checkpointed, labels, teacher), expected)
+
+
+def test_capped_and_scaled_models_get_the_gradients_of_their_own_logits():
+    labels, teacher = batch()
+    for model in scaled_models():
+        expected = model_gradients(model, labels, teacher, dense=True)
+        check_same_gradients(model_gradients(model, labels, teacher), expected)
+
+
+def test_under_autocast_the_losses_are_finer_than_the_models_own():
+    """Operands in bfloat16 as in the model itself, logits in float32."""
+    labels, teacher = batch()
+    model = tiny_llama(50)
+    exact = model_gradients(model, labels, teacher, dense=True)
+    ours = model_gradients(model, labels, teacher, autocast=True)
+    dense = model_gradients(model, labels, teacher, dense=True, autocast=True)
+    check_same_gradients(ours, exact, 0.1)
+    head = "lm_head.weight"
+    errors = [
+        (gradients[head] - exact[head]).norm() / exact[head].norm() for gradients in (ours, dense)
+    ]
+    assert errors[0] < 1.1 * errors[1]
+    assert ours[head].dtype == torch.float32
+
+
+def test_compiled_layers_give_the_same_gradients(monkeypatch):
+    labels, teacher = batch()
+    expected = model_gradients(tiny_llama(50), labels, teacher)
+    model = tiny_llama(50)
+    compiled = []
+    original = torch.nn.Module.compile
+
+    def counted(self, *arguments, **options):
+        compiled.append(type(self).__name__)
+        original(self, *arguments, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", counted)
+    compile_layers(model)
+    assert compiled == ["LlamaDecoderLayer"] * 2
+    check_same_gradients(model_gradients(model, labels, teacher), expected)
+    model._no_split_modules = []
+    with pytest.raises(ConfigError, match=r"train\.compile: LlamaForCausalLM names no layers"):
+        compile_layers(model)
+
+
+def test_the_sums_of_a_forward_pass():
+    labels, teacher = batch()
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig())
+    loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
+    found = LossSums.of(sums)
+    assert found.kept_nll == pytest.approx(loss.item())
+    assert found.kept == count_kept(teacher, labels, GuidanceConfig())
+    assert found.nll == pytest.approx(float(nll.sum()))
+    assert found.kept == int(weights.sum())
+    scored = teacher.isfinite() & (labels >= 0)
+    assert found.teacher == pytest.approx(float(teacher[scored].sum()), rel=1e-5)

@@ -1,0 +1,66 @@
+"""Which sequences are read together: each once, in rows that hold them, with little padding."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared_data import REAL_TOKENIZERS, shared
+from vocagno import TokenSpans
+
+pytest.importorskip("torch")
+
+from vocagno.models.batching import buckets, lay_out, packs
+from vocagno.teacher.windows import cuts
+
+
+def check(rows_of_batches, lengths, batch_tokens):
+    batches = list(rows_of_batches)
+    numbers = sorted(number for batch in batches for row in batch for number in row)
+    assert numbers == list(range(len(lengths)))
+    for batch in batches:
+        widths = [sum(lengths[number] for number in row) for row in batch]
+        assert len(batch) == 1 or max(1, max(widths)) * len(batch) <= batch_tokens
+    return batches
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200), st.integers(1, 80))
+def test_every_sequence_is_read_once(lengths, batch_tokens, width):
+    for batch in check(buckets(lengths, batch_tokens), lengths, batch_tokens):
+        assert all(len(row) == 1 for row in batch)
+    for batch in check(packs(lengths, batch_tokens, width), lengths, batch_tokens):
+        for row in batch:
+            assert sum(lengths[number] for number in row) <= max(width, lengths[row[0]])
+
+
+def test_packs_by_hand():
+    """The longest first, each into the fullest row with room."""
+    assert list(packs([3, 9, 5, 6, 1, 4], 20, 10)) == [[[1, 4], [3, 5]], [[2, 0]]]
+    assert list(buckets([3, 9, 5, 6, 1, 4], 10)) == [[[1]], [[3]], [[2], [5]], [[0], [4]]]
+
+
+def test_a_layout_by_hand():
+    sequences = [np.array(ids) for ids in ([1, 2], [3], [4, 5, 6, 7])]
+    layout = lay_out([[0, 1], [2]], sequences)
+    assert layout.ids_BT.tolist() == [[1, 2, 3, 0], [4, 5, 6, 7]]
+    assert layout.piece_BT.tolist() == [[0, 0, 1, -1], [0, 0, 0, 0]]
+    assert layout.first_places == [0, 2, 4]
+    assert layout.padding == 1
+
+
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
+def test_less_than_five_per_cent_of_a_batch_is_padding(name):
+    """Real documents in shards of 2 MB, as `score` reads them."""
+    spans = TokenSpans(shared("tokenizers", f"{name}.json.gz"))
+    with gzip.open(shared("data", "math-train.jsonl.gz"), "rb") as lines:
+        texts = [json.loads(line)["text"] for line, _ in zip(lines, range(270), strict=False)]
+    sizes = np.diff(spans.encode(texts).cu_seqlens).tolist()
+    cut = [w.stop - w.start for size in sizes for w in cuts(size, 2048, 512)]
+    for plan in (buckets(cut, 8192), packs(cut, 8192, 2048)):
+        places = sum(
+            len(batch) * max(sum(cut[number] for number in row) for row in batch) for batch in plan
+        )
+        assert 1 - sum(cut) / places < 0.05

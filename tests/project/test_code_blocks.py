@@ -1,0 +1,344 @@
+"""Every code block of the documentation, in a folder in which the names that it uses exist.
+
+Python runs, page by page, as one program; commands run in bash as they stand. What would take
+hours, a network or GPUs is caught before it starts, and its options are read instead (`CAUGHT`).
+"""
+
+import doctest
+import gzip
+import inspect
+import json
+import pkgutil
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from corpora import write_corpus
+from evaluation_data import write_benchmarks
+from families import TEXTS
+from run_folders import CONFIG, training, validation, write_run
+from runs import environment
+from tiny_models import tiny_llama
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+pytest.importorskip("lm_eval")
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benches").rglob("*.md")),
+    *sorted((ROOT / "configs").rglob("*.md")),
+]
+PROGRAMS = ("vocagno", "accelerate", "python", "make", "pip", "lm_eval", ".", "R=", "RUN=")
+BLOCK = re.compile(
+    r"^```(?P<language>\w*)\n(?P<fenced>(?:.*\n)*?)```$|"
+    r"(?<=\n\n)(?P<indented>(?:    .*\n|\n(?=    ))+)",
+    re.MULTILINE,
+)
+FEW = (
+    "--train.steps 2 --train.global_batch 2 --train.micro_batch 2 --optimizer.warmup_steps 0 "
+    "--data.seq_len 64"
+)
+"""Options behind a training run that a page starts."""
+CAUGHT = {
+    "make": ("*", ""),  # hours, or a network; CI runs them
+    "pip": ("*", ""),
+    "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
+    "vocagno": ("study*|*--fetch*|*gguf*", f"{sys.executable} -m vocagno"),
+    "accelerate": (
+        "*--config_file*|*--num_processes*",  # GPUs, and other machines
+        f"{sys.executable} -m accelerate.commands.accelerate_cli",
+    ),
+    "python": ("benches/*|*real-text*", sys.executable),  # where a report says what was run
+}
+"""Of each program: with which arguments (a pattern of bash) it is not run, and how it is else."""
+
+
+def blocks(page):
+    """(kind, text) of each code block: a language, `commands` or `shown`."""
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if found["fenced"] is not None:
+            yield found["language"], found["fenced"]
+            continue
+        text = "".join(line[4:] or "\n" for line in found["indented"].splitlines(keepends=True))
+        yield ("commands" if text.startswith(PROGRAMS) else "shown"), text
+
+
+WITH_CODE = [page for page in PAGES if any(blocks(page))]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tokenizers):
+    """What the pages speak of: corpora, tokenizers, models, runs, and the project's own files."""
+    from vocagno.quickstart.problems import documents
+    from vocagno.quickstart.tokenizers import train_tokenizers
+
+    folder = tmp_path_factory.mktemp("pages")
+    for name in ("configs", "examples", "docs"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "train.py", folder)
+    for page in PAGES:
+        for kind, text in blocks(page):
+            if kind == "json" or (kind == "yaml" and "student:" in text):
+                name = {"json": "ours.json", "yaml": "my.yaml"}[kind]
+                (folder / name).write_text(text, encoding="utf-8")
+    _write_corpora(folder)
+    _write_runs(folder / "runs")
+    for name, family in (
+        ("tinyllama", "llama"), ("qwen2.5", "byte-level-nfc"), ("llama-3", "byte-level"),
+        ("mistral-v0.1", "metaspace-first"), ("deepseek-llm", "byte-level-trimmed"),
+    ):  # fmt: skip
+        for place in (folder, folder / "TOKENIZERS"):
+            place.mkdir(exist_ok=True)
+            text = tokenizers[family].to_str().encode()
+            (place / f"{name}.json.gz").write_bytes(gzip.compress(text))
+    tokenizers["llama"].save(str(folder / "tokenizer.json"))
+    quickstart = folder / "runs" / "quickstart"
+    texts = [document["text"] for document in documents(0, 300, 0.3)]
+    train_tokenizers(texts, quickstart / "tokenizers")
+    (quickstart / "corpus").mkdir()
+    write_corpus(quickstart / "corpus" / "train.jsonl", texts)
+    from tokenizers import Tokenizer
+
+    sides = {
+        side: Tokenizer.from_file(str(quickstart / "tokenizers" / side / "tokenizer.json"))
+        for side in ("student", "teacher")
+    }
+    for name, tokenizer, context in (
+        ("STUDENT", tokenizers["llama"], 2048), ("TEACHER", tokenizers["byte-level"], 2048),
+        ("TinyLlama", tokenizers["llama"], 2048),
+        ("MODEL", tokenizers["byte-level"], 192),  # no room for long answers
+        ("runs/guided/final", tokenizers["byte-level"], 192),
+        ("runs/quickstart/naive/final", sides["student"], 256),
+        ("runs/quickstart/teacher/final", sides["teacher"], 256),
+    ):  # fmt: skip
+        _write_model(folder / name, tokenizer, context)
+    write_benchmarks(folder / "FOLDER")
+    for number in (1, 2, 4):
+        shutil.copy(ROOT / f"docs/figures/paper-table{number}.csv", folder / f"table{number}.csv")
+    shutil.copy(ROOT / "docs/figures/granularity.csv", folder)
+    item = {"idx": 0, "completion": "The answer is 2."}
+    (folder / "FILE").write_text(json.dumps(item) + "\n")
+    return folder
+
+
+def _write_corpora(folder):
+    for name in ("corpus.jsonl", "train.jsonl", "valid.jsonl", "slice.jsonl"):
+        write_corpus(folder / name, [*TEXTS, "\n".join(TEXTS * 8)] * 2)
+    text = (folder / "corpus.jsonl").read_bytes()
+    for name in ("corpus.jsonl.gz", "math.jsonl.gz"):
+        (folder / name).write_bytes(gzip.compress(text))
+    import pyarrow as pa
+
+    with pa.CompressedOutputStream(str(folder / "corpus.jsonl.zst"), "zstd") as file:
+        file.write(text)
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "a.jsonl").write_bytes(text)
+
+
+def _write_model(folder, tokenizer, context):
+    model = tiny_llama(tokenizer.get_vocab_size(), seed=1, max_position_embeddings=context)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    if tokenizer.token_to_id("</s>") is None:
+        special["eos_token"] = "<|endoftext|>"
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+
+
+def _write_runs(folder):
+    names = {"naive": 1.0, "guided": 0.4, "a": 0.4, "b": 0.6} | {
+        f"study/quickstart/runs/{name}": share
+        for name, share in (("top-20-0", 0.2), ("top-60-0", 0.6), ("vocagno-0", 0.4))
+    }
+    for name, share in names.items():
+        config = json.loads(json.dumps(CONFIG))
+        config["guidance"]["top_fraction"] = share
+        run = write_run(folder / name, training(4, 4.0), validation(4, 3.0 + share))
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def _catch(folder):
+    """Programs in front of the real ones on the path."""
+    folder.mkdir()
+    record = folder / "record.py"
+    record.write_text(
+        "import json, pathlib, sys\n"
+        "with pathlib.Path(__file__).with_name('caught').open('a') as file:\n"
+        "    print(json.dumps(sys.argv[1:]), file=file)\n"
+    )
+    for name, (pattern, real) in CAUGHT.items():
+        lines = [
+            "#!/bin/bash",
+            f'case "$*" in {pattern}) exec {sys.executable} {record} {name} "$@";; esac',
+            f'case "$*" in *train.py*) exec {real} "$@" {FEW};; esac',
+            f'exec {real} "$@"',
+        ]
+        program = folder / name
+        program.write_text("\n".join(lines if real else lines[:2]) + "\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
+@pytest.mark.parametrize("page", WITH_CODE, ids=[str(p.relative_to(ROOT)) for p in WITH_CODE])
+def test_the_code_of_a_page_runs(page, base, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    shutil.copytree(base, place)
+    _catch(place / "bin")
+    (place / ".venv" / "bin").mkdir(parents=True)
+    (place / ".venv" / "bin" / "activate").touch()
+    monkeypatch.chdir(place)
+    scope = {"__name__": page.stem}
+    for number, (kind, text) in enumerate(blocks(page), 1):
+        where = f"{page.relative_to(ROOT)}, block {number}"
+        RUNNERS[kind](text, where, scope, place)
+
+
+def _python(text, where, scope, _):
+    exec(compile(text, where, "exec"), scope)
+
+
+def _doctest(text, where, scope, _):
+    test = doctest.DocTestParser().get_doctest(text, scope, where, where, 0)
+    runner = doctest.DocTestRunner()
+    assert runner.run(test, clear_globs=False, out=print).failed == 0
+    scope.update(test.globs)
+
+
+def _commands(text, where, _, place):
+    path = f"{place / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    ran = subprocess.run(
+        ["bash", "-euc", text], cwd=place, capture_output=True, text=True, check=False,
+        encoding="utf-8", env=environment(PATH=path, LC_ALL="C.UTF-8", COLUMNS="120"),
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{where}\n{text}\n{ran.stdout[-2000:]}\n{ran.stderr[-3000:]}"
+    caught = place / "bin" / "caught"
+    if caught.exists():
+        for line in caught.read_text().splitlines():
+            program, *arguments = json.loads(line)
+            READ[program](arguments)
+        caught.unlink()
+
+
+def _yaml(text, *_):
+    from vocagno.config.evaluation import EvaluationConfig
+    from vocagno.config.guidance import GuidanceConfig
+
+    options = yaml.safe_load(text)
+    if "student" not in options:  # else it is a file that commands take
+        sections = {"eval": EvaluationConfig, "guidance": GuidanceConfig}
+        for name, values in options.items():
+            sections[name](**values)
+
+
+def _json(text, *_):
+    assert json.loads(text)["scores"]
+
+
+def _shown(text, where, *_):
+    """What is no command: the hard strings (tests/project/test_docs.py), and one table."""
+    assert text.startswith("$ ") or "held-out loss  exact answers" in text, f"{where}\n{text}"
+
+
+RUNNERS = {
+    "python": _python, "pycon": _doctest, "commands": _commands, "yaml": _yaml, "json": _json,
+    "shown": _shown,
+}  # fmt: skip
+
+
+def _read_make(arguments):
+    assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
+
+
+def _read_pip(arguments):
+    known = (ROOT / "pyproject.toml").read_text()
+    for extra in re.findall(r"\w+", "".join(re.findall(r"\[(.*)\]", arguments[-1]))):
+        assert re.search(rf"^{extra} = \[", known, re.MULTILINE), extra
+
+
+def _read_lm_eval(arguments):
+    tasks = Path(arguments[arguments.index("--include_path") + 1])
+    assert list(tasks.glob("*.yaml"))
+
+
+def _read_vocagno(arguments):
+    from vocagno.cli.app import named, read_options
+
+    read_options(named(arguments), arguments)
+
+
+def _read_accelerate(arguments):
+    if "--config_file" in arguments:
+        file = Path(arguments[arguments.index("--config_file") + 1])
+        assert yaml.safe_load(file.read_text())["num_processes"]
+    if "train.py" in arguments:
+        from vocagno.training.main import parse
+
+        parse(arguments[arguments.index("train.py") + 1 :])
+    else:
+        _read_vocagno(arguments[arguments.index("vocagno") + 1 :])
+
+
+def _read_python(arguments):
+    if arguments[0] == "train.py":
+        _read_accelerate(arguments)
+    assert (ROOT / arguments[0]).is_file()
+
+
+READ = {
+    "make": _read_make, "pip": _read_pip, "lm_eval": _read_lm_eval, "vocagno": _read_vocagno,
+    "accelerate": _read_accelerate, "python": _read_python,
+}  # fmt: skip
+
+
+def _docstrings():
+    """Of all that the reference shows, by name."""
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE):
+        found = pkgutil.resolve_name(name)
+        yield name, inspect.getdoc(found)
+        for member, value in vars(found).items() if hasattr(found, "__dict__") else ():
+            if getattr(value, "__module__", None) == getattr(found, "__module__", name):
+                yield f"{name}.{member}", inspect.getdoc(value)
+
+
+def test_the_code_of_the_reference_runs(tokenizers):
+    import vocagno
+
+    own, other = (vocagno.TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
+    student, teacher = own.encode(TEXTS[:1]), other.encode(TEXTS[:1])
+    student_nll, teacher_nll = ([1.0] * len(tokens.ids) for tokens in (student, teacher))
+    ran = set()
+    for name, text in _docstrings():
+        for found in BLOCK.finditer(f"{text}\n"):
+            scope = {
+                "vocagno": vocagno, "student": student, "teacher": teacher,
+                "student_nll": student_nll, "teacher_nll": teacher_nll,
+            }  # fmt: skip
+            code = inspect.cleandoc(found["indented"] or found["fenced"])
+            json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
+            ran.add(name)
+    assert ran == {"vocagno.groups", "vocagno.evaluation.results"}
+
+
+def test_no_block_is_overlooked():
+    """As many fences and indented lines as a plain count finds."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        found = [(kind in ("commands", "shown"), code) for kind, code in blocks(page)]
+        lines = [line for is_indented, code in found if is_indented for line in code.splitlines()]
+        assert sum(not is_indented for is_indented, _ in found) == len(
+            re.findall(r"^```\w", text, re.MULTILINE)
+        ), page
+        assert len(list(filter(None, lines))) == len(re.findall(r"^    ", outside, re.MULTILINE)), (
+            page
+        )

@@ -1,0 +1,125 @@
+"""What the documentation shows is what comes out."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import environment
+from shared_data import shared
+
+pytest.importorskip("rich")
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "hard-strings.md"
+COMMANDS = re.findall(r"^    \$ (.*)\n((?:    .*\n)+)", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+def test_there_are_ten():
+    assert len(COMMANDS) == 10
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="the commands are for bash")
+@pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[c[8:20] for c, _ in COMMANDS])
+def test_the_hard_strings_come_out_as_shown(command, shown):
+    run = command.replace("vocagno ", f"{sys.executable} -m vocagno ")
+    found = subprocess.run(
+        ["bash", "-c", run], cwd=shared("tokenizers"), check=True, capture_output=True, text=True,
+        encoding="utf-8", env=environment() | {"LC_ALL": "C.UTF-8", "COLUMNS": "80"},
+    ).stdout  # fmt: skip
+    lines = [line for line in found.splitlines() if line.strip() and "└┬┘ N:1" not in line]
+    assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("command", "results", "page"),
+    [
+        (["scores_page.py"], "2026-11-21-scores.jsonl", "scores.md"),
+        (["training_page.py"], "2026-11-22-training.jsonl", "training.md"),
+        (["distillation.py", "page"], "2026-11-22-distillation.jsonl", "methods.md"),
+    ],
+)
+def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, page):
+    pytest.importorskip("torch")
+    benches = ROOT / "benches"
+    written = shutil.copy(ROOT / "docs" / page, tmp_path)
+    script = [str(benches / command[0]), *command[1:]]
+    subprocess.run(
+        [sys.executable, *script, str(benches / "results" / results), written],
+        check=True, env=environment(), capture_output=True,
+    )  # fmt: skip
+    assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
+
+
+def test_the_plan_s_bounds_follow_from_the_operations(monkeypatch):
+    """Of fake tensors, so they are the same on any machine with this release of torch."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "benches"))
+    import plan
+
+    results = (ROOT / "benches" / "results" / "2026-11-22-training.jsonl").read_text()
+    (line,) = (one for one in map(json.loads, results.splitlines()) if one["what"] == "plan")
+    for kind, found in plan.bounds().items():
+        assert found == pytest.approx(line["bounds"][kind], rel=0.03), kind
+
+
+def test_the_readme_s_benchmarks_are_those_of_the_results_page():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- benchmarks -->")[1].split("<!-- end of benchmarks -->")[0]
+    (page,) = re.findall(r"\((benches/results/.*-benchmarks\.md)\)", table)
+    rows = [line for line in table.splitlines() if line.startswith("| align")]
+    assert len(rows) > 5
+    measured = (ROOT / page).read_text(encoding="utf-8")
+    for row in rows:
+        _, _, engine, median, ratio, _ = (cell.strip() for cell in row.split("|"))
+        same = re.findall(
+            rf"^\| {re.escape(engine)} \| {re.escape(median)} \|.* ([\d.]+) \|$", measured, re.M
+        )
+        assert any(abs(float(found) - float(ratio)) <= 0.051 for found in same), row
+
+
+def test_the_picture_of_the_method_is_what_its_script_draws():
+    pictures = ROOT / "docs" / "pictures"
+    drawn = subprocess.run(
+        [sys.executable, str(pictures / "flow.py")], check=True, capture_output=True,
+        env=environment(),
+    ).stdout  # fmt: skip
+    assert drawn == (pictures / "flow.svg").read_bytes()
+
+
+def test_options_and_files_that_the_training_page_names_exist():
+    pytest.importorskip("jsonargparse")
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import (
+        DataConfig,
+        OptimizerConfig,
+        StudentConfig,
+        TeacherConfig,
+        TrainConfig,
+    )
+
+    sections = {
+        "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,
+        "student": StudentConfig, "teacher": TeacherConfig, "train": TrainConfig,
+    }  # fmt: skip
+    text = (PAGE.parent / "training.md").read_text(encoding="utf-8")
+    options = set(
+        re.findall(r"(?:--|`)(data|guidance|optimizer|student|teacher|train)\.(\w+)", text)
+    )
+    assert len(options) > 15
+    for section, name in options:
+        assert name in sections[section].__dataclass_fields__, f"{section}.{name}"
+    for name in re.findall(r"\]\(([^)]+)\)", text):
+        assert (PAGE.parent / name.partition("#")[0]).exists(), name
+    files = re.findall(r"(?:configs|tests|benches|examples)/[\w/-]+\.(?:py|yaml)", text)
+    assert len(files) > 8
+    for name in files:
+        assert (ROOT / name).is_file(), name
+
+
+def test_the_crate_is_published_with_the_license_of_the_repository():
+    """A package of Cargo holds what lies in its own folder alone."""
+    assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

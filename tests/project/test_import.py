@@ -1,0 +1,102 @@
+"""`import vocagno` costs NumPy alone."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from imports import modules_after
+
+HEAVY = ("torch", "transformers", "tokenizers", "accelerate", "pyarrow", "jsonargparse", "tqdm")
+
+
+def test_import_loads_numpy_and_nothing_else():
+    added = modules_after("import vocagno") - modules_after("import numpy")
+    third_party = {name for name in added if name not in sys.stdlib_module_names}
+    assert {name for name in third_party if not name.startswith("_")} <= {"vocagno"}
+    assert not added & set(HEAVY)
+
+
+def test_aligning_needs_numpy_alone():
+    statement = (
+        "import vocagno; m = vocagno.align([[0, 2]], [[0, 1], [1, 2]]); "
+        "vocagno.reduce([1.0, 2.0], m); vocagno.unmapped_reasons([[0, 2]], [[0, 1], [1, 2]], m); "
+        "vocagno.overlap([[0, 2]], [[0, 1], [1, 2]], m); vocagno.chunk_map(1, 2, 1); "
+        "vocagno.groups([[0, 2]], [[0, 1], [1, 2]])"
+    )
+    assert not modules_after(statement) & set(HEAVY)
+
+
+@pytest.mark.parametrize("package", ["guidance", "teacher"])
+def test_a_package_imports_torch_with_the_first_name_that_needs_it(package):
+    pytest.importorskip("torch")
+    door = importlib.import_module(f"vocagno.{package}")
+    for name in door.__all__:
+        assert getattr(door, name).__name__ == name
+    with pytest.raises(AttributeError, match=f"'vocagno.{package}' has no attribute 'nothing'"):
+        door.nothing  # noqa: B018
+    assert not modules_after(f"import vocagno.{package}") & set(HEAVY)
+    light = "GuidanceConfig" if package == "guidance" else "TextReader"
+    assert "torch" not in modules_after(f"from vocagno.{package} import {light}")
+
+
+WITHOUT_TRAINING = """
+import sys
+from pathlib import Path
+for name in ("torch", "transformers", "accelerate", "datasets"):
+    sys.modules[name] = None  # as if it were not there
+from vocagno.cli.app import main
+sys.exit(main())
+"""
+
+
+def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model):
+    """What `vocagno[data]` promises."""
+    pytest.importorskip("torch")
+    from vocagno.cli.app import main
+
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert main(["score", str(corpus), "--out", str(tmp_path / "scores"), *teacher]) == 0
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_TRAINING, *map(str, arguments)],
+            capture_output=True, text=True, cwd=tmp_path, check=False,
+        )  # fmt: skip
+
+    student = ["--tokenizer", tokenizer_files / "student.json", "--eos", "</s>", "--out", "rows"]
+    for command in (
+        ["prepare", corpus, *student], ["scores", "info", "scores"], ["scores", "verify", "scores"],
+        ["scores", "export", "scores", "--out", "parquet"],
+        ["scores", "import", "parquet", "--out", "again"],
+    ):  # fmt: skip
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    refused = run("score", corpus, *teacher)
+    assert refused.returncode == 2
+    assert "pip install 'vocagno[train]'" in refused.stderr
+
+
+def test_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    import vocagno
+
+    assert vocagno.__version__ == version("vocagno")
+
+
+def test_no_test_imports_another_test_file():
+    tests = Path(__file__).parents[1]
+    found = [
+        f"{path.relative_to(tests)}: {line}"
+        for path in tests.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) (test_|conftest)", line)
+    ]
+    assert found == []

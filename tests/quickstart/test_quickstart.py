@@ -1,0 +1,76 @@
+"""The whole quickstart with few documents and steps: everything but the figures."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from vocagno.quickstart import __main__ as quickstart
+from vocagno.quickstart import assets
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The project's own configurations, cut down, in an empty folder."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
+    monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
+    monkeypatch.setattr(assets, "QUESTIONS", 5)
+    (tmp_path / "configs").mkdir()
+    for name in ("teacher", "naive", "paper", "guided"):
+        config = yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
+        config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
+        config["optimizer"]["warmup_steps"] = 1
+        (tmp_path / "configs" / f"quickstart-{name}.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_it_ends_in_a_table_and_a_page(small, capsys):
+    assert quickstart.main() == 0
+    output = capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
+    assert lines["naive"][-1] == "100.0%"
+    assert 40 < float(lines["paper"][-1].rstrip("%")) < 50
+    assert 0 < float(lines["guided"][-1].rstrip("%")) < 100  # to a teacher of 4 steps all is noise
+    page = (small / "runs" / "quickstart" / "quickstart.html").read_text(encoding="utf-8")
+    assert "<html" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    for row in ("teacher", "naive", "paper", "guided"):
+        assert row in page
+
+
+def test_train_without_a_configuration_makes_what_it_needs(small):
+    """What `accelerate launch train.py` does on a machine where nothing was made before."""
+    from vocagno.quickstart.assets import make_assets
+    from vocagno.training.main import main
+
+    config = small / "configs" / "quickstart-guided.yaml"
+    assert main([], default_config=config, prepare=make_assets) == 0
+    assert (small / "runs" / "quickstart" / "guided" / "final" / "model.safetensors").is_file()
+
+
+def test_the_students_differ_in_guidance_only():
+    """Same start, same tokens: nothing else in the files may differ."""
+    naive, paper, guided = (
+        yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
+        for name in quickstart.STUDENTS
+    )
+    assert paper["teacher"] == guided["teacher"]
+    for config in (naive, paper, guided):
+        for key in ("guidance", "teacher", "output"):
+            config.pop(key, None)
+    assert naive == paper == guided
+
+
+def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert quickstart.main() == 2
+    assert "folder of the project" in capsys.readouterr().err

@@ -1,0 +1,40 @@
+"""Calls of the compiled functions."""
+
+import contextlib
+
+import numpy as np
+
+import vocagno
+
+
+def tiling(tokens, width=1):
+    ends = np.arange(width, width * tokens + 1, width, dtype=np.int32)
+    return np.stack([ends - width, ends], 1)
+
+
+def write_for_a_while(out, done):
+    """Aligns spans in disorder, which takes long, again and again."""
+    teacher = tiling(len(out))
+    student = np.random.default_rng(0).permutation(teacher)
+    while not done.is_set():
+        with contextlib.suppress(ValueError):  # the other thread's call is under way
+            vocagno.align(student, teacher, out=out)
+
+
+def calls_of_a_batch(spans, mapping, cu_seqlens, ids, texts):
+    """Every compiled function that takes row boundaries."""
+    kernel = vocagno._vocagno
+    table = kernel.PieceTable([b"a"], [0], "none")
+    sides = (spans, spans)
+    both = (cu_seqlens, cu_seqlens)
+    losses = np.ones(len(spans), np.float32)
+    return {
+        "align": lambda: kernel.align(*sides, *both, None, 1),
+        "reasons": lambda: kernel.unmapped_reasons(*sides, mapping, losses, *both),
+        "overlap": lambda: kernel.overlap(*sides, mapping, *both),
+        "groups": lambda: kernel.groups(*sides, *both),
+        "spans": lambda: table.spans(ids, cu_seqlens, texts, 1),
+        "decode": lambda: table.decode(ids, cu_seqlens),
+        "close": lambda: table.close(spans, ids, cu_seqlens, texts),
+        "chars_to_bytes": lambda: kernel.chars_to_bytes(spans, cu_seqlens, texts),
+    }

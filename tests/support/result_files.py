@@ -1,0 +1,42 @@
+"""Files of results, and the command that reads them."""
+
+import csv
+
+import pytest
+
+STUDENTS = """model,method,GSM8K,SAT*
+TinyLlama (S),-,1,2
+TinyLlama-CPT,-,10,20
+S + TinyLlama-CPT,KLD,12,20
+S + TinyLlama-CPT,Ours,14,22
+S + Qwen2.5-Math-Inst,ULD,11,17
+S + Qwen2.5-Math-Inst,Ours,20,40
+S + Weak,Ours,9,
+S + Unknown,Ours,13,20
+"""
+
+
+TEACHERS = "teacher,vocabulary,GSM8K,SAT*\nQwen2.5-Math-Instruct,150K,80,90\nWeak,1K,5,\n"
+
+
+CHUNKED = """guidance,chunks,GSM8K,SAT*
+Random,8,1,2
+Teacher,8,2,3
+Teacher,16,3,4
+Teacher,-,5,6
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    pytest.importorskip("jsonargparse")
+    from vocagno.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: main(["figures", *map(str, arguments)])
+
+
+def lines(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))

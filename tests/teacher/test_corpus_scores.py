@@ -1,0 +1,534 @@
+"""The teacher's losses: the same as from full logits, whatever the batch and the window."""
+
+import types
+from functools import partial
+
+import numpy as np
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from tiny_models import scaled_models, tiny_llama
+
+torch = pytest.importorskip("torch")
+
+from vocagno import TokenSpans
+from vocagno.config.run import TeacherConfig
+from vocagno.data.corpus import scan
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import ConfigError
+from vocagno.models import head, loading
+from vocagno.models.head import (
+    UnsupportedModelError,
+    chunked_nll,
+    hidden_states,
+    language_head,
+)
+from vocagno.models.loading import load_teacher, local_device
+from vocagno.models.packing import boundaries, keeps_apart
+from vocagno.teacher import corpus_scores as scoring
+from vocagno.teacher import scorer
+from vocagno.teacher.corpus_scores import (
+    load_teacher_of,
+    score_corpus,
+    scores_made_from,
+)
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import TextReader, cuts
+from vocagno.tokens.token_spans import TokenizedTexts
+
+CPU = torch.device("cpu")
+
+
+def teacher_of(folder, tokenizer=None, **options):
+    config = TeacherConfig(model=str(folder), **options)
+    return load_teacher_of(config, tokenizer or TokenSpans(folder), CPU)
+
+
+def full_nll(model, prefix, ids):
+    """From all logits at once; the first token has none without a prefix."""
+    sequence = torch.tensor([[*prefix, *ids]])
+    with torch.no_grad():
+        logits = model(sequence).logits[0].double().log_softmax(-1)
+    losses = [-float(logits[i - 1, sequence[0, i]]) for i in range(1, sequence.shape[1])]
+    return np.array(losses if prefix else [np.nan, *losses])
+
+
+@pytest.mark.parametrize("bos", [None, "<|endoftext|>"])
+def test_scores_are_those_of_the_full_logits(teacher_model, bos):
+    teacher = teacher_of(teacher_model, bos=bos, batch_tokens=64)
+    texts = [*TEXTS[:5], "", "a", "∑ 😊"]
+    spans = TokenSpans(teacher_model)
+    for text, document in zip(texts, teacher.score(texts), strict=True):
+        tokens = spans.encode([text])
+        if not text:
+            assert document.nll.shape == (0,)
+            continue
+        expected = full_nll(
+            teacher.scorer.model, teacher.reader.prefix.tolist(), tokens.ids.tolist()
+        )
+        np.testing.assert_array_equal(document.spans, tokens.spans)
+        np.testing.assert_allclose(document.nll, expected, atol=4e-3)
+
+
+def test_a_planted_shift_by_one_is_seen(teacher_model, monkeypatch):
+    monkeypatch.setattr(
+        scorer, "causal_shift", lambda sequence: (sequence[..., 1:], sequence[..., 1:])
+    )
+    with pytest.raises(AssertionError):
+        test_scores_are_those_of_the_full_logits(teacher_model, "<|endoftext|>")
+
+
+def test_windows_by_hand():
+    def cut(*arguments):
+        return [(w.start, w.stop, w.score_from) for w in cuts(*arguments)]
+
+    assert cut(0, 6, 2) == []
+    assert cut(1, 6, 2) == [(0, 1, 0)]
+    assert cut(6, 6, 2) == [(0, 6, 0)]
+    assert cut(7, 6, 2) == [(0, 6, 0), (4, 7, 6)]
+    assert cut(12, 6, 2) == [(0, 6, 0), (4, 10, 6), (8, 12, 10)]
+    with pytest.raises(ValueError, match="min_context"):
+        cut(7, 6, 6)
+
+
+def test_every_token_of_a_long_document_has_its_context(teacher_model):
+    text = " ".join(TEXTS[:3])
+    tokens = TokenSpans(teacher_model).encode([text])
+    ids = tokens.ids.tolist()
+    teacher = teacher_of(teacher_model, bos="<|endoftext|>", context=16, min_context=5)
+    (document,) = teacher.score([text])
+    prefix = teacher.reader.prefix.tolist()
+    for window in cuts(len(ids), 16, 5):
+        expected = full_nll(teacher.scorer.model, prefix, ids[window.start : window.stop])
+        scored = slice(window.score_from, window.stop)
+        np.testing.assert_allclose(
+            document.nll[scored], expected[window.score_from - window.start :], atol=4e-3
+        )
+        assert window.score_from == 0 or window.score_from - window.start >= 5
+
+
+def test_chunks_give_what_all_logits_give(monkeypatch):
+    model = tiny_llama(50)
+    hidden, labels = torch.randn(37, 32), torch.randint(0, 50, (37,))
+    part = language_head(model)
+    expected = torch.nn.functional.cross_entropy(
+        hidden @ part.weight_VH.T, labels, reduction="none"
+    )
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
+    for elements in (1, 50, 400, 10**6):
+        monkeypatch.setattr(head, "CHUNK_ELEMENTS", elements)
+        torch.testing.assert_close(chunked_nll(hidden, part, labels), expected)
+
+
+def test_low_precision_operands_still_give_float32_logits():
+    part = language_head(tiny_llama(50).bfloat16())
+    hidden, labels = torch.randn(9, 32).bfloat16(), torch.randint(0, 50, (9,))
+    exact = torch.nn.functional.cross_entropy(
+        hidden.double() @ part.weight_VH.double().T, labels, reduction="none"
+    )
+    nll = chunked_nll(hidden, part, labels)
+    assert nll.dtype == torch.float32
+    torch.testing.assert_close(nll.double(), exact, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_with_another_head_is_refused():
+    model = tiny_llama(50)
+    forward = model.forward
+
+    def doubled(*args, **kwargs):
+        output = forward(*args, **kwargs)
+        output.logits = output.logits * 2 + 1
+        return output
+
+    model.forward = doubled
+    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM"):
+        language_head(model)
+
+
+def test_soft_capped_and_scaled_heads_are_understood():
+    for model in scaled_models():
+        model.eval()
+        part = language_head(model)
+        ids = torch.arange(10)[None]
+        with torch.no_grad():
+            expected = model(ids).logits[0]
+            torch.testing.assert_close(part.logits(hidden_states(model, ids)[0]), expected)
+
+
+def scored_store(folder, corpus, config, spans):
+    made_from = scores_made_from(config, spans, "weights", CPU)
+    load = partial(load_teacher_of, config, spans, CPU)
+    score_corpus(corpus, folder, made_from, load, show_progress=False)
+    return ScoreStore(folder)
+
+
+def test_a_corpus_is_scored_once(teacher_model, tmp_path, monkeypatch):
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    store = scored_store(tmp_path / "store", corpus, config, spans)
+    assert len(store) == len(TEXTS)
+    (direct,) = teacher_of(teacher_model).score([TEXTS[2]])
+    np.testing.assert_allclose(store.document(2).nll, direct.nll, atol=4e-3)
+    np.testing.assert_array_equal(store.document(2).spans, direct.spans)
+    monkeypatch.setitem(globals(), "load_teacher_of", lambda *_: pytest.fail("scored again"))
+    scored_store(tmp_path / "store", corpus, config, spans)
+
+
+def test_a_folder_with_scores_of_something_else_is_refused(teacher_model, tmp_path):
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    corpus = scan(write_corpus(tmp_path / "a.jsonl", TEXTS))
+    other = scan(write_corpus(tmp_path / "b.jsonl", TEXTS[1:]))
+    scored_store(tmp_path / "store", corpus, config, spans)
+    with pytest.raises(StoreError, match="another text"):
+        scored_store(tmp_path / "store", other, config, spans)
+    shorter = TeacherConfig(model=str(teacher_model), context=600)
+    with pytest.raises(StoreError, match="another context"):
+        scored_store(tmp_path / "store", corpus, shorter, spans)
+
+
+def test_a_corpus_that_became_shorter_is_another_text(teacher_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    scored_store(tmp_path / "store", corpus, config, spans)
+    shorter = scan(write_corpus(tmp_path / "c.jsonl", TEXTS[: corpus.shards[0].documents]))
+    assert shorter.shards[0].text_hash == corpus.shards[0].text_hash
+    with pytest.raises(StoreError, match="another text"):
+        scored_store(tmp_path / "store", shorter, config, spans)
+
+
+def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
+    teacher_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    whole = scored_store(tmp_path / "whole", corpus, config, spans)
+    made = []
+    original = scoring.write_scores
+
+    def counted(path, *arguments):
+        if len(made) == 2:
+            made.append(None)
+            raise KeyboardInterrupt
+        made.append(path.name)
+        original(path, *arguments)
+
+    monkeypatch.setattr(scoring, "write_scores", counted)
+    with pytest.raises(KeyboardInterrupt):
+        scored_store(tmp_path / "killed", corpus, config, spans)
+    with pytest.raises(StoreError, match="was not finished"):
+        ScoreStore(tmp_path / "killed")
+    store = scored_store(tmp_path / "killed", corpus, config, spans)
+    made.remove(None)
+    assert sorted(made) == sorted(f"{shard.name}.arrow" for shard in corpus.shards)
+    for index in range(len(whole)):
+        np.testing.assert_array_equal(store.document(index).nll, whole.document(index).nll)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(teacher_model, tokenizers, tmp_path):
+    tiny_llama(100).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="has 100 embeddings"):
+        teacher_of(tmp_path, TokenSpans(tokenizers["byte-level"]))
+
+
+def test_a_bos_that_is_no_token_is_refused(teacher_model):
+    with pytest.raises(ConfigError, match=r"teacher\.bos: '<bos>'"):
+        teacher_of(teacher_model, bos="<bos>")
+
+
+@pytest.mark.parametrize("batching", ["packed", "buckets"])
+@pytest.mark.parametrize("bos", [None, "<|endoftext|>"])
+def test_documents_read_together_do_not_see_each_other(teacher_model, batching, bos):
+    """Read one by one, and all together in one or another shape."""
+    texts = [*TEXTS[:6], "", "a", "ab", *TEXTS[:2]]
+    options = {"bos": bos, "context": 40, "min_context": 9, "batching": batching}
+    together = teacher_of(teacher_model, batch_tokens=4096, **options)
+    alone = teacher_of(teacher_model, batch_tokens=1, **{**options, "batching": "buckets"})
+    for text, ours, single in zip(
+        texts, together.score(texts), [alone.score([text])[0] for text in texts], strict=True
+    ):
+        np.testing.assert_array_equal(ours.spans, single.spans, err_msg=text)
+        np.testing.assert_allclose(ours.nll, single.nll, atol=4e-3, err_msg=text)
+    assert together.scorer.is_packed == (batching == "packed")
+    assert together.scorer.places - together.scorer.padding > 100
+
+
+def test_packing_that_leaks_is_refused(teacher_model):
+    with pytest.raises(ConfigError, match=r"teacher\.batching: LlamaForCausalLM with eager "):
+        teacher_of(teacher_model, batching="packed", attention="eager")
+
+
+@pytest.fixture
+def flash():
+    """Attention under a name like flash attention's, which takes boundaries as that does; what its
+    layers are given. It needs no GPU: it makes a mask of the boundaries."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    given = []
+
+    def attention(module, query, key, value, attention_mask, **options):
+        given.append({"attention_mask": attention_mask, **options})
+        if (ends := options.get("cu_seq_lens_q")) is not None and not flash.is_deaf:
+            number = torch.bucketize(torch.arange(query.shape[2]), ends, right=True)
+            same = number[:, None] == number[None, :]
+            attention_mask = same.tril()[None, None]
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+    flash = types.SimpleNamespace(name="test_flash_attention", given=given, is_deaf=False)
+    AttentionInterface.register(flash.name, attention)
+    yield flash
+    del AttentionInterface._global_mapping[flash.name]
+
+
+def test_attention_that_takes_boundaries_is_given_them(teacher_model, flash):
+    teacher = teacher_of(teacher_model, bos="<|endoftext|>")
+    expected = teacher.score(TEXTS[:6])
+    teacher.scorer.model.config._attn_implementation = flash.name
+    packing = scorer.TransformersScorer(teacher.scorer.model, batch_tokens=4096, width=2048)
+    assert packing.is_packed
+    teacher.scorer = packing
+    flash.given.clear()
+    for ours, alone in zip(teacher.score(TEXTS[:6]), expected, strict=True):
+        np.testing.assert_allclose(ours.nll, alone.nll, atol=4e-3)
+    assert len(flash.given) == 2  # one pass through two layers
+    for layer in flash.given:
+        assert layer["attention_mask"] is None
+        ends, longest = layer["cu_seq_lens_q"], layer["max_length_q"]
+        assert (ends.dtype, ends[0], len(ends)) == (torch.int32, 0, 7)
+        assert (type(longest), longest) == (int, int(ends.diff().max()))
+        assert (torch.equal(layer["cu_seq_lens_k"], ends), layer["max_length_k"]) == (True, longest)
+        assert (layer["position_ids"] == 0).sum() == 6
+
+
+def test_a_model_that_takes_no_boundaries_gets_positions_alone():
+    class Deaf(torch.nn.Module):
+        def forward(self, input_ids, attention_mask=None, position_ids=None):
+            raise AssertionError
+
+    model = types.SimpleNamespace(base_model=Deaf())
+    assert boundaries(model, torch.zeros(1, 8, dtype=torch.int64)) == {}
+
+
+def test_falling_back_to_buckets_is_said(teacher_model, flash, capsys):
+    flash.is_deaf = True
+    model = teacher_of(teacher_model).scorer.model
+    model.config._attn_implementation = flash.name
+    capsys.readouterr()
+    assert not scorer.TransformersScorer(model, batch_tokens=4096, width=2048).is_packed
+    assert "teacher.batching: auto: LlamaForCausalLM with test_flash_attention attention does " in (
+        capsys.readouterr().err
+    )
+
+
+class Noisy:
+    """A model whose logits are off as those of bfloat16 on a GPU are: by what the shape of a batch
+    and the way of its attention decide."""
+
+    def __init__(self, model, noise):
+        self.model, self.noise = model, noise
+        for parameter in model.parameters():
+            parameter.data.mul_(8)  # contexts matter, as they do to a trained model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, input_ids, **options):
+        output = self.model(input_ids=input_ids, **options)
+        seed = input_ids.shape[1] + 100 * ("attention_mask" in options)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(output.logits.shape, generator=generator)
+        return types.SimpleNamespace(logits=output.logits + self.noise * drawn)
+
+
+@torch.no_grad()
+def test_noise_of_a_low_precision_is_no_leak():
+    """Noise of a tenth of what the boundary is about, which is far over 5 %."""
+    ids = torch.arange(16)[None] * 3
+    model = Noisy(tiny_llama(50, attn_implementation="sdpa"), 0.0)
+    effect = (model(ids).logits[0, 8:] - model(ids[:, 8:]).logits[0]).square().mean().sqrt()
+    assert effect > 0.5
+    for attention, expected in (("sdpa", True), ("eager", False)):
+        for noise in (0.0, 0.1 * effect):
+            model = Noisy(tiny_llama(50, attn_implementation=attention), noise)
+            assert keeps_apart(model) is expected
+
+
+def test_losses_leave_before_the_next_pass_begins(teacher_model, monkeypatch):
+    teacher = teacher_of(teacher_model, batch_tokens=16)
+    events, losses = [], teacher.scorer.losses
+
+    def noted(one_pass):
+        events.append("pass")
+        return losses(one_pass)
+
+    def leaving(values_N):
+        events.append("leaving")
+        return lambda: (events.append("awaited"), values_N.numpy())[1]
+
+    monkeypatch.setattr(teacher.scorer, "losses", noted)
+    monkeypatch.setattr(scorer, "leaving", leaving)
+    teacher.score(TEXTS[:3])
+    assert events[:5] == ["pass", "leaving", "pass", "leaving", "awaited"]
+    assert events.count("pass") == events.count("awaited") > 2
+
+
+def test_weights_are_read_straight_onto_a_gpu(teacher_model, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    asked = []
+
+    def loaded(*_, **options):
+        asked.append(options.get("device_map"))
+        return tiny_llama(50)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loaded)
+    gpu = torch.device("cuda", 3)
+    load_teacher(TeacherConfig(model=str(teacher_model)), gpu)
+    load_teacher(TeacherConfig(model=str(teacher_model), device_map="auto"), gpu)
+    load_teacher(TeacherConfig(model=str(teacher_model)), torch.device("cpu"))
+    assert asked == [{"": gpu}, "auto", None]
+
+
+def test_a_launched_process_works_on_its_own_device(monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert local_device() == torch.device("cuda", 0)
+    assert current == []  # whoever started it by hand may have chosen one
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert local_device() == torch.device("cuda", 2)
+    assert current == [2]
+
+
+class Failing:
+    """A scorer that is not transformers', with losses of its own: a protocol, no base class."""
+
+    def __init__(self, *losses):
+        self.losses = losses
+
+    def score(self, windows):
+        for number in reversed(range(len(windows))):
+            count = len(windows[number].ids) - windows[number].asked_from
+            yield number, np.resize(np.array(self.losses, np.float32), count)
+
+
+def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_path, capsys):
+    """NaN, infinite, or beyond what float16 holds: never silently a number."""
+    spans = TokenSpans(teacher_model)
+    scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0)
+    teacher = scoring.Teacher(scores, TextReader(spans, (), context=64, min_context=8))
+    texts = ["The sum of 17", "", "a", TEXTS[0]]
+    documents = teacher.score(texts)
+    for document in documents:
+        count = len(document.nll)
+        expected = np.resize(np.array([1, *[np.nan] * 4, 2], np.float16), max(0, count - 1))
+        np.testing.assert_array_equal(document.nll[1:], expected)
+        assert np.isnan(document.nll[:1]).all()  # without a BOS it is not asked for
+        assert document.num_unscored == np.isnan(expected).sum()
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", texts))
+    score_corpus(corpus, tmp_path / "store", {}, lambda: teacher, show_progress=False)
+    store = ScoreStore(tmp_path / "store")
+    assert store.manifest.count("unscored_tokens") == sum(d.num_unscored for d in documents) > 8
+    assert store.manifest.count("unscored_documents") == 2
+
+
+def test_min_context_by_hand(teacher_model):
+    """Of 14 tokens, 6 a window behind the BOS, 2 of context: which tokens each loss has seen."""
+
+    class Watching:
+        def __init__(self):
+            self.seen = {}
+
+        def score(self, windows):
+            for number, window in enumerate(windows):
+                for place in range(window.asked_from, len(window.ids)):
+                    before = window.ids[:place].tolist()
+                    self.seen.setdefault(int(window.ids[place]), []).append(before)
+                yield number, np.zeros(len(window.ids) - window.asked_from, np.float32)
+
+    class Spans:
+        vocabulary_size = 15
+
+        def encode(self, texts):
+            ids = np.arange(1, 15, dtype=np.int32)
+            spans = np.stack([ids - 1, ids], 1)
+            return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool))
+
+    watching = Watching()
+    reader = TextReader(Spans(), (99,), context=6, min_context=2)
+    scoring.Teacher(watching, reader).score(["x" * 14])
+    first = {n: [[99, *range(1, n)]] for n in range(1, 7)}
+    second = {n: [[99, *range(5, n)]] for n in range(7, 11)}
+    third = {n: [[99, *range(9, n)]] for n in range(11, 15)}
+    assert watching.seen == first | second | third
+    assert min(len(before[0]) - 1 for n, before in watching.seen.items() if n > 6) == 2
+
+
+def test_a_teacher_may_be_spread_over_devices(teacher_model, monkeypatch):
+    """As transformers does it; here there is one device to spread it over, which it knows."""
+    from transformers import AutoModelForCausalLM
+
+    expected = teacher_of(teacher_model).score(TEXTS[:3])
+    load, asked = AutoModelForCausalLM.from_pretrained, []
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *names, **options: asked.append(options["device_map"]) or load(*names, **options),
+    )
+    spread = teacher_of(teacher_model, device_map="auto")
+    assert asked == ["auto"]
+    for ours, theirs in zip(spread.score(TEXTS[:3]), expected, strict=True):
+        np.testing.assert_array_equal(ours.nll, theirs.nll)
+
+
+def test_a_head_that_is_offloaded_is_refused(teacher_model):
+    model = tiny_llama(50)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
+    with pytest.raises(UnsupportedModelError, match=r"teacher\.device_map more memory"):
+        language_head(model)
+
+
+def test_nothing_else_is_made_where_something_is_being_made(teacher_model, tmp_path, monkeypatch):
+    """A run that has no shard yet, and one with another setting in the same folder."""
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "write_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scored_store(tmp_path / "store", corpus, config, spans)
+    shorter = TeacherConfig(model=str(teacher_model), context=600)
+    with pytest.raises(StoreError, match=r"scores of another context .* are being made here"):
+        scored_store(tmp_path / "store", corpus, shorter, spans)
+    assert len(scored_store(tmp_path / "store", corpus, config, spans)) == len(TEXTS)
+
+
+def test_two_files_of_one_hub_repository_are_two_teachers(tmp_path, monkeypatch):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+
+    def cached(name, file):
+        return f"/cache/models--x--y/snapshots/{commit}/{file}"
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached)
+    names = [
+        loading.weights_identity(TeacherConfig(model="x/y", gguf_file=file), tmp_path)
+        for file in (None, "q4.gguf", "q8.gguf")
+    ]
+    assert names == [f"x/y@{commit}", f"x/y@{commit}/q4.gguf", f"x/y@{commit}/q8.gguf"]
+
+
+def test_a_context_without_room_is_refused(teacher_model):
+    with pytest.raises(ConfigError, match=r"min_context 39 leaves no room in teacher\.context 40"):
+        scoring.load_teacher_of(
+            TeacherConfig(model=str(teacher_model), context=40, min_context=39),
+            TwoPrefixTokens(teacher_model), CPU,
+        )  # fmt: skip
+
+
+class TwoPrefixTokens(TokenSpans):
+    prefix_ids = (1, 2)

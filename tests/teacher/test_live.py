@@ -1,0 +1,231 @@
+"""A live teacher on rows: the losses that `vocagno score` gives for their pieces as documents."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from live_documents import DOCUMENTS, SEQ_LEN, pieces
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import metrics, train_here
+from tiny_models import tiny_llama
+from vocagno import TokenSpans, align, reduce
+from vocagno.cli.app import main as command_line
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig
+from vocagno.config.run import TrainConfig as Train
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.store.shards import StoreError
+from vocagno.data.text_store import TextStore
+from vocagno.guidance.collator import Collator
+from vocagno.models.causal import causal_shift
+from vocagno.teacher.corpus_scores import load_scorer, text_reader
+from vocagno.teacher.live import LivePieces, TextTeacher
+from vocagno.teacher.scores import ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def setting(tmp_path, tokenizer_files, teacher_model):
+    """A live teacher over a small corpus, and all that a collator needs."""
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", DOCUMENTS))
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    rows, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
+    texts = kept_texts(corpus, tmp_path, show_progress=False)
+    assert len(texts) == len(DOCUMENTS)
+
+    def build(aggregation="max", unmapped="include", **teacher):
+        data = DataConfig(train=str(tmp_path / "c.jsonl"), seq_len=SEQ_LEN)
+        config = Config(
+            student=StudentConfig(model="unused"), data=data, train=Train(steps=1),
+            output=tmp_path / "run",
+            guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped),
+            teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
+        )  # fmt: skip
+        spans = TokenSpans(teacher_model)
+        reader = text_reader(config.teacher, spans)
+        live = TextTeacher(load_scorer(config.teacher, spans, CPU), config.guidance, CPU)
+        return live, Collator(LivePieces(texts, reader), config.guidance, data)
+
+    return rows, texts, build
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "options"),
+    [
+        ("max", {}), ("mean", {"bos": "<|endoftext|>"}), ("max", {"context": 16, "min_context": 5}),
+        ("sum", {"batch_tokens": 40, "batching": "packed"}),
+    ],
+)  # fmt: skip
+def test_live_is_scoring_the_pieces_as_documents(
+    tmp_path, setting, teacher_model, aggregation, options
+):
+    rows, _, build = setting
+    live, collator = build(aggregation, "mean", **options)
+    cut = [piece for index in range(len(rows)) for piece in pieces(rows[index])]
+    check_that_cuts_are_hard(rows, teacher_model)
+    write_corpus(tmp_path / "pieces.jsonl", [text for _, text, _ in cut])
+    named = [part for name, value in options.items() for part in (f"--teacher.{name}", str(value))]
+    arguments = ["--teacher.model", str(teacher_model), *named, "--cache", str(tmp_path / "cache")]
+    command = ["score", str(tmp_path / "pieces.jsonl"), "--out", str(tmp_path / "s"), *arguments]
+    assert command_line(command) == 0
+    store, expected, own = ScoreStore(tmp_path / "s"), [], []
+    for number, (spans, _, first) in enumerate(cut):
+        document = store.document(number)
+        starts, ends = (document.spans + first).T
+        inside = (starts < ends) & (starts < spans[:, 1].max()) & (ends > spans[:, 0].min())
+        own.append(document.nll[inside & np.isfinite(document.nll)].astype(float))
+        expected.append(reduce(document.nll, align(spans, document.spans + first), aggregation))
+    flat = np.concatenate(expected)
+    before = piece = 0
+    for start in range(0, len(rows), 5):
+        chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
+        batch = collator(chosen)
+        given = live.guide(batch.live, {}, live.plan(batch.live))
+        losses, sums = given["teacher_loss"], given["teacher_sums"]
+        assert torch.equal(losses.isnan(), batch.tensors["teacher_loss"].isnan())
+        for number, row in enumerate(chosen):
+            of_row = np.concatenate(own[piece : piece + len(row.documents)])
+            assert sums[number, 1] == len(of_row)
+            assert float(sums[number, 0]) == pytest.approx(of_row.sum(), rel=2e-3, abs=4e-3)
+            piece += len(row.documents)
+            _, wanted = causal_shift(flat[before : before + len(row.ids)])
+            found = losses[number, : len(wanted)].numpy()
+            np.testing.assert_allclose(found, wanted, atol=4e-3, rtol=2e-3)
+            before += len(row.ids)
+    assert np.isfinite(flat).mean() > 0.5
+
+
+def check_that_cuts_are_hard(rows, teacher_model):
+    """Some rows begin inside a character, some inside a token of the teacher's."""
+    teacher = TokenSpans(teacher_model)
+    in_character = in_token = 0
+    for index in range(len(rows)):
+        row = rows[index]
+        first, document = int(row.spans[0, 0]), int(row.documents[0])
+        raw = DOCUMENTS[document].encode()
+        if row.spans[0, 1] > first:
+            in_character += raw[first] & 0xC0 == 0x80
+            starts = teacher.encode([DOCUMENTS[document]]).spans[:, 0]
+            in_token += first not in starts
+    assert in_character > 3
+    assert in_token > 3
+
+
+def test_what_is_counted_is_what_the_teacher_will_say(setting):
+    rows, _, build = setting
+    live, collator = build()
+    batch = collator([rows[index] for index in range(len(rows))])
+    losses = live.losses(batch.live, live.plan(batch.live))
+    finite = losses.isfinite() & (batch.tensors["labels"] >= 0)
+    counts = batch.counts._asdict()
+    assert counts["competing"] == int(finite.sum())
+    assert counts["mapped"] == counts["with_text"] > 500
+    assert counts["scored"] == counts["scorable"] > 500
+
+
+def test_a_damaged_text_is_refused(setting):
+    _, texts, _ = setting
+    path = texts.shard(0).path
+    folder = path.parent
+    whole = path.read_bytes()
+    place = whole.index(TEXTS[0].encode())
+    path.write_bytes(whole[:place] + b"t" + whole[place + 1 :])
+    with pytest.raises(StoreError, match="document 0 of this shard is damaged"):
+        TextStore(folder).piece(0, 0, 4)
+    assert TextStore(folder).piece(1, 0, 3) == (TEXTS[1][:3], 0)
+    (damage,) = [d for d in TextStore(folder).damages() if "document" in d.what]
+    assert "document 0" in damage.what
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_with_a_live_teacher(tmp_path, config, workers):
+    live = {"teacher": {"mode": "live", "context": 64, "min_context": 16}}
+    assert train_here(config(**live, data={"num_workers": workers})) == 0
+    (first, *_) = metrics(tmp_path / "run")[0]
+    assert first["coverage"] == first["scored"] == 1.0
+    assert first["mean_teacher_loss"] > 1
+    assert 0 < first["teacher_share"] < 1
+    assert not (tmp_path / "cache" / "scores").exists()
+    saved = list((tmp_path / "run" / "checkpoints" / "step_6").glob("*.safetensors"))
+    assert [file.name for file in saved] == ["model.safetensors"]  # and no teacher in it
+    identity = json.loads((tmp_path / "run" / "materials.json").read_bytes())["live teacher"]
+    assert (identity["context"], identity["unit"]) == (64, "nats")
+
+
+def test_another_live_teacher_is_refused(tmp_path, config, teacher_model, capsys, monkeypatch):
+    from vocagno.training import loop
+
+    path = config(teacher={"mode": "live"})
+    step = loop.Training._step
+
+    def stopped(self, number, *rest):
+        if number == 4:  # what has not logged a step has not begun
+            raise KeyboardInterrupt
+        return step(self, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", stopped)
+        assert train_here(path) == 130
+    other = shutil.copytree(teacher_model, tmp_path / "other")
+    tiny_llama(500, seed=2).save_pretrained(other)
+    assert train_here(config(teacher={"mode": "live", "context": 64, "min_context": 16})) == 2
+    assert "teacher.context is 64, but" in capsys.readouterr().err
+    (tmp_path / "run" / "config.yaml").unlink()
+    assert train_here(config(teacher={"mode": "live", "model": str(other)})) == 2
+    assert "was made with another teacher of the live teacher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "live", "scores": "store"}, "teacher.mode: live needs no teacher.scores"),
+        ({"mode": "live", "model": None}, "teacher.model: guidance needs a teacher"),
+        ({"mode": "live", "tensor_parallel": True}, "teacher.tensor_parallel: is for scoring"),
+        ({"shard": True}, "teacher.shard: is for teacher.mode: live"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(config, capsys, options, words):
+    assert train_here(config(teacher=options)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
+    """By the thread that collates; pinning itself needs a GPU, so it is only watched here."""
+    rows, _, build = setting
+    live, collator = build("max", "mean", batch_tokens=64)
+    pinned = set()
+
+    def pin(tensor):
+        copy = tensor.clone()
+        pinned.add(id(copy))
+        copies.append(copy)
+        return copy
+
+    copies = []  # held, so that no other gets the number of one
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(live.scorer, "device", torch.device("cuda"))
+    batch = collator([rows[index] for index in range(5)]).pin_memory()
+    passes = live.plan(batch.live)
+    assert len(passes) > 1
+    monkeypatch.setattr(live.scorer, "device", CPU)
+    sent = []
+    to = torch.Tensor.to
+
+    def watched(tensor, *arguments, non_blocking=False, **options):
+        if non_blocking:
+            sent.append(id(tensor))
+        return to(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    live.guide(batch.live, batch.to(CPU), passes)
+    assert len(sent) > 10
+    assert set(sent) <= pinned

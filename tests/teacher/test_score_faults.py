@@ -1,0 +1,187 @@
+"""What a store of scores survives: kills at every point, signals, full disks, several writers."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from folders import contents
+
+pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import environment, free_port
+from vocagno.teacher.scores import ScoreStore
+
+SCRIPTS = Path(__file__).parents[1] / "support" / "processes"
+POINTS = ("write", "before fsync", "after fsync", "before rename", "after rename")
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+
+
+def command(corpus, store, cache, teacher_model):
+    return [
+        "score", str(corpus), "--out", str(store), "--cache", str(cache), "--json",
+        "--teacher.model", str(teacher_model),
+    ]  # fmt: skip
+
+
+def start(arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)], env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+def score_with_kills(shard_bytes, kills, folder, arguments):
+    """What each of the attempts left, the last of which nobody kills."""
+    (folder / "kills.json").write_text(json.dumps(kills))
+    script = SCRIPTS / "killed_scoring.py"
+    process = start([script, shard_bytes, folder / "kills.json", *arguments])
+    output, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors[-2000:]
+    records = [json.loads(line) for line in output.splitlines() if '"kill"' in line]
+    assert len(records) == len(kills) + 1, errors[-2000:]
+    return records
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_change_no_byte(tmp_path, teacher_model):
+    """At every point of writing, and at any time of it; each resumed, the last one to the end.
+
+    Every document is a shard, so that there are enough of them.
+    """
+    corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6][:30]}" for i in range(400)])
+    cache = tmp_path / "cache"
+    undisturbed = command(corpus, tmp_path / "whole", cache, teacher_model)
+    (whole,) = score_with_kills(1, [], tmp_path, undisturbed)
+    assert whole["exit"] == 0
+    rng = random.Random(0)
+    kills = [[POINTS[i % 5], 1 + (i // 5) % 2] for i in range(70)]
+    kills += [["time", rng.uniform(0, 0.1)] for _ in range(22)]
+    rng.shuffle(kills)
+    manifests = [["manifest " + point, 0] for point in (*POINTS[:4], *POINTS[1:])]
+    disturbed = command(corpus, tmp_path / "killed", cache, teacher_model)
+    records = score_with_kills(1, kills + manifests, tmp_path, disturbed)
+    died = [record for record in records if record["died"]]
+    interrupted = [r for r in died if any(name.startswith(".shard-") for name in r["left"])]
+    torn_manifest = [r for r in died if any(name.startswith(".manifest") for name in r["left"])]
+    print(f"{len(died)} kills, {len(interrupted)} of them inside a shard")
+    assert len(died) == 100
+    assert len(interrupted) >= 50
+    assert {record["kill"][0] for record in interrupted} >= set(POINTS[:4])
+    assert len(torn_manifest) == 7
+    assert records[-1]["exit"] == 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert list(ScoreStore(tmp_path / "killed").damages()) == []
+
+
+@pytest.fixture
+def job(tmp_path, teacher_model):
+    """A corpus of 30 shards and the arguments that score it; its store if nobody disturbs it."""
+    corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6]}" for i in range(30)])
+    arguments = command(corpus, tmp_path / "store", tmp_path / "cache", teacher_model)
+
+    def run(name="store", seconds=0.0, **options):
+        named = [str(tmp_path / name) if a == str(tmp_path / "store") else a for a in arguments]
+        environ = environment(SECONDS=str(seconds), SHARD_BYTES="1")
+        return subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "slow_command.py"), *named],
+            env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+
+    output, errors = run("whole").communicate(timeout=120)
+    assert json.loads(output)["shards_made"] == 30, errors
+    return run, tmp_path / "store", contents(tmp_path / "whole")
+
+
+def wait_for_shards(store, count, timeout=60):
+    deadline = time.monotonic() + timeout
+    while len(list(store.glob("*.arrow"))) < count:
+        assert time.monotonic() < deadline, "no shards appeared"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_processes_come_and_go(job):
+    """Three share the shards; one is killed, a fourth joins; nothing is done twice or lost."""
+    run, store, whole = job
+    three = [run(seconds=0.3) for _ in range(3)]
+    wait_for_shards(store, 3)
+    three[1].kill()
+    fourth = run(seconds=0.3)
+    results = []
+    for process in (three[0], three[2], fourth):
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        results.append(json.loads(output))
+    assert three[1].wait() == -signal.SIGKILL
+    assert contents(store) == whole
+    assert {result["tokens"] for result in results} == {results[0]["tokens"]}
+
+
+@pytest.mark.slow
+def test_a_launcher_restarts_what_was_killed(tmp_path, job):
+    """As `accelerate launch --max_restarts 1 -m vocagno score` on GPUs; on a CPU it is torchrun
+    that starts three processes."""
+    run, store, whole = job
+    single = run("unused")
+    arguments = [a.replace(str(tmp_path / "unused"), str(store)) for a in single.args[1:]]
+    single.kill()
+    single.communicate()
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", "--max-restarts",
+         "1", "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *arguments],
+        env=environment(SECONDS="0.3", SHARD_BYTES="1"), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for_shards(store, 3)
+    workers = subprocess.run(
+        ["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    os.kill(int(workers[0]), signal.SIGKILL)
+    output, errors = launcher.communicate(timeout=200)
+    assert launcher.returncode == 0, errors[-2000:]
+    assert len([line for line in output.splitlines() if line.startswith("{")]) == 1  # rank 0 alone
+    assert contents(store) == whole
+
+
+def test_sigterm_leaves_no_trace_and_says_unfinished(job):
+    run, store, whole = job
+    process = run(seconds=0.3)
+    wait_for_shards(store, 2)
+    process.terminate()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert output == ""
+    assert "SIGTERM: stopped; what is made stays, run again to go on" in errors
+    left = contents(store)
+    assert 2 <= len(left) < 30
+    assert all(whole[name] == data for name, data in left.items())
+    output, errors = run().communicate(timeout=60)
+    result = json.loads(output)
+    assert result["shards_made"] == 30 - len(left)
+    assert contents(store) == whole
+
+
+def test_counts_go_on_where_they_were_after_a_restart(job):
+    run, store, _ = job
+    process = run(seconds=0.2)
+    wait_for_shards(store, 10)
+    process.kill()
+    process.communicate()
+    there = len(list(store.glob("*.arrow")))
+    process = run(seconds=0.6)
+    _, errors = process.communicate(timeout=120)
+    first = next(line for line in errors.splitlines() if line.startswith("scoring: "))
+    documents = int(first.split(" of 30 documents")[0].split(", ")[-1].split()[-1])
+    assert documents > there
+    assert " tokens/s" in first
+    assert " left" in first

@@ -1,0 +1,163 @@
+"""A TokenSpans in other hands: copies, threads, worker processes, and its tokenizer changed."""
+
+import copy
+import multiprocessing
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from families import FAMILIES, HARD_TEXTS, TEXTS
+from vocagno import TokenSpans
+
+ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
+
+
+def clone(tokenizer):
+    return type(tokenizer).from_str(tokenizer.to_str())
+
+
+def check_same(left, right):
+    for name in ("ids", "spans", "cu_seqlens", "proved"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_pickles_and_copies(tokenizers, family):
+    spans = TokenSpans(tokenizers[family])
+    expected = spans.encode(ALL_TEXTS)
+    for other in (pickle.loads(pickle.dumps(spans)), copy.deepcopy(spans), copy.copy(spans)):
+        assert (other.name, other.fingerprint) == (spans.name, spans.fingerprint)
+        assert other.prefix_ids == spans.prefix_ids
+        check_same(other.encode(ALL_TEXTS), expected)
+
+
+def test_a_path_is_not_read_again(tokenizers, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizers["llama"].save(str(path))
+    data = pickle.dumps(TokenSpans(path))
+    path.unlink()
+    assert pickle.loads(data).name == str(path)
+
+
+def test_special_tokens_read_as_text_stay_so(tokenizers):
+    """`encode_special_tokens`, in no tokenizer.json; transformers calls it split_special_tokens."""
+    tokenizer = clone(tokenizers["llama"])
+    tokenizer.encode_special_tokens = True
+    spans = TokenSpans(tokenizer)
+    assert 1 not in spans.encode(["<s>"]).ids
+    check_same(pickle.loads(pickle.dumps(spans)).encode(["<s>"]), spans.encode(["<s>"]))
+    assert TokenSpans(tokenizers["llama"]).encode(["<s>"]).ids.tolist() == [1]
+
+
+def test_what_becomes_of_the_callers_tokenizer_does_not_reach_it(tokenizers):
+    from tokenizers import normalizers
+
+    tokenizer = clone(tokenizers["byte-level"])
+    spans = TokenSpans(tokenizer)
+    expected, fingerprint = spans.encode(ALL_TEXTS), TokenSpans(clone(tokenizer)).fingerprint
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=9)
+    tokenizer.add_tokens(["sum", "of"])
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.model.dropout = 1.0
+    check_same(spans.encode(ALL_TEXTS), expected)
+    assert spans.fingerprint == fingerprint
+    assert spans.loses is None
+    assert spans.token_id("sum") is None
+
+
+def test_transformers_truncates_and_goes_on(tokenizers):
+    transformers = pytest.importorskip("transformers")
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=clone(tokenizers["byte-level"]), pad_token="<|endoftext|>"
+    )
+    spans = TokenSpans(wrapped)
+    expected = spans.encode(TEXTS)
+    wrapped(TEXTS, truncation=True, max_length=2, padding=True)
+    wrapped.add_tokens(["sum"])
+    check_same(spans.encode(TEXTS), expected)
+
+
+def test_threads_share_one(tokenizers):
+    spans = TokenSpans(tokenizers["byte-level-nfc"])
+    expected = TokenSpans(tokenizers["byte-level-nfc"]).encode(ALL_TEXTS)
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(spans.encode, [ALL_TEXTS] * 32):
+            check_same(found, expected)
+
+
+def ids_of(spans, texts):
+    """What a worker does."""
+    return spans.encode(texts).ids.tolist()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_worker_processes(tokenizers, method):
+    spans = TokenSpans(tokenizers["llama"])
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(ids_of, (spans, ALL_TEXTS)) == ids_of(spans, ALL_TEXTS)
+
+
+class Encoded:
+    """A map-style dataset of the tokens of a text."""
+
+    def __init__(self, spans):
+        self.spans = spans
+
+    def __len__(self):
+        return len(ALL_TEXTS)
+
+    def __getitem__(self, index):
+        return ids_of(self.spans, [ALL_TEXTS[index]])
+
+
+def test_a_loader_with_spawned_workers(tokenizers):
+    data = pytest.importorskip("torch.utils.data")
+    dataset = Encoded(TokenSpans(tokenizers["llama"]))
+    loader = data.DataLoader(
+        dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert list(loader) == [dataset[index] for index in range(len(dataset))]
+
+
+def test_a_mapped_dataset(tokenizers, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    spans = TokenSpans(tokenizers["llama"])
+    rows = datasets.Dataset.from_dict({"text": ALL_TEXTS})
+    mapped = rows.map(
+        lambda row: {"ids": ids_of(spans, [row["text"]])}, num_proc=2,
+        cache_file_name=str(tmp_path / "mapped.arrow"),
+    )  # fmt: skip
+    assert mapped["ids"][:] == [ids_of(spans, [text]) for text in ALL_TEXTS]
+
+
+def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_path):
+    """What the loader hands to workers that are not forked."""
+    pytest.importorskip("torch")
+    from corpora import write_corpus
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import DataConfig, TeacherConfig
+    from vocagno.data.corpus import scan
+    from vocagno.data.prepare import kept_texts, prepared_rows
+    from vocagno.guidance.collator import Collator
+    from vocagno.teacher.corpus_scores import text_reader
+    from vocagno.teacher.live import LivePieces
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+
+    path = Path(write_corpus(tmp_path / "c.jsonl", TEXTS[:6]))
+    corpus = scan(path)
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    rows, _ = prepared_rows(corpus, student, 32, tmp_path, show_progress=False)
+    texts = kept_texts(corpus, tmp_path, show_progress=False)
+    teacher = TeacherConfig(model=str(teacher_model), mode="live")
+    reader = text_reader(teacher, TokenSpans(teacher_model))
+    data = DataConfig(train=str(path), seq_len=32)
+    collator = Collator(LivePieces(texts, reader), GuidanceConfig(), data)
+    other = pickle.loads(pickle.dumps(collator))
+    left, right = (one([rows[0], rows[1]]) for one in (collator, other))
+    assert (left.tensors["input_ids"] == right.tensors["input_ids"]).all()
+    assert left.live is not None
+    np.testing.assert_array_equal(left.live.mapping_N2, right.live.mapping_N2)

@@ -1,0 +1,192 @@
+"""Spans from ids, spans from offsets, and that both tell the same."""
+
+import gzip
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import pairs
+import vocagno
+from families import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS, Unproving
+from vocagno import TokenSpans
+
+ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
+
+
+def spans_of(tokens, index):
+    return tokens.spans[tokens.text(index)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spans_cover_the_text_in_order(tokenizers, family):
+    tokens = TokenSpans(tokenizers[family]).encode(ALL_TEXTS)
+    assert len(tokens) == len(ALL_TEXTS)
+    for index, text in enumerate(ALL_TEXTS):
+        spans = spans_of(tokens, index)
+        filled = spans[spans[:, 0] < spans[:, 1]]
+        if not len(filled):
+            continue
+        assert (np.diff(filled[:, 0]) >= 0).all()
+        assert (np.diff(filled[:, 1]) >= 0).all()
+        covered = np.zeros(len(text.encode()), bool)
+        for start, end in filled:
+            covered[start:end] = True
+        assert covered.all(), (family, text, spans.tolist())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_are_those_of_the_tokenizer(tokenizers, family):
+    tokens = TokenSpans(tokenizers[family]).encode(ALL_TEXTS)
+    expected = tokenizers[family].encode_batch(ALL_TEXTS, add_special_tokens=False)
+    for index, encoding in enumerate(expected):
+        assert tokens.ids[tokens.text(index)].tolist() == encoding.ids
+
+
+@pytest.mark.parametrize("family", LOSSLESS)
+def test_a_lossless_tokenizer_is_proved_on_plain_text(tokenizers, family):
+    assert TokenSpans(tokenizers[family]).encode(TEXTS).proved.all()
+
+
+@pytest.mark.parametrize("family", LOSSLESS)
+def test_both_ways_give_the_same_spans(tokenizers, family, monkeypatch):
+    """Characters that are split over tokens aside, where bytes are finer than offsets."""
+    texts = [text for text in ALL_TEXTS if text.isascii()]
+    proved = TokenSpans(tokenizers[family]).encode(texts)
+    by_offsets = TokenSpans(tokenizers[family])
+    monkeypatch.setattr(by_offsets, "_table", Unproving(by_offsets._table))
+    closed = by_offsets.encode(texts)
+    assert not closed.proved.any()
+    for index, text in enumerate(texts):
+        if proved.proved[index]:
+            left, right = spans_of(proved, index), spans_of(closed, index)
+            full = left[:, 0] < left[:, 1]
+            np.testing.assert_array_equal(full, right[:, 0] < right[:, 1], err_msg=repr(text))
+            np.testing.assert_array_equal(left[full], right[full], err_msg=repr(text))
+
+
+def test_spans_by_hand(tokenizers):
+    llama = TokenSpans(tokenizers["llama"])
+    tokens = llama.encode(["😊"])  # U+1F60A is in no vocabulary: four byte tokens
+    assert [tokenizers["llama"].id_to_token(i) for i in tokens.ids] == [
+        "▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>",
+    ]  # fmt: skip
+    assert tokens.proved.all()
+    assert tokens.spans.tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+
+
+def test_a_dummy_prefix_returns_after_an_added_token(tokenizers):
+    tokens = TokenSpans(tokenizers["llama"]).encode(["<s>x</s>"])
+    assert tokens.proved.all()
+    assert tokens.spans[0].tolist() == [0, 3]
+    assert tokens.spans[-1].tolist() == [4, 8]
+
+
+def test_a_mark_eaten_by_nfc_goes_to_the_token_before_it(tokenizers):
+    text = "cafe\u0301 x"
+    tokens = TokenSpans(tokenizers["byte-level-nfc"]).encode([text])
+    assert not tokens.proved.any()
+    joined = b"".join(text.encode()[a:b] for a, b in np.unique(tokens.spans, axis=0))
+    assert joined == text.encode()
+
+
+def test_sources(tokenizers, tmp_path):
+    tokenizer = tokenizers["byte-level"]
+    plain, packed = tmp_path / "tokenizer.json", tmp_path / "t.json.gz"
+    tokenizer.save(str(plain))
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    expected = TokenSpans(tokenizer)
+    for source in (plain, str(plain), packed, tmp_path):
+        spans = TokenSpans(source)
+        assert spans.fingerprint == expected.fingerprint
+        assert spans.encode(["ab c"]).ids.tolist() == expected.encode(["ab c"]).ids.tolist()
+
+
+def test_a_folder_without_a_tokenizer_json_is_left_to_transformers(tmp_path, monkeypatch):
+    """Of a GGUF file, or of a vocabulary in another form."""
+    transformers = pytest.importorskip("transformers")
+    asked = []
+
+    def from_pretrained(name, gguf_file=None):
+        asked.append((name, gguf_file))
+        raise OSError("nothing there")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    with pytest.raises(vocagno.TokenizerError, match="cannot load it: OSError: nothing there"):
+        TokenSpans.from_pretrained(str(tmp_path), gguf_file="m.gguf")
+    assert asked == [(str(tmp_path), "m.gguf")]
+    with pytest.raises(vocagno.TokenizerError, match="no such file"):
+        TokenSpans.from_pretrained(str(tmp_path / "missing"))
+    assert len(asked) == 1
+
+
+def test_a_transformers_tokenizer_and_its_truncation(tokenizers):
+    transformers = pytest.importorskip("transformers")
+    copy = type(tokenizers["llama"]).from_str(tokenizers["llama"].to_str())
+    copy.enable_truncation(2)
+    copy.enable_padding(length=9)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=copy)
+    tokens = TokenSpans(wrapped).encode([TEXTS[0]])
+    assert tokens.spans[-1, 1] == len(TEXTS[0].encode())
+    assert len(copy.encode(TEXTS[0]).ids) == 9  # the caller's own is as it was
+
+
+def test_special_tokens_put_before_a_text(tokenizers):
+    assert TokenSpans(tokenizers["llama"]).prefix_ids == (1,)
+    assert TokenSpans(tokenizers["byte-level"]).prefix_ids == ()
+
+
+def test_texts_that_are_none(tokenizers):
+    spans = TokenSpans(tokenizers["llama"])
+    with pytest.raises(TypeError, match="list of strings"):
+        spans.encode("one string")
+    with pytest.raises(TypeError, match=r"texts\[1\]"):
+        spans.encode(["a", 1])
+    with pytest.raises(ValueError, match=r"texts\[1\].*surrogate"):
+        spans.encode(["a", "b\ud800"])
+    empty = spans.encode([])
+    assert empty.cu_seqlens.tolist() == [0]
+    assert empty.spans.shape == (0, 2)
+
+
+@pytest.mark.parametrize("student", FAMILIES)
+@pytest.mark.parametrize("teacher", LOSSLESS)
+def test_every_token_with_text_is_mapped(tokenizers, student, teacher):
+    left, right = (TokenSpans(tokenizers[name]).encode(ALL_TEXTS) for name in (student, teacher))
+    mapping = vocagno.align(
+        left.spans, right.spans,
+        student_cu_seqlens=left.cu_seqlens, teacher_cu_seqlens=right.cu_seqlens,
+    )  # fmt: skip
+    with_text = left.spans[:, 0] < left.spans[:, 1]
+    assert (mapping[with_text] >= 0).all()
+
+
+@settings(max_examples=400)
+@given(
+    texts=st.lists(st.text(max_size=40), max_size=4),
+    student=st.sampled_from(sorted(FAMILIES)),
+    teacher=st.sampled_from(sorted(FAMILIES)),
+)
+@example(texts=["\u00b4\ufdfa"], student="unigram", teacher="byte-level")
+@example(texts=["<s>\u2028 <s>"], student="llama", teacher="metaspace-first")
+@example(texts=["\u0130\u0307"], student="word-piece", teacher="byte-level-nfc")
+def test_any_unicode_text(tokenizers, texts, student, teacher):
+    """Covered, in order, equal to the oracle, and the same by both ways where ids prove it."""
+    left, right = (TokenSpans(tokenizers[name]) for name in (student, teacher))
+    tokens, _, _ = pairs.check_pair(left, right, texts)
+    pairs.check_both_ways(tokens, pairs.by_offsets(left, texts), texts)
+
+
+def test_a_name_without_transformers_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(vocagno.TokenizerError, match="on the hub takes transformers: pip install"):
+        TokenSpans.from_pretrained("someone/some-model")
+
+
+def test_tokens_in_place_of_their_spans(tokenizers):
+    tokens = TokenSpans(tokenizers["llama"]).encode(["a text"])
+    for function in (vocagno.align, vocagno.groups):
+        with pytest.raises(TypeError, match=r"student_spans: .* TokenizedTexts; pass its \.spans"):
+            function(tokens, tokens)

@@ -1,0 +1,166 @@
+"""Losses that are no numbers, and spikes: the step, its rows and its documents are named."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import metrics, train_here, write_config
+from vocagno.data.rows import RowStore
+from vocagno.training import loop
+
+BAD = "ß"
+"""A character that stands in one document alone."""
+WHERE = 5
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, teacher_model):
+    texts = [*TEXTS[:WHERE], f"{TEXTS[0]} {BAD}", *TEXTS[WHERE:]]
+    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+
+    def build(**sections):
+        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
+
+    return build
+
+
+@pytest.fixture
+def poisoned(monkeypatch, tokenizers):
+    """Makes the student's state after the bad character `value`, whatever stood before it."""
+
+    def poison(value):
+        token = tokenizers["llama"].encode(BAD, add_special_tokens=False).ids[-1]
+        original = loop.load_student
+
+        def load(*arguments):
+            model = original(*arguments)
+            with torch.no_grad():
+                model.get_input_embeddings().weight[token] = value
+            return model
+
+        monkeypatch.setattr(loop, "load_student", load)
+
+    return poison
+
+
+def bad_rows(folder):
+    """The rows that hold the bad document's last token but one, read from the store."""
+    (store,) = (RowStore(path) for path in (folder / "cache" / "rows").iterdir())
+    size = len(f"{TEXTS[0]} {BAD}".encode())
+    found = []
+    for index in range(len(store)):
+        row = store[index]
+        documents = row.documents.repeat(row.num_tokens)
+        ends = (documents == WHERE) & (row.spans[:, 1] == size) & (row.spans[:, 0] < size)
+        found += [index] if ends[:-1].any() else []
+    return found
+
+
+def test_a_loss_that_is_no_number_is_named(tmp_path, config, poisoned, capsys):
+    poisoned(float("nan"))
+    path = config(train={"steps": 30, "log_every": 7, "checkpoint_every": 60})
+    assert train_here(path) == 2
+    error = capsys.readouterr().err
+    (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
+    rows = bad_rows(tmp_path)
+    assert rows
+    named = [row for row in rows if f"row {row} (loss nan, documents " in line]
+    assert named
+    assert f" {WHERE}" in line
+    assert line.count("row ") <= len(rows) + 1  # and no other row
+    step = int(line.split("step ")[1].split(":")[0])
+    assert 1 <= step <= 7
+    assert "optimizer.skip_nonfinite: true" in line
+
+
+def test_steps_without_a_finite_gradient_are_left_out_and_counted(tmp_path, config, poisoned):
+    poisoned(float("nan"))
+    path = config(
+        train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8},
+        optimizer={"skip_nonfinite": True},
+    )
+    assert train_here(path) == 0
+    entries, _ = metrics(tmp_path / "run")
+    skipped = sum(entry.get("skipped", 0) for entry in entries)
+    assert 0 < skipped < 12
+    assert all(entry["loss"] < 10 for entry in entries)
+    from runs import final_weights
+
+    weights = final_weights(tmp_path / "run")
+    finite = {name: bool(weight.isfinite().all()) for name, weight in weights.items()}
+    assert all(ok for name, ok in finite.items() if "embed_tokens" not in name)
+
+
+def test_a_window_of_one_step_may_be_left_out(tmp_path, config, poisoned):
+    poisoned(float("nan"))
+    path = config(
+        train={"steps": 12, "global_batch": 2, "micro_batch": 1, "log_every": 1},
+        optimizer={"skip_nonfinite": True},
+    )
+    assert train_here(path) == 0
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [entry["step"] for entry in entries] == list(range(1, 13))
+    assert {"step", "skipped"} in [entry.keys() for entry in entries]
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poisoned, capsys):
+    poisoned(float("nan"))
+    path = config(train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8})
+    assert train_here(path) == 2
+    capsys.readouterr()
+    assert train_here(path, "--optimizer.skip_nonfinite", "true") == 0
+
+
+def test_a_run_without_any_finite_step_stops(config, poisoned, capsys):
+    poisoned(float("nan"))
+    path = config(
+        data={"seq_len": 2048}, train={"steps": 14, "global_batch": 1, "micro_batch": 1},
+        optimizer={"skip_nonfinite": True},
+    )  # fmt: skip
+    assert train_here(path) == 2
+    assert "step 10: 10 steps in a row were left out" in capsys.readouterr().err
+
+
+def test_a_spike_is_logged_with_its_documents(tmp_path, config, monkeypatch, capsys):
+    """The head is turned round for one step, so that what was likely becomes unlikely."""
+    original = loop.Training._step
+
+    def spiking(self, step, *rest):
+        weight = self.student.model.lm_head.weight
+        if step == 13:
+            weight.data.mul_(-60)
+        stopped = original(self, step, *rest)
+        if step == 13:
+            weight.data.div_(-60)
+        return stopped
+
+    monkeypatch.setattr(loop.Training, "_step", spiking)
+    path = config(train={"steps": 16, "log_every": 4, "checkpoint_every": 16, "spike_ratio": 1.2})
+    assert train_here(path) == 0
+    entries, _ = metrics(tmp_path / "run")
+    (spiking_entry,) = [entry for entry in entries if "spikes" in entry]
+    (spike,) = spiking_entry["spikes"]
+    assert (spiking_entry["step"], spike["step"]) == (16, 14)
+    assert spike["loss"] > 1.2 * entries[2]["loss"]
+    losses = [row["loss"] for row in spike["rows"]]
+    assert losses == sorted(losses, reverse=True)
+    (store,) = (RowStore(p) for p in (tmp_path / "cache" / "rows").iterdir())
+    for row in spike["rows"]:
+        assert row["documents"] == store[row["row"]].documents.tolist()
+    printed = capsys.readouterr().err
+    assert f"step 14: a loss of {spike['loss']:.3f}, over 1.2 times the loss before" in printed
+    assert f"the run goes on; row {spike['rows'][0]['row']} " in printed
+    json.dumps(spike)
+
+
+def test_a_selection_far_from_the_fraction_is_said_once(tmp_path, config, capsys):
+    write_corpus(tmp_path / "c.jsonl", ["a", "b c", "d"] * 40)  # more BOS and EOS than text
+    assert train_here(config(train={"steps": 4, "log_every": 1})) == 0
+    error = capsys.readouterr().err
+    assert error.count("of the tokens are kept, not 40%") == 1
+    assert "special), and guidance.unmapped is include" in error

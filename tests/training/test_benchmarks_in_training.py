@@ -1,0 +1,167 @@
+"""Benchmarks asked while a student is trained leave no trace in its training."""
+
+import json
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lm_eval")
+
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from corpora import write_corpus
+from evaluation_data import write_benchmarks
+from families import TEXTS
+from runs import ARCHITECTURE, final_weights, run, train_here, write_config
+from vocagno.errors import ConfigError
+from vocagno.evaluation.asking import answered, fitted
+from vocagno.evaluation.benchmarks import BENCHMARKS
+from vocagno.evaluation.prompts import read_examples
+from vocagno.evaluation.reading import read_items
+from vocagno.training.benchmarks import Evaluation
+from vocagno.training.main import parse
+
+MATRIX = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
+TASKS = ["gsm8k", "sat_math"]
+ITEMS = {"gsm8k": 2, "sat_math": 2}
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, teacher_model):
+    """Writes the configuration of a run with dropout, so that a number drawn would be seen."""
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    data = write_benchmarks(tmp_path / "benchmarks")
+    architecture = {**ARCHITECTURE, "attention_dropout": 0.2, "max_position_embeddings": 512}
+
+    def write(name, **options):
+        return write_config(
+            tmp_path, corpus, tokenizer_files, teacher_model,
+            output=str(tmp_path / name), train={"log_every": 1, "micro_batch": 4},
+            student={"architecture": architecture},
+            eval={"data": str(data), "tasks": TASKS, "new_tokens": 5, **options},
+        )  # fmt: skip
+
+    return write
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def evaluations(folder):
+    return [line for line in lines(folder) if "eval_seconds" in line]
+
+
+def training(folder):
+    """What was measured in training, without times."""
+    return [
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in lines(folder)
+        if "eval_seconds" not in line
+    ]
+
+
+TIMES = ("tokens_per_s", "data_share", "teacher_share", "validation_seconds")
+
+
+def test_the_run_is_bit_by_bit_the_same(tmp_path, config):
+    assert train_here(config("without")) == 0
+    assert train_here(config("with", every=2)) == 0
+    without, evaluated = final_weights(tmp_path / "without"), final_weights(tmp_path / "with")
+    assert all(torch.equal(without[name], evaluated[name]) for name in without)
+    assert training(tmp_path / "without") == training(tmp_path / "with")
+    found = evaluations(tmp_path / "with")
+    assert [line["step"] for line in found] == [2, 4, 6]
+    for line in found:
+        for name, count in ITEMS.items():
+            assert 0 <= line[f"eval/{name}/harness_match"] <= 1
+            file = tmp_path / "with" / "evaluations" / f"step_{line['step']}" / f"{name}.jsonl"
+            kept = [json.loads(text) for text in file.read_text().splitlines()]
+            assert [one["idx"] for one in kept] == list(range(count))
+            assert all(isinstance(one["completion"], str) for one in kept)
+
+
+def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
+    """A step is saved before its student is asked."""
+    path, folder = config("with", every=3), tmp_path / "with"
+    assert train_here(path) == 0
+    (folder / "final").rename(folder / "before")
+    found = lines(folder)
+    kept = [line for line in found if (line["step"], "eval_seconds" in line) != (6, True)]
+    assert len(kept) == len(found) - 1
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert train_here(path) == 0
+    again = [{**line, "eval_seconds": 0} for line in evaluations(folder)]
+    assert again == [{**line, "eval_seconds": 0} for line in found if "eval_seconds" in line]
+    assert (folder / "final").is_dir()
+
+
+def test_weights_in_pieces_are_refused(config):
+    plugin = SimpleNamespace(zero_stage=3)
+    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    options = parse(["--config", str(config("with", every=3))])[0].eval
+    with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
+        Evaluation(options, Path("unused"), accelerator, None, None, None)
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory, tokenizer_files, teacher_model):
+    """Runs of two processes: DDP and FSDP2, with evaluations and without. The first process grades
+    for longer than the collectives of the others wait."""
+    folder = tmp_path_factory.mktemp("layouts")
+    data = write_benchmarks(folder / "benchmarks")
+    cells = []
+    for wrapper, every in product(("ddp", "fsdp2"), (None, 2)):
+        name = f"{wrapper}-{every}"
+        path = write_config(
+            folder, write_corpus(folder / "c.jsonl", TEXTS), tokenizer_files, teacher_model,
+            output=str(folder / name), train={"micro_batch": 4, "collective_timeout": 4.0},
+            student={"architecture": {**ARCHITECTURE, "max_position_embeddings": 512}},
+            eval={"data": str(data), "tasks": TASKS, "new_tokens": 5, "every": every},
+        )  # fmt: skip
+        cells.append([name, wrapper == "fsdp2", ["--config", str(path)]])
+    (folder / "cells.json").write_text(json.dumps(cells))
+    run(2, MATRIX, CELLS=str(folder / "cells.json"), RECORD=str(folder), SECONDS="5")
+    return folder
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_two_processes(layouts, wrapper):
+    """The same weights with and without; every item is asked once, of the weights as they are."""
+    without, evaluated = (final_weights(layouts / f"{wrapper}-{every}") for every in (None, 2))
+    assert all(torch.equal(without[name], evaluated[name]) for name in without)
+    assert [line["step"] for line in evaluations(layouts / f"{wrapper}-2")] == [2, 4, 6]
+    model = LlamaForCausalLM.from_pretrained(layouts / f"{wrapper}-2" / "final").eval()
+    tokenizer = AutoTokenizer.from_pretrained(layouts / f"{wrapper}-2" / "final")
+    lm = HFLM(pretrained=model, tokenizer=tokenizer)
+    for name, count in ITEMS.items():
+        file = layouts / f"{wrapper}-2" / "evaluations" / "step_6" / f"{name}.jsonl"
+        found = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [one["idx"] for one in found] == list(range(count))
+        benchmark, data = BENCHMARKS[name], layouts / "benchmarks"
+        examples = read_examples(benchmark, data)
+        asked = fitted(lm, benchmark, examples, read_items(benchmark, data), new_tokens=5)
+        expected = {
+            one.item.index: completion
+            for batch in answered(lm, asked, 1)
+            for one, completion in batch
+        }
+        assert {one["idx"]: one["completion"] for one in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 2, "data": None}, "eval.data: the folder of the benchmarks is needed"),
+        ({"every": 0}, "eval.every must be at least 1, got 0"),
+        ({"every": 2, "tasks": ["gsm9k"]}, "task 'gsm9k': no such benchmark; did you mean gsm8k"),
+        ({"every": 2, "data": "nowhere"}, "no such"),
+    ],
+)
+def test_options_that_make_no_sense(config, capsys, options, message):
+    assert train_here(config("bad", **options)) == 2
+    assert message in capsys.readouterr().err

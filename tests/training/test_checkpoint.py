@@ -1,0 +1,124 @@
+"""A run that is stopped thirty times ends in the same bits as one that nobody stops."""
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from processes.killed_training import POINTS
+from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
+
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_training.py"
+STEPS = 150
+PRUNING = POINTS[-3:]
+VOLATILE = ("tokens_per_s", "data_share", "validation_seconds")
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, teacher_model):
+    """Dropout draws from the random state, so that one that is not restored is seen."""
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+
+    def build(name, **sections):
+        return write_config(
+            tmp_path, corpus, tokenizer_files, teacher_model,
+            student={"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}},
+            train={"steps": STEPS, "log_every": 3, "checkpoint_every": 4, "keep_checkpoints": 2},
+            output=str(tmp_path / name), **sections,
+        )  # fmt: skip
+
+    return build
+
+
+def stopped(folder, stops, path, output):
+    """What each of the attempts left, the last of which nobody stops."""
+    (folder / "stops.json").write_text(json.dumps(stops))
+    command = [sys.executable, SCRIPT, folder / "stops.json", "--config", path, "--output", output]
+    result = subprocess.run(
+        list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    records = [json.loads(line) for line in result.stdout.splitlines() if '"stop"' in line]
+    assert len(records) == len(stops) + 1, result.stderr[-3000:]
+    return records
+
+
+def logged(folder):
+    return [{k: v for k, v in entry.items() if k not in VOLATILE} for entry in metrics(folder)[0]]
+
+
+def state(folder):
+    """All that the last checkpoint holds."""
+    last = folder / "checkpoints" / f"step_{STEPS}"
+    generators = torch.load(last / "random_states_0.pkl", weights_only=False)
+    generators.pop("step")  # micro-batches since the process began
+    return repr(generators), torch.load(last / "optimizer.bin")["state"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and forks of POSIX")
+def test_thirty_kills_change_no_bit(tmp_path, config):
+    """At every point of writing a checkpoint, and at any time of a step; SIGTERM, too."""
+    path = config("whole")
+    (whole,) = stopped(tmp_path, [], path, tmp_path / "whole")
+    assert whole["exit"] == 0
+    rng = random.Random(0)
+    # An old checkpoint goes only once there are more than are kept.
+    stops = [[point, 3 if point in PRUNING else 1 + i % 2] for i, point in enumerate(POINTS)]
+    stops += [["step", rng.randint(1, 6), rng.random()] for _ in range(17)]
+    stops += [["term", rng.randint(1, 6), rng.random()] for _ in range(3)]
+    rng.shuffle(stops)
+    records = stopped(tmp_path, stops, path, tmp_path / "stopped")
+    hit = Counter(record["stop"][0] for record in records if record["killed"])
+    print(hit)
+    assert hit.total() == 30
+    assert all(hit[point] == 1 for point in POINTS)
+    assert hit["step"] == 17
+    terminated = [record for record in records[:-1] if record["stop"][0] == "term"]
+    assert [record["exit"] for record in terminated] == [75] * 3
+    torn = sum(any(name.endswith(".tmp") for name in record["left"]) for record in records)
+    assert torn >= 8
+    assert records[-1]["exit"] == 0
+    assert records[-1]["left"] == ["step_148", f"step_{STEPS}"]
+    whole, resumed = (final_weights(tmp_path / name) for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    states = [state(tmp_path / name) for name in ("whole", "stopped")]
+    (generators, moments), (other_generators, other_moments) = states
+    assert generators == other_generators
+    for number, of_one in moments.items():
+        for name, value in of_one.items():
+            assert torch.equal(value, other_moments[number][name])
+    ours, theirs = logged(tmp_path / "stopped"), logged(tmp_path / "whole")
+    assert [entry["step"] for entry in ours] == sorted({entry["step"] for entry in ours})
+    # SIGTERM ends a window of the log early; every window that is in both is the same.
+    same = [entry for entry in theirs if entry in ours]
+    assert len(same) >= len(theirs) - 2 * len(terminated)
+
+
+def test_never_means_never(tmp_path, config, capsys):
+    path = config("run")
+    assert train_here(path, "--train.steps", 4) == 0
+    (tmp_path / "run" / "final").rename(tmp_path / "elsewhere")
+    assert train_here(path, "--train.steps", 4, "--resume", "never") == 2
+    assert "resume: never, but" in capsys.readouterr().err
+    assert train_here(path, "--train.steps", 4, "--resume", "auto") == 0
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path, config, capsys):
+    from filelock import FileLock
+
+    path = config("run")
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".lock"):
+        assert train_here(path, "--train.steps", 4) == 2
+    assert "another process is training in it" in capsys.readouterr().err
+    assert train_here(path, "--train.steps", 4) == 0

@@ -1,0 +1,99 @@
+"""Whole runs under thresholds on groups: what is logged and said, resumed runs, live and stored."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vocagno
+from corpora import write_corpus
+from families import HARD_TEXTS, TEXTS
+from runs import cut_back, final_weights, metrics, train_here
+from vocagno import TokenSpans
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig, TrainConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.guidance.collator import Collator
+from vocagno.teacher.corpus_scores import load_scorer, text_reader
+from vocagno.teacher.live import LivePieces, TextTeacher
+from vocagno.tokens.student_tokenizer import student_tokenizer
+
+GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
+LINES = {"unit": "group", "max_threshold": 1.0, "window": "line", "window_threshold": -9.0}
+
+
+@pytest.mark.parametrize("guidance", [GROUPS, LINES], ids=["threshold", "quota and lines"])
+def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config, guidance):
+    path = config(guidance=guidance, train={"log_every": 1})
+    assert train_here(path) == 0
+    entries = metrics(tmp_path / "run")[0]
+    for entry in entries:
+        assert entry["threshold"] <= guidance["max_threshold"]
+        assert 0.1 < entry["kept_fraction"] <= 1
+        assert entry["unmapped"]["partial"] > 0  # rows of 32 tokens cut groups
+        assert entry["coverage"] == 1
+    if guidance is GROUPS:
+        assert {entry["threshold"] for entry in entries} == {0.0}
+    copy = cut_back(tmp_path / "run", tmp_path / "copy")
+    assert train_here(path, "--output", copy) == 0
+    whole, again = final_weights(tmp_path / "run"), final_weights(copy)
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+
+
+def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys):
+    """Once; and with a limit of the threshold nothing."""
+    assert train_here(config(train={"log_every": 1})) == 0
+    said = capsys.readouterr().err
+    assert said.count("raises the held-out loss of clean text; see guidance.max_threshold") == 1
+    assert train_here(config(output=str(tmp_path / "capped"), guidance={"max_threshold": 0.0})) == 0
+    assert "max_threshold" not in capsys.readouterr().err
+
+
+def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
+    tmp_path, tokenizer_files, teacher_model
+):
+    """Of each group the sum over the teacher's own tokens, found again from spans and texts."""
+    documents = [*TEXTS, *HARD_TEXTS, "".join(TEXTS)]
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", documents))
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    rows, _ = prepared_rows(corpus, student, 32, tmp_path, show_progress=False)
+    texts = kept_texts(corpus, tmp_path, show_progress=False)
+    spans = TokenSpans(teacher_model)
+    run = Config(
+        student=StudentConfig(model="unused"), data=DataConfig(train="unused", seq_len=32),
+        train=TrainConfig(steps=1), output=tmp_path / "run", guidance=GuidanceConfig(**GROUPS),
+        teacher=TeacherConfig(model=str(teacher_model), mode="live"),
+    )  # fmt: skip
+    pieces = LivePieces(texts, text_reader(run.teacher, spans))
+    cpu = torch.device("cpu")
+    live = TextTeacher(load_scorer(run.teacher, spans, cpu), run.guidance, cpu)
+    collator = Collator(pieces, run.guidance, run.data)
+    compared = 0
+    for start in range(0, len(rows), 5):
+        chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
+        batch, view = collator(chosen), collator.aligned(chosen)
+        plan = live.plan(batch.live)
+        found = live.guide(batch.live, {}, plan)["teacher_loss"]
+        nll_M = live.token_losses(batch.live, plan).numpy()
+        assert torch.equal(found.isnan(), batch.tensors["teacher_loss"].isnan())
+        assert torch.equal(found.isnan(), batch.tensors["groups"] < 0)
+        sizes = [len(row.ids) for row in chosen]
+        own = np.concatenate([row.spans for row in chosen])
+        cuts = np.cumsum([0, *(n for row in chosen for n in row.num_tokens)])
+        theirs = view.teacher_spans
+        counts = view.windowed.tokens.cu_seqlens
+        groups = vocagno.groups(own, theirs, student_cu_seqlens=cuts, teacher_cu_seqlens=counts)
+        expected = {
+            int(first): nll_M[a:b].sum() / (stop - first)
+            for (first, stop), (a, b) in zip(groups.student, groups.teacher, strict=True)
+        }
+        before = np.cumsum([0, *sizes])
+        for row, count in enumerate(sizes):
+            for place in range(1, count):
+                token = before[row] + place
+                group = batch.tensors["groups"][row, place - 1]
+                if group >= 0 and token in expected:
+                    assert float(found[row, place - 1]) == pytest.approx(expected[token], rel=1e-4)
+                    compared += 1
+    assert compared > 200

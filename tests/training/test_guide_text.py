@@ -1,0 +1,478 @@
+"""What a teacher chooses of one text: equal to the definitions, and shown in every form."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("jsonargparse")
+pytest.importorskip("rich")
+
+import oracle
+from corpora import write_corpus
+from families import TEXTS
+from pages import Balanced, passage
+from tiny_models import tiny_llama
+from vocagno import TokenSpans
+from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepared_rows
+from vocagno.errors import InputError
+from vocagno.guidance.collator import Collator
+from vocagno.models.loading import load_student
+from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.guide_text import guide_text
+from vocagno.training.student import GuidedStudent
+from vocagno.views.guidance_terminal import guidance_table
+from vocagno.views.guided_text import CSV_COLUMNS
+
+TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
+NAMED = "tokens", "teacher_tokens"
+
+
+@pytest.fixture(scope="session")
+def student_model(tokenizers, tmp_path_factory):
+    """A folder with a tiny random Llama of 128 positions and the llama-like tokenizer, with BOS."""
+    folder = tmp_path_factory.mktemp("student")
+    size = tokenizers["llama"].get_vocab_size()
+    tiny_llama(size, max_position_embeddings=128).save_pretrained(folder)
+    tokenizers["llama"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def guide(student_model, teacher_model):
+    def guided(text=TEXT, *, bos=None, **options):
+        teacher = TeacherConfig(model=str(teacher_model), bos=bos)
+        student = StudentConfig(model=str(student_model))
+        return guide_text(student, teacher, text, GuidanceConfig(**options))
+
+    return guided
+
+
+def plain_losses(folder, ids):
+    """(n,) by the logits of the whole model; NaN for the first token."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0, :-1]
+    nll = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+    return np.array([np.nan, *nll.tolist()], np.float32)
+
+
+def plain(student_model, teacher_model, how, text=TEXT):
+    """Losses of both sides, the mapping, and the aggregated losses, from the definitions."""
+    student, teacher = (TokenSpans(path).encode([text]) for path in (student_model, teacher_model))
+    ids = [1, *student.ids.tolist(), 2]
+    spans = np.concatenate([[[0, 0]], student.spans, [[0, 0]]])
+    teacher_nll = plain_losses(teacher_model, teacher.ids.tolist()).astype(np.float16)
+    mapping = oracle.align(spans, teacher.spans)
+    aggregated = oracle.reduce(teacher_nll.astype(np.float32), mapping, how)
+    return plain_losses(student_model, ids), teacher_nll, mapping, aggregated
+
+
+def found(guided, name):
+    """(n,) numbers of the student's tokens, NaN where there is none."""
+    values = (token[name] for token in guided.as_dict()["tokens"])
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
+def test_numbers_are_those_of_plain_torch(guide, student_model, teacher_model, how):
+    guided = guide(aggregation=how)
+    nll, teacher_nll, mapping, aggregated = plain(student_model, teacher_model, how)
+    np.testing.assert_allclose(found(guided, "student_loss"), nll, atol=1e-5)
+    np.testing.assert_allclose(found(guided, "teacher_loss"), aggregated, atol=1e-5)
+    np.testing.assert_allclose(found(guided, "excess"), nll - aggregated, atol=2e-5)
+    given = [token["teacher"] or [-1, -1] for token in guided.as_dict()["tokens"]]
+    assert given == mapping.tolist()
+    losses = [token["loss"] for token in guided.as_dict()["teacher_tokens"]]
+    np.testing.assert_allclose(np.array(losses, float), teacher_nll, atol=1e-3)
+
+
+@pytest.mark.parametrize("top_fraction", [0.05, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+def test_the_choice_is_that_of_the_definition(
+    guide, student_model, teacher_model, top_fraction, unmapped
+):
+    guided = guide(top_fraction=top_fraction, unmapped=unmapped)
+    nll, _, _, aggregated = plain(student_model, teacher_model, "max")
+    wanted = oracle.weights(
+        nll[1:], aggregated[1:], np.ones(len(nll) - 1, bool), top_fraction, unmapped
+    )
+    assert found(guided, "kept").tolist() == [0, *wanted]
+    counts = guided.counts
+    assert counts["top"] == math.ceil(round(top_fraction * counts["competing"], 9))
+    assert counts["kept"] == counts["top"] + counts["included"]
+    assert counts["predicted"] == counts["competing"] + counts["included"] + counts["excluded"]
+
+
+CUT = "frac{1}{2}\nrac{1}{2} of 17, 42.\nZoë has 3 bees"
+"""Its first group has a teacher token without a loss, and one in its second line two student
+tokens; the student's line breaks are tokens of their own."""
+
+THRESHOLD = {"top_fraction": None, "max_threshold": 0.25}
+RULES = {
+    "threshold": THRESHOLD,
+    "quota with cap": {"top_fraction": 0.3, "max_threshold": 0.2},
+    "groups": {"unit": "group", **THRESHOLD},
+    "quota of groups": {"unit": "group", "top_fraction": 0.3, "unmapped": "exclude"},
+    "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
+    "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
+    "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 2.5},
+    "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
+    "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
+}
+
+
+def by_hand(student_model, teacher_model, guidance):
+    """Of each student token of CUT the excess loss, that of its neighbours, what the teacher loses
+    on them, whether that is noise, and the weight; and the threshold."""
+    nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
+    units = {row: [row] for row in range(len(nll))}
+    if guidance.unit == "group":
+        student, teacher = (TokenSpans(path) for path in (student_model, teacher_model))
+        spans = [side.encode([CUT]).spans for side in (student, teacher)]
+        aggregated = np.full(len(nll), np.nan, np.float32)
+        for (first, stop), (start, end) in zip(*oracle.groups(*spans), strict=True):
+            rows = range(first + 1, stop + 1)  # <s> stands before them
+            aggregated[rows] = teacher_nll[start:end].astype(np.float32).sum() / len(rows)
+            if np.isfinite(aggregated[rows]).all():
+                units |= {row: list(rows) for row in rows}
+    excess = np.array([nll[units[row]].mean() for row in range(len(nll))]) - aggregated
+    competing = [row for row in range(1, len(nll)) if np.isfinite(excess[row])]
+    threshold = guidance.max_threshold
+    if guidance.top_fraction is not None:
+        best = sorted(excess[competing])[-math.ceil(guidance.top_fraction * len(competing)) :]
+        threshold = min([best[0], *([] if threshold is None else [threshold])])
+    spans = TokenSpans(student_model).encode([CUT]).spans
+    line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
+    sizes = [0, *np.diff(spans)[:, 0], 0]
+    around, heard, weights = np.full(len(nll), np.nan), np.full(len(nll), np.nan), 0.0 * nll
+    weights[0], noise = 0, np.zeros(len(nll), bool)
+    for row in range(1, len(nll)):
+        if row not in competing:
+            weights[row] = guidance.unmapped == "include"
+            continue
+        first, last = units[row][0], units[row][-1]
+        if guidance.window == "line":
+            near = [other for other in competing if line[other] == line[row]]
+        else:
+            width = guidance.window or 0
+            near = [other for other in competing if first - width <= other <= last + width]
+        near = [other for other in near if other not in units[row]]
+        if guidance.window_threshold is not None and near:
+            around[row] = np.mean(excess[near])
+            noise[row] = around[row] < guidance.window_threshold
+        if guidance.window_max_loss is not None and near:
+            size = sum(sizes[other] for other in near)
+            heard[row] = (aggregated[near].sum() + 8) / (size + 8)
+            noise[row] = heard[row] > guidance.window_max_loss
+        z = (excess[row] - threshold) / guidance.weight_scale
+        weight = {
+            "hard": float(z > -1e-6), "sigmoid": 1 / (1 + math.exp(-z)),
+            "power": math.exp(min(z, 0)),
+        }[guidance.weight]  # fmt: skip
+        weight *= not noise[row]
+        weights[row] = guidance.min_weight + (1 - guidance.min_weight) * weight
+    return excess, (around, heard, noise), weights, threshold
+
+
+@pytest.mark.parametrize("options", RULES.values(), ids=RULES.keys())
+def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_model, options):
+    guided = guide(CUT, **options)
+    guidance = guided.guidance
+    excess, neighbours, weights, threshold = by_hand(student_model, teacher_model, guidance)
+    around, heard, noise = neighbours
+    np.testing.assert_allclose(found(guided, "excess"), excess, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "neighbours_excess"), around, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "neighbours_loss"), heard, atol=1e-4)
+    np.testing.assert_allclose(found(guided, "weight"), weights, atol=1e-4)
+    assert guided.threshold == pytest.approx(threshold, abs=1e-4)
+    least = (1 + guidance.min_weight) / 2
+    assert found(guided, "kept").tolist() == (weights > least - 1e-4).tolist()
+    competing = np.isfinite(excess)
+    tokens = guided.as_dict()["tokens"]
+    assert [token["why"] == "noise" for token in tokens] == noise.tolist()
+    judged = [token["why"] in ("reaches", "below", "weighted", "noise") for token in tokens]
+    assert judged == competing.tolist()
+    reaches = [token["why"] == "reaches" for token in tokens]
+    if guidance.weight == "hard":
+        assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
+    assert 0 < sum(weights[1:] > least - 1e-4) < len(weights) - 1  # the rule says something
+    assert bool(noise.any()) is (guidance.window is not None)
+    assert not noise.all()
+
+
+def test_a_group_that_is_known_in_part(guide):
+    """The teacher has no loss for "frac", which is what "▁f" alone shares text with."""
+    guided = guide(CUT, unit="group", **THRESHOLD)
+    tokens = guided.as_dict()["tokens"]
+    assert [token["lacks"] for token in tokens[1:4]] == ["unscored", "partial", "partial"]
+    assert [token["why"] for token in tokens[1:4]] == ["included"] * 3
+    assert guided.verdicts[2].words(guided.guidance) == (
+        "kept: its group is known only in part: cut by an end of the row, or a teacher loss is "
+        "missing, and such tokens are included"
+    )
+    sizes = Counter(tuple(token["teacher"]) for token in tokens if token["teacher"])
+    assert max(sizes.values()) > 1  # of groups that have several student tokens
+    assert guided.passage.teacher[0].text == "frac"  # shown, although no group has it
+    assert all(token["lacks"] != "partial" for token in guide(CUT).as_dict()["tokens"])
+
+
+def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher_model, tmp_path):
+    corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [TEXT])), tmp_path)
+    cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
+    teacher = TeacherConfig(model=str(teacher_model))
+    scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
+    rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
+    guidance = GuidanceConfig()
+    batch = Collator(scores, guidance, DataConfig(train="", seq_len=100))([rows[0]])
+    model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
+    output = GuidedStudent(model, guidance)(**batch.to(cpu))
+    guided = guide()
+    count = guided.counts["predicted"]
+    assert found(guided, "kept")[1:].tolist() == output.weights_BT[0, :count].tolist()
+    assert guided.counts["kept"] == batch.counts.kept
+
+
+def test_why_is_said_of_each_kind_of_token(guide):
+    """`<s>` is first; the teacher has no BOS, hence no loss for its first token; `</s>` is last."""
+
+    def whys(**options):
+        tokens = guide("The sum of 17", **options).as_dict()["tokens"]
+        return {token["token"]: (token["kept"], token["why"], token["lacks"]) for token in tokens}
+
+    for policy, kept in (("include", True), ("exclude", False)):
+        said = whys(unmapped=policy)
+        assert said["<s>"] == (False, "not predicted", None)
+        assert said["▁The"] == (kept, f"{policy}d", "unscored")
+        assert said["</s>"] == (kept, f"{policy}d", "special")
+        assert {(True, "top", None), (False, "below", None)} <= set(said.values())
+    ranked = whys(unmapped="mean")
+    assert ranked["</s>"][1:] in (("top", "special"), ("below", "special"))
+    assert whys(bos="<|endoftext|>")["▁The"][2] is None
+
+
+def test_words_name_outcome_and_cause(guide):
+    for policy, outcome in (("include", "kept"), ("exclude", "dropped")):
+        guided = guide("The sum", unmapped=policy)
+        words = [verdict.words(guided.guidance) for verdict in guided.verdicts]
+        assert words[0] == "not predicted: nothing stands before it"
+        assert words[-1] == f"{outcome}: it covers no text, and such tokens are {policy}d"
+    mean = guide("The sum", unmapped="mean", top_fraction=1.0)
+    assert mean.verdicts[-1].words(mean.guidance) == (
+        "kept: it covers no text; with the mean teacher loss instead, among the top 100 % by "
+        "excess loss"
+    )
+
+
+def test_the_threshold_parts_kept_from_dropped(guide):
+    guided = guide()
+    rows = [token for token in guided.as_dict()["tokens"] if token["why"] in ("top", "below")]
+    kept = [token["excess"] for token in rows if token["kept"]]
+    assert guided.threshold == min(kept)
+    assert max(token["excess"] for token in rows if not token["kept"]) <= guided.threshold
+
+
+def test_csv_holds_every_token(guide):
+    guided = guide()
+    lines = list(csv.DictReader(io.StringIO(guided.csv())))
+    assert tuple(lines[0]) == CSV_COLUMNS
+    data = guided.as_dict()
+    assert [line["token"] for line in lines] == [token["token"] for token in data["tokens"]]
+    for line, token in zip(lines, data["tokens"], strict=True):
+        assert line["excess"] == ("" if token["excess"] is None else str(token["excess"]))
+        assert line["kept"] == str(int(token["kept"]))
+        if token["teacher"] is None:
+            assert line["teacher_tokens"] == line["teacher_first"] == ""
+            continue
+        mapped = data["teacher_tokens"][slice(*token["teacher"])]
+        assert json.loads(line["teacher_tokens"]) == [other["token"] for other in mapped]
+        assert json.loads(line["teacher_losses"]) == [other["loss"] for other in mapped]
+
+
+class Closed(Balanced):
+    """A line of an SVG closes itself."""
+
+    def handle_startendtag(self, tag, attrs):
+        assert tag == "line"
+
+
+@pytest.mark.parametrize("text", [TEXT, "x", " \n", "日本語 e\u0301", "\u202e<s>a"])
+def test_the_page_draws_each_token_and_each_link_once(guide, text):
+    guided = guide(text)
+    page = guided.html()
+    parser = Closed()
+    parser.feed(page)
+    assert not parser.open
+    assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", page)
+    data = guided.as_dict()
+    for side, name in zip(("student", "teacher"), NAMED, strict=True):
+        rows = [int(row) for row in re.findall(rf"data-{side}=(\d+)", page)]
+        assert sorted(rows) == list(range(len(data[name])))
+    for kind, kept in (("on", True), ("off", False)):
+        links = [token["teacher"] for token in data["tokens"] if token["kept"] is kept]
+        number = sum(stop - first for first, stop in filter(None, links))
+        assert page.count(f"<line class={kind} ") == number
+    assert "<b>&" not in page
+    assert page.count("<tr class=o") == len(data["tokens"])
+
+
+def test_it_shows_itself_in_a_notebook(guide):
+    guided = guide()
+    shown = guided._repr_html_()
+    assert "data-student=0" in shown
+    assert "<html" not in shown
+    assert "tokens are kept" in repr(guided)
+
+
+@pytest.mark.parametrize("width", [44, 70, 80, 120])
+def test_the_table_fits_the_terminal(guide, width):
+    from rich.console import Console
+
+    guided = guide()
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(guided)
+    drawn = console.file.getvalue()
+    lines = drawn.split("● ━ kept")[0].splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
+    data = guided.as_dict()
+    assert sum("●" in line for line in lines) == guided.counts["kept"]
+    assert sum("○" in line for line in lines) + 1 == len(data["tokens"]) - guided.counts["kept"]
+    for token in data["tokens"]:
+        if token["excess"] is not None:
+            assert f"{token['excess']:+.2f}" in drawn
+
+
+def test_long_tokens_are_shortened_in_the_table():
+    from rich.console import Console
+
+    drawn = passage("a" * 300, [(0, 300)], [(0, 299), (299, 300)])
+    for width in (44, 70, 90):
+        console = Console(width=width, file=io.StringIO(), highlight=False)
+        console.print(guidance_table(drawn, GuidanceConfig(), width))
+        lines = console.file.getvalue().splitlines()
+        assert all(len(line) <= width for line in lines)
+        assert re.search(r"a⟨\+\d+⟩a+ .*━┳━  a+⟨\+\d+⟩a", lines[1])
+        assert re.search(r"┗━  a ", lines[2])
+
+
+@pytest.fixture
+def command(student_model, teacher_model):
+    return ["guidance", str(student_model), str(teacher_model)]
+
+
+def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
+    assert main([*command, TEXT]) == 0
+    assert "predicted tokens are kept" in capsys.readouterr().out
+    assert main([*command, TEXT, "--json", "--top_fraction", "0.2", "--unmapped", "mean"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    expected = guide(top_fraction=0.2, unmapped="mean").as_dict()
+    assert printed["guidance"] == {"top_fraction": 0.2, "aggregation": "max", "unmapped": "mean"}
+    for name in ("counts", "threshold", *NAMED):
+        assert printed[name] == expected[name]
+    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
+    assert main([*command, "--file", str(tmp_path / "t.txt"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == TEXT
+
+
+def test_the_command_takes_every_rule(command, capsys, guide):
+    rule = {
+        "unit": "group", "top_fraction": None, "max_threshold": -1.0, "window": "line",
+        "window_max_loss": 9.0, "window_threshold": -2.0, "weight": "sigmoid",
+        "weight_scale": 0.5, "min_weight": 0.1,
+        "unmapped": "exclude",
+    }  # fmt: skip
+    written = [f"--{name}={'null' if value is None else value}" for name, value in rule.items()]
+    assert main([*command, TEXT, "--json", *written]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["guidance"] == rule
+    assert printed["tokens"] == guide(**rule).as_dict()["tokens"]
+    fixed = ["--max_threshold=-1", "--top_fraction=null"]
+    assert main([*command, TEXT, "--window=16", "--window_max_loss=9", *fixed]) == 0
+    assert "reach the threshold of -1 nats" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, TEXT, "--unit=group", "--aggregation=sum"]) == 2
+    assert "guidance.unit: group adds the losses" in capsys.readouterr().err
+
+
+def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
+    page, numbers = tmp_path / "new" / "p.html", tmp_path / "n.csv"
+    assert main([*command, TEXT, "--html", str(page), "--out", str(numbers)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert str(page) in printed.err
+    assert str(numbers) in printed.err
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert numbers.read_text(encoding="utf-8") == guide().csv()
+
+
+def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    from vocagno.paper.figures.tokens import draw_guidance
+
+    figure, text = tmp_path / "new" / "g.svg", TEXT.splitlines()[0]
+    assert main([*command, text, "--figure", str(figure)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1] == str(figure)
+    assert figure.read_bytes().startswith(b"<?xml")
+    passage = guide(text).passage
+    (axes,) = draw_guidance(passage).axes
+    tied = [
+        token.weight > 0
+        for token, (first, stop) in zip(passage.student, passage.mapping, strict=True)
+        for row in range(max(0, first), stop)
+        if passage.teacher[row].end > passage.teacher[row].start
+    ]
+    assert [line.get_linestyle() == "-" for line in axes.lines] == tied
+    assert {True, False} == set(tied)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "text: no text; give it as an argument"),
+        (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
+        (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
+        (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
+        (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
+        (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),
+        (["x", "--bos", "<none>"], "teacher.bos: '<none>' is not a token"),
+        (["x", "--gguf", "none.gguf"], "none.gguf"),
+        (["x", "--file", "y"], "--file: there is a text"),
+        (["x", "--eos", "<none>"], "student.eos: '<none>' is not a token"),
+    ],
+)
+def test_wrong_arguments_are_named(command, capsys, arguments, message):
+    assert main([*command, *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_text_without_tokens_is_refused(guide):
+    with pytest.raises(InputError, match=r"text: .* makes no token of ''"):
+        guide("")
+
+
+def test_a_model_that_is_none_is_named(command, capsys, tmp_path):
+    missing = str(tmp_path / "missing")
+    for student, teacher in ((missing, command[2]), (command[1], missing)):
+        assert main(["guidance", student, teacher, "x"]) == 2
+        assert missing in capsys.readouterr().err
+
+
+def test_only_the_method_that_is_shown_is_taken(guide):
+    with pytest.raises(ValueError, match=r"guidance\.method: cpt"):
+        guide(method="cpt")

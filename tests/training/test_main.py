@@ -1,0 +1,556 @@
+"""Whole runs on one process: what they leave, how they go on after a kill, what they refuse."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import (
+    ARCHITECTURE,
+    TRAIN,
+    command,
+    environment,
+    final_weights,
+    metrics,
+    run,
+)
+from runs import train_here as train
+from tiny_models import tiny_llama
+from vocagno.data.rows import RowStore
+
+
+def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, capsys):
+    path = config(data={"validation": str(corpus)}, train={"eval_every": 3})
+    assert train(path) == 0
+    training, validation = metrics(tmp_path / "run")
+    assert [entry["step"] for entry in training] == [2, 4, 6]
+    assert [entry["step"] for entry in validation] == [3, 6]
+    for entry in training:
+        assert entry["coverage"] == 1.0
+        assert entry["scored"] == 1.0
+        assert 0.4 < entry["kept_fraction"] < 0.6  # 40 % of the scored ones, and BOS and EOS
+        assert set(entry["unmapped"]) == {
+            "special", "truncated", "hole", "unscored", "missing", "partial",
+        }  # fmt: skip
+        assert entry["tokens_per_s"] > 0
+        assert 0 < entry["data_share"] < 1
+    assert training[-1]["loss"] < training[0]["loss"]
+    assert validation[-1]["validation_loss"] < validation[0]["validation_loss"]
+    said = f"step 6: held-out loss {validation[-1]['validation_loss']:.4f}\n"
+    assert said in capsys.readouterr().err
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    final = tmp_path / "run" / "final"
+    model, tokenizer = (
+        kind.from_pretrained(final) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    assert ids[0, 0] == tokenizer.bos_token_id
+    loss = model(ids, labels=ids).loss
+    assert loss < 6.3  # below that of a uniform guess
+
+
+def test_naive_and_guided_differ_by_their_weights_alone(tmp_path, config):
+    """A guided run that keeps every token is the naive run, to the last bit."""
+    assert train(config(guidance={"method": "cpt"}, output=str(tmp_path / "naive"))) == 0
+    everything = config(guidance={"top_fraction": 1.0}, output=str(tmp_path / "all"))
+    assert train(everything) == 0
+    assert train(config(output=str(tmp_path / "guided"))) == 0
+    naive, guided_all, guided = (
+        final_weights(tmp_path / name) for name in ("naive", "all", "guided")
+    )
+    assert all(torch.equal(naive[name], guided_all[name]) for name in naive)
+    assert not all(torch.equal(naive[name], guided[name]) for name in naive)
+
+
+@pytest.mark.parametrize("options", [
+    {"unmapped": "exclude"}, {"unmapped": "mean"}, {"scope": "micro_batch"},
+    {"normalize": "selected"}, {"aggregation": "mean"},
+])  # fmt: skip
+def test_every_policy_runs(tmp_path, config, options):
+    assert train(config(guidance=options, train={"steps": 2})) == 0
+    assert metrics(tmp_path / "run")[0][-1]["loss"] > 0
+
+
+def test_mixed_precision_isolation_and_workers(tmp_path, config):
+    path = config(train={"steps": 2, "precision": "bf16"}, data={"isolate": True, "num_workers": 2})
+    assert train(path) == 0
+    assert all(weight.dtype == torch.float32 for weight in final_weights(tmp_path / "run").values())
+
+
+def kill_when(process, condition, timeout=120):
+    """SIGKILL as soon as a condition holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+SLOW_SAVE = """
+import sys, time
+from vocagno.training import checkpoint
+from vocagno.training.main import main
+publish = checkpoint.publish_folder
+def slow(temporary, final):
+    (final.parent / "saving").touch()
+    time.sleep(2)
+    publish(temporary, final)
+checkpoint.publish_folder = slow
+sys.exit(main())
+"""
+
+SLOW_STEPS = """
+import sys, time
+from vocagno.training import loop
+from vocagno.training.main import main
+step = loop.Training._step
+def slow(self, number, *rest):
+    if number == 3:
+        (self.config.output / "step-3").touch()
+        time.sleep(2)
+    return step(self, number, *rest)
+loop.Training._step = slow
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "sign", "resumes_from"),
+    [(SLOW_STEPS, "step-3", 2), (SLOW_SAVE, "checkpoints/saving", 0)],
+    ids=["between two checkpoints", "while writing one"],
+)
+def test_a_killed_run_ends_in_the_same_bits(tmp_path, config, code, sign, resumes_from):
+    student = {"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}}
+    run(1, TRAIN, "--config", config(student=student, output=str(tmp_path / "whole")))
+    killed = tmp_path / "killed"
+    path = config(student=student, output=str(killed))
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    process = subprocess.Popen(
+        command(1, script, "--config", path), env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kill_when(process, (killed / sign).exists)
+    found = {p.name for p in (killed / "checkpoints").iterdir()}
+    assert (f"step_{resumes_from}" in found) == (resumes_from > 0)
+    assert not (killed / "final").exists()
+    run(1, TRAIN, "--config", path)
+    whole, resumed = final_weights(tmp_path / "whole"), final_weights(killed)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    volatile = ("tokens_per_s", "data_share", "validation_seconds")
+    logs = [
+        [{k: v for k, v in entry.items() if k not in volatile} for entry in metrics(folder)[0]]
+        for folder in (tmp_path / "whole", killed)
+    ]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
+def test_a_checkpoint_that_does_not_fit_leaves_the_last(tmp_path, config):
+    """A limit on the size of files stands for a full disk; the optimizer's is the largest."""
+    import resource
+
+    path = config(train={"steps": 2})
+    run(1, TRAIN, "--config", path)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step_2"
+    saved = {file: file.read_bytes() for file in checkpoint.iterdir()}
+    largest = max(map(len, saved.values()))
+    whole_model = (checkpoint / "model.safetensors").stat().st_size
+    for limit in (whole_model + 4096, whole_model - 4096):  # fails in torch, then in safetensors
+        assert limit < largest
+        failed = subprocess.run(
+            command(1, TRAIN, "--config", config(train={"steps": 2}, output=str(tmp_path / "b"))),
+            env=environment(), capture_output=True, text=True, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),  # noqa: B023 - called at once
+        )  # fmt: skip
+        assert failed.returncode == 2, failed.stderr[-2000:]
+        assert "step_2 could not be written" in failed.stderr.splitlines()[-1]
+        assert list((tmp_path / "b" / "checkpoints").iterdir()) == []
+    assert all(file.read_bytes() == data for file, data in saved.items())
+
+
+def stopped_before(step, path, monkeypatch):
+    """A run that dies in this process before a step."""
+    from vocagno.training import loop
+
+    original = loop.Training._step
+
+    def dying(self, number, *rest):
+        if number == step:
+            raise KeyboardInterrupt
+        return original(self, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", dying)
+        assert train(path) == 130
+
+
+def test_going_on_with_another_cut_of_the_steps(tmp_path, config, monkeypatch):
+    assert train(config(output=str(tmp_path / "whole"))) == 0
+    stopped_before(3, config(), monkeypatch)
+    assert train(config(), "--train.micro_batch", 2) == 0
+    whole, resumed = (final_weights(tmp_path / name) for name in ("whole", "run"))
+    for name in whole:
+        torch.testing.assert_close(resumed[name], whole[name], atol=1e-4, rtol=1e-3)
+    assert metrics(tmp_path / "run")[0][-1]["step"] == 6
+
+
+def test_going_on_with_another_text_or_teacher_is_refused(
+    tmp_path, config, corpus, teacher_model, monkeypatch, capsys
+):
+    teacher = shutil.copytree(teacher_model, tmp_path / "teacher")
+    path = config(teacher={"model": str(teacher)})
+    stopped_before(3, path, monkeypatch)
+    write_corpus(corpus, [*TEXTS, "more"])
+    assert "was made with another text of the rows" in refused(path, capsys)
+    write_corpus(corpus, TEXTS)
+    tiny_llama(500, seed=2).save_pretrained(teacher)
+    assert "another teacher of the scores" in refused(path, capsys)
+
+
+def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, capsys):
+    path = config(
+        train={"steps": 40, "log_every": 40, "checkpoint_every": 2, "keep_checkpoints": 1},
+        optimizer={"lr": 1e30},
+    )
+    assert " is nan; row " in refused(path, capsys).replace("inf", "nan")
+    for folder in (tmp_path / "run" / "checkpoints").glob("step_*"):
+        from safetensors.torch import load_file
+
+        weights = load_file(folder / "model.safetensors")
+        assert all(weight.isfinite().all() for weight in weights.values())
+
+
+def test_the_loss_is_that_of_transformers(tokenizers):
+    """On one row, with nothing left out: a shift by one in the student would show here."""
+    from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.run import DataConfig
+    from vocagno.data.rows import Row
+    from vocagno.guidance.collator import Collator
+    from vocagno.training.student import GuidedStudent
+
+    model = tiny_llama(tokenizers["llama"].get_vocab_size())
+    ids = tokenizers["llama"].encode(TEXTS[0]).ids
+    count = len(ids)
+    row = Row(
+        np.array(ids, np.int32), np.zeros((count, 2), np.int32),
+        np.zeros(1, np.int64), np.array([count], np.int32), np.zeros(1, np.int32),
+    )  # fmt: skip
+    naive = GuidanceConfig(method="cpt")
+    batch = Collator(None, naive, DataConfig(train="unused", seq_len=count - 1))([row])
+    batch.tensors.pop("reasons")
+    loss, *_ = GuidedStudent(model, naive)(**batch.tensors)
+    expected = model(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
+    torch.testing.assert_close(loss / (count - 1), expected)
+
+
+def test_a_folder_of_a_tokenizer_keeps_the_end_that_was_named(tmp_path, config, tokenizer_files):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes((tokenizer_files / "student.json").read_bytes())
+    assert train(config(student={"tokenizer": str(folder)}, train={"steps": 1})) == 0
+    final = AutoTokenizer.from_pretrained(tmp_path / "run" / "final")
+    assert (final.bos_token, final.eos_token) == ("<s>", "</s>")
+
+
+def test_sigterm_saves_and_exits_with_75(tmp_path, config):
+    path = config(train={"steps": 4000, "checkpoint_every": 4000, "log_every": 1})
+    process = subprocess.Popen(
+        command(1, TRAIN, "--config", path), env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not log.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors[-3000:]
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    last = json.loads(log.read_text().splitlines()[-1])["step"]
+    assert saved.name == f"step_{last}"
+    assert "run again to go on" in errors
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, config, capsys):
+    path = config(train={"steps": 2})
+    assert train(path) == 0
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert train(path) == 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
+    assert "complete" in capsys.readouterr().err
+
+
+def test_old_checkpoints_are_removed_after_the_new_one_is_whole(tmp_path, config):
+    assert train(config()) == 0
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"step_4", "step_6"}
+
+
+def refused(path, capsys, *arguments):
+    """What a run says that ends with an error of the user's."""
+    assert train(path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error
+
+
+def test_going_on_with_another_configuration_is_refused(tmp_path, config, capsys):
+    assert train(config(train={"steps": 2})) == 0
+    error = refused(config(train={"steps": 2}), capsys, "--optimizer.lr", "2e-3")
+    assert "optimizer.lr is 0.002, but" in error
+    assert "holds a run with 0.001" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--optimizer.lrr", "1"], "lrr"),
+        (["--guidance.top_fraction", "0"], "guidance.top_fraction must be in (0, 1]"),
+        (["--guidance.top_fraction", "1.5"], "guidance.top_fraction must be in (0, 1]"),
+        (["--data.train", "missing.jsonl"], "missing.jsonl: no such file"),
+        (["--teacher.scores", "missing"], "missing: this store of scores does not exist"),
+        (["--teacher.model", "null"], "teacher.model: guidance needs a teacher"),
+        (["--train.micro_batch", "3"], "not a multiple of train.micro_batch 3 x 1"),
+        (["--student.eos", "<x>"], "student.eos: '<x>' is not a token"),
+        (["--student.architecture.hiden_size", "3"], "hiden_size"),
+        (["--student.architecture.model_type", "llamma"], "student.architecture: "),
+        (["--student.architecture.hidden_size", "33"], "student.architecture: "),
+        (["--student.architecture.max_position_embeddings", "16"], "data.seq_len: 32 tokens, but"),
+        (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
+        (["--train.seed", "-1"], "train.seed is negative"),
+        (["--teacher.model", "{empty}"], "no weights in"),
+        (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at"),
+    ],
+)
+def test_bad_options_are_named(tmp_path, config, capsys, arguments, words):
+    (tmp_path / "empty").mkdir()
+    filled = [argument.replace("{empty}", str(tmp_path / "empty")) for argument in arguments]
+    assert words in refused(config(), capsys, *filled)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "sample_every": 1}])
+def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monkeypatch, options):
+    """It is loaded for evaluation, in which nothing drops out: a run that goes on, or draws pages,
+    would part from one that does not."""
+    pretrained = tmp_path / "pretrained"
+    size = tokenizers["llama"].get_vocab_size()
+    tiny_llama(size, attention_dropout=0.3).save_pretrained(pretrained)
+    student = {"architecture": None, "model": str(pretrained)}
+    assert train(config(student=student, output=str(tmp_path / "whole"))) == 0
+    path = config(student=student, train=options)
+    stopped_before(4, path, monkeypatch)
+    assert train(path) == 0
+    whole, resumed = final_weights(tmp_path / "whole"), final_weights(tmp_path / "run")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_gradient_checkpointing_is_used_from_the_first_step(
+    tmp_path, config, tokenizers, monkeypatch
+):
+    from vocagno.training import loop
+
+    pretrained = tmp_path / "pretrained"
+    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(pretrained)
+    recomputed = []
+    original = loop.Training._step
+
+    def watched(self, step, *rest):
+        layer = self.student.model.base_model.layers[0]
+        recomputed.append(layer.gradient_checkpointing and layer.training)
+        return original(self, step, *rest)
+
+    monkeypatch.setattr(loop.Training, "_step", watched)
+    student = {"architecture": None, "model": str(pretrained)}
+    options = {"gradient_checkpointing": True, "steps": 2}
+    assert train(config(student=student, train=options)) == 0
+    assert recomputed == [True, True]
+
+
+def test_compiled_layers_in_a_whole_run(tmp_path, config, monkeypatch):
+    original = torch.nn.Module.compile
+
+    def simply(self):
+        original(self, backend="aot_eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", simply)
+    assert train(config(train={"steps": 2})) == 0
+    compiled = config(train={"steps": 2, "compile": True}, output=str(tmp_path / "compiled"))
+    assert train(compiled) == 0
+    plain, ours = final_weights(tmp_path / "run"), final_weights(tmp_path / "compiled")
+    assert plain.keys() == ours.keys()
+    for name in plain:
+        torch.testing.assert_close(ours[name], plain[name], atol=1e-5, rtol=1e-4)
+
+
+BEFORE_ANY_MODEL = [
+    (["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to that"),
+    (["--student.architecture", "null", "--student.model", "{teacher}", "--data.seq_len", "4096"],
+     "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to that"),
+    (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
+    (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
+    (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
+    (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), BEFORE_ANY_MODEL)
+def test_what_cannot_work_stops_before_any_model_is_loaded(
+    tmp_path, config, corpus, teacher_model, monkeypatch, capsys, arguments, words
+):
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.cli.app import main as command_line
+
+    scores = tmp_path / "scores"
+    model = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache2")]
+    assert command_line(["score", str(corpus), "--out", str(scores), *model]) == 0
+    other = shutil.copytree(teacher_model, tmp_path / "other")
+    tiny_llama(500, seed=2).save_pretrained(other)
+
+    def never(*arguments, **options):
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", never)
+    named = {"{teacher}": teacher_model, "{scores}": scores, "{other}": other}
+    filled = [str(named.get(argument, argument)) for argument in arguments]
+    assert words in refused(config(), capsys, *filled)
+
+
+def test_a_precision_that_the_launcher_contradicts_is_named(config, monkeypatch, capsys):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    error = refused(config(), capsys)
+    assert "train.precision is fp32, but the launcher asks for mixed precision in bf16" in error
+
+
+def test_a_device_without_bfloat16_is_named(config, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Old")
+    error = refused(config(), capsys, "--train.precision", "bf16")
+    assert "train.precision: Old has no bfloat16; use fp32" in error
+
+
+def test_a_misspelt_key_in_the_file_is_named(config, capsys):
+    assert "stepz" in refused(config(train={"stepz": 3}), capsys)
+
+
+def test_a_bad_line_in_the_corpus_is_named(config, corpus, capsys):
+    with corpus.open("a") as file:
+        file.write("no json\n")
+    assert f"c.jsonl, line {len(TEXTS) + 1}: not JSON" in refused(config(), capsys)
+
+
+def test_scores_of_another_text_or_tokenizer_are_refused(
+    tmp_path, config, corpus, tokenizer_files, teacher_model, capsys
+):
+    from vocagno.cli.app import main as command_line
+
+    store, cache = tmp_path / "store", tmp_path / "cache"
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(cache)]
+    assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
+    use = ["--teacher.scores", str(store)]
+    assert train(config(train={"steps": 2}, output=str(tmp_path / "ok")), *use) == 0
+    student = str(tokenizer_files / "student.json")
+    other_tokenizer = ["--teacher.tokenizer", student, "--teacher.model", "null"]
+    error = refused(config(output=str(tmp_path / "t")), capsys, *use, *other_tokenizer)
+    assert "made with another tokenizer" in error
+
+
+def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, teacher_model, capsys):
+    """Moved documents guide as before; edited and added ones are counted, and stop the run."""
+    from vocagno.cli.app import main as command_line
+
+    texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
+    write_corpus(corpus, texts)
+    store = tmp_path / "store"
+    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
+    use = ["--teacher.scores", str(store)]
+
+    def run_on(name, documents, *arguments):
+        write_corpus(corpus, documents)
+        path = config(output=str(tmp_path / name), train={"steps": 3, "log_every": 3})
+        status = train(path, *use, *arguments)
+        return status, capsys.readouterr().err
+
+    status, error = run_on("moved", texts[:3] + texts[:2:-1] + texts[5:6])  # one twice, too
+    assert status == 0, error
+    assert "have no scores" not in error
+    entry = metrics(tmp_path / "moved")[0][-1]
+    assert entry["coverage"] == 1.0
+
+    changed = ["edited", *texts[1:-2], "added", texts[-1]]
+    status, error = run_on("stopped", changed)
+    assert status == 2
+    assert "2 documents of" in error
+    assert "guidance.min_coverage is 99.00%: they were edited or added since" in error
+    assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
+    status, error = run_on("lenient", changed, "--guidance.min_coverage", "0.9")
+    assert status == 0, error
+    assert "2 documents of" in error
+    entry = metrics(tmp_path / "lenient")[0][-1]
+    assert entry["coverage"] == 1.0  # of the documents that have scores
+    assert entry["unmapped"]["missing"] > 0
+    assert entry["unmapped"]["truncated"] == 0
+
+
+def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
+    lines = [{"prompt": f"{text}\nQ:", "completion": " 42."} for text in TEXTS]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert train(config(train={"steps": 3, "log_every": 3})) == 0
+    seen = sum(entry["tokens"] for entry in metrics(tmp_path / "run")[0])
+    store = RowStore(next((tmp_path / "cache" / "rows").iterdir()))
+    rows = [store[index] for index in range(len(store))]
+    learnt = sum(int((row.num_tokens - row.num_prompt).sum()) for row in rows)
+    assert 0 < learnt < 0.25 * store.num_tokens
+    assert 0 < seen < 0.25 * store.num_tokens * 3 * 8 / len(rows)
+
+
+def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
+    """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
+    from vocagno.teacher import corpus_scores as scoring
+
+    original = scoring._scored
+
+    def collapsed(spans, *losses):
+        spans = spans.copy()
+        spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
+        return original(spans, *losses)
+
+    monkeypatch.setattr(scoring, "_scored", collapsed)
+    error = refused(config(), capsys)
+    assert "coverage is" in error
+    assert "truncated" in error
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Accelerate finds its processes on a GPU")
+def test_a_world_size_that_nobody_sees_is_refused(tmp_path, config):
+    """torchrun alone, on a machine without a GPU: two processes that ignore each other."""
+    path = config(train={"micro_batch": 4})
+    result = run(2, TRAIN, "--config", path, check=False, ACCELERATE_USE_CPU="false")
+    assert result.returncode != 0
+    assert "WORLD_SIZE is 2, but Accelerate sees 1 process(es)" in result.stderr
+    assert not (tmp_path / "run").exists()

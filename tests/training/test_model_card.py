@@ -1,0 +1,37 @@
+"""The page beside a trained model says what made it."""
+
+import json
+
+import pytest
+import yaml
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import train_here, write_config
+
+
+@pytest.mark.parametrize("method", ["vocagno", "cpt"])
+def test_what_a_model_was_made_of_is_beside_it(tmp_path, tokenizer_files, teacher_model, method):
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    output = tmp_path / "run"
+    path = write_config(
+        tmp_path, corpus, tokenizer_files, teacher_model,
+        output=str(output), guidance={"method": method},
+    )  # fmt: skip
+    assert train_here(path) == 0
+    card = (output / "final" / "README.md").read_text("utf-8")
+    _, metadata, body = card.split("---\n", 2)
+    metadata = yaml.safe_load(metadata)
+    assert metadata["library_name"] == "transformers"
+    assert ("vocagno" in metadata["tags"], "base_model" in metadata) == (True, False)
+    materials = json.loads((output / "materials.json").read_text())
+    for part in materials.values():
+        assert all(text in body for text in part["text"])
+    assert ("scores" in materials) is (method != "cpt")
+    assert (output / "config.yaml").read_text().strip() in body
+    assert (f"`{teacher_model}`" in body) is (method != "cpt")
+    losses = [json.loads(line).get("loss") for line in (output / "metrics.jsonl").open()]
+    last = [loss for loss in losses if loss is not None][-1]
+    assert f"| loss, the last window | {last:.4f} |" in body

@@ -1,0 +1,159 @@
+"""What a run shows: trackers, pages of what the teacher chose, the progress line, MFU."""
+
+import math
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import TRAIN, metrics, run, train_here, write_config
+from tiny_models import tiny_llama
+from vocagno.training import throughput
+from vocagno.training.loop import progress_note
+from vocagno.training.trackers import _numbers
+
+STEPS = 6
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, teacher_model):
+    corpus = write_corpus(tmp_path / "c.jsonl", [*TEXTS, " ".join(TEXTS)])
+
+    def build(**sections):
+        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
+
+    return build
+
+
+def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    validation = write_corpus(tmp_path / "v.jsonl", TEXTS[:5])
+    path = config(
+        train={"log_with": ["tensorboard"], "eval_every": 3}, data={"validation": str(validation)}
+    )
+    assert train_here(path) == 0
+    found = events.EventAccumulator(str(tmp_path / "run" / "trackers" / "vocagno"))
+    found.Reload()
+    training, held_out = metrics(tmp_path / "run")
+    for name, entries in (("loss", training), ("validation_loss", held_out), ("lr", training)):
+        scalars = [(event.step, event.value) for event in found.Scalars(name)]
+        expected = [(entry["step"], pytest.approx(entry[name])) for entry in entries]
+        assert scalars == expected
+    special = [event.value for event in found.Scalars("unmapped/special")]
+    assert special == [entry["unmapped"]["special"] for entry in training]
+
+
+def test_wandb_works_offline(tmp_path, config, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    assert train_here(config(train={"log_with": ["wandb"]})) == 0
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
+
+
+def test_trackio_keeps_its_files_where_it_is_told(tmp_path, config):
+    pytest.importorskip("trackio")
+    path = config(train={"log_with": ["trackio"], "project": "tried"})
+    run(1, TRAIN, "--config", path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    (found,) = (tmp_path / "trackio").rglob("tried*.db")
+    assert found.stat().st_size > 0
+
+
+def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert train_here(config(train={"log_with": ["wandb"]})) == 2
+    assert "train.log_with: wandb is not installed; `pip install wandb`" in capsys.readouterr().err
+
+
+def test_what_trackers_get_are_numbers():
+    entry = {"step": 3, "loss": 1.5, "unmapped": {"hole": 2}, "spikes": [{}, {}]}
+    assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}
+
+
+@pytest.mark.parametrize("mode", ["stored", "live"])
+def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
+    path = config(
+        train={"sample_every": 3, "checkpoint_every": 6}, teacher={"mode": mode},
+        data={"seq_len": 64},
+    )  # fmt: skip
+    plain = config(
+        train={"checkpoint_every": 6}, teacher={"mode": mode}, data={"seq_len": 64},
+        output=str(tmp_path / "plain"),
+    )  # fmt: skip
+    assert train_here(path) == train_here(plain) == 0
+    pages = sorted(p.name for p in (tmp_path / "run" / "samples").iterdir())
+    assert pages == ["step_3.html", "step_6.html"]
+    page = (tmp_path / "run" / "samples" / "step_6.html").read_text(encoding="utf-8")
+    assert "What the teacher chose at step 6" in page
+    assert page.count("<mark") > 20
+    assert "Document 24" in page  # the one that is long enough
+    from runs import final_weights
+
+    drawn, undrawn = (final_weights(tmp_path / name) for name in ("run", "plain"))
+    assert all(torch.equal(drawn[name], undrawn[name]) for name in drawn)
+
+
+def test_pages_show_the_rule_of_the_run(tmp_path, config):
+    """Soft weights of groups, with losses that a live teacher finds."""
+    rule = {
+        "unit": "group", "top_fraction": None, "max_threshold": -0.5, "weight": "sigmoid",
+        "window": "line", "window_threshold": -9.0,
+    }  # fmt: skip
+    path = config(
+        train={"sample_every": 2, "steps": 2}, teacher={"mode": "live"}, data={"seq_len": 64},
+        guidance=rule,
+    )  # fmt: skip
+    assert train_here(path) == 0
+    page = (tmp_path / "run" / "samples" / "step_2.html").read_text(encoding="utf-8")
+    assert "where the excess loss of its group is x nats above the threshold of -0.5 nats" in page
+    assert "The largest ones are kept" not in page
+    assert re.search(r"weights add up to \d+\.\d, \d+ of 0\.5 or more", page)
+    tokens = [
+        [float(number) for number in found]
+        for found in re.findall(
+            r"student loss [\d.]+, of its group ([\d.]+)\nteacher loss ([\d.]+)\n"
+            r"excess ([+-][\d.]+) nats\nexcess of its neighbours [+-][\d.]+ nats\n"
+            r"weight ([\d.]+) \(mapped\)",
+            page,
+        )
+    ]
+    assert len(tokens) > 20
+    for mean, teacher_loss, excess, weight in tokens:
+        assert excess == pytest.approx(mean - teacher_loss, abs=2e-3)
+        assert weight == pytest.approx(1 / (1 + math.exp(-0.5 - excess)), abs=1e-2)
+
+
+def test_nothing_is_chosen_without_a_teacher(config, capsys):
+    assert train_here(config(guidance={"method": "cpt"}, train={"sample_every": 3})) == 2
+    assert "guidance.method: cpt it chooses nothing" in capsys.readouterr().err
+
+
+def test_the_progress_line():
+    entry = {"loss": 2.3456, "lr": 8e-5, "tokens_per_s": 12345.6, "kept_fraction": 0.412}
+    assert progress_note(entry) == "loss 2.346, lr 8.0e-05, 12,346 tokens/s, kept 41%"
+    assert progress_note(entry | {"mfu": 0.431}).endswith("kept 41%, mfu 43%")
+
+
+def test_operations_of_a_model_by_hand():
+    model = tiny_llama(50)
+    layer = 32 * 32 * 2 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32
+    weights = 2 * layer + 32 + 50 * 32  # and no table of embeddings
+    assert throughput.model_flops(model, 64) == 6 * weights + 12 * 2 * 32 * 64
+    tied = tiny_llama(50, tie_word_embeddings=True)
+    assert throughput.model_flops(tied, 64) == throughput.model_flops(model, 64)
+
+
+def test_peaks_are_known_by_name(monkeypatch):
+    cuda = torch.device("cuda")
+    for name, peak in (
+        ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA L40S", 362e12), ("NVIDIA L40", 181e12),
+        ("Other", None),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        assert throughput.peak_flops(cuda, "bf16") == peak
+    assert throughput.peak_flops(cuda, "fp32") is None
+    assert throughput.peak_flops(torch.device("cpu"), "bf16") is None

@@ -1,0 +1,137 @@
+"""The HTML page: every token is drawn once, and nothing in a text can become markup."""
+
+import re
+
+import pytest
+
+from pages import Balanced, passage
+from vocagno.views.glyphs import columns, visible
+from vocagno.views.page import render_page
+from vocagno.views.passage import Passage, StudentToken
+
+
+def cut(text, *pieces):
+    """Byte spans of consecutive pieces; a number is a piece of so many bytes."""
+    spans, start = [], 0
+    for piece in pieces:
+        end = start + (piece if isinstance(piece, int) else len(piece.encode()))
+        spans.append((start, end))
+        start = end
+    assert start == len(text.encode())
+    return spans
+
+
+def page(*passages):
+    return render_page(title="t", summary_rows=[], passages=passages)
+
+
+def body(html):
+    """The drawn passages alone: the page without its style and legend."""
+    return html.split("</div></section>", 1)[1]
+
+
+HARD = "Zoë ½🙂e\u0301 數 <b>\n\u202e\x00\tok\n\n"
+BYTES = len(HARD.encode())
+CASES = {
+    "words": passage("one two", cut("one two", "one", " two"), cut("one two", "o", "ne t", "wo")),
+    "bytes": passage(HARD, [(i, i + 1) for i in range(BYTES)], [(0, BYTES)]),
+    "one token": passage(HARD, [(0, BYTES)], [(i, i + 1) for i in range(BYTES)]),
+    "bos, eos, padding": passage("ab", [(0, 0), (0, 2), (2, 2)], [(0, 0), (0, 1), (1, 2), (0, 0)]),
+    "gaps": passage("a b c", [(0, 1), (2, 3)], [(0, 1), (4, 5)]),
+    "repeated spans": passage("🙂", [(0, 4)] * 4, [(0, 4), (0, 4)]),
+    "nested spans": passage(" 𝒜", [(0, 5), (1, 5)], [(0, 5)]),
+    "empty text": passage("", [(0, 0)], []),
+    "no tokens": passage("text", [], []),
+}
+
+
+@pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())
+def test_every_token_is_drawn_once(drawn):
+    html = page(drawn)
+    for name, tokens in (("student", drawn.student), ("teacher", drawn.teacher)):
+        rows = [int(row) for row in re.findall(rf"data-{name}=(\d+)", html)]
+        assert sorted(rows) == list(range(len(tokens)))
+    choice = [int(row) for row in re.findall(r"data-choice=(\d+)", html)]
+    assert choice == list(range(len(drawn.student) if drawn.has_losses else 0))
+    parser = Balanced()
+    parser.feed(html)
+    assert not parser.open
+
+
+def test_nothing_in_a_text_becomes_markup():
+    evil = "<script>alert('&')</script>\"><img src=x>"
+    drawn = passage(evil, cut(evil, evil), cut(evil, evil))
+    html = render_page(
+        title=evil, introduction=evil, summary_rows=[{evil: evil, "b": evil}], passages=[drawn]
+    )
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;" in html
+
+
+def test_the_page_loads_nothing():
+    html = page(CASES["words"])
+    assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", html)
+
+
+def test_marks_take_no_column():
+    cells = pytest.importorskip("rich.cells")
+    for text in ("ที่นี่", "हिन्दी", "e\u0301", "日本", "abc"):
+        assert columns(text) == cells.cell_len(text)
+
+
+def test_a_token_over_thousands_is_drawn_in_linear_time():
+    size = 20_000
+    drawn = passage("a" * size, [(0, size)], [(i, i + 1) for i in range(size)])
+    assert page(drawn).count("data-teacher=") == size
+
+
+def test_hidden_characters_are_shown():
+    assert visible("a b\n\t\r\x00\x7f") == "a␣b⏎⇥␍␀␡"
+    assert visible("\u202e\u200b\u00a0\ufeff") == "⟨202E⟩⟨200B⟩⟨A0⟩⟨FEFF⟩"
+    assert visible("é½π数🙂") == "é½π数🙂"
+    html = page(CASES["one token"])
+    for hidden in "\u202e\x00\t":
+        assert hidden not in html
+
+
+def test_groups_end_where_both_tokenizers_cut():
+    text = "one two"
+    html = body(page(passage(text, cut(text, "on", "e", " two"), cut(text, "one", " t", "wo"))))
+    assert re.findall(r"<small>(.*?)</small>", html) == ["2:1", "1:2"]
+    assert len(re.findall(r"class='group uneven'", html)) == 2
+
+
+def test_a_byte_token_is_drawn_as_hexadecimal():
+    html = body(page(passage("½", cut("½", 1, 1), cut("½", "½"))))
+    assert re.findall(r"<bdo dir=ltr>(.*?)</bdo>", html)[:3] == ["C2", "BD", "½"]
+
+
+def test_kept_and_dropped_differ_in_their_element_and_kept_ones_in_depth():
+    text = "ab"
+    kept = body(page(passage(text, cut(text, "ab"), cut(text, "ab"), excess=1.5)))
+    dropped = body(page(passage(text, cut(text, "ab"), cut(text, "ab"), weight=0.0)))
+    assert '<mark class="kept level3"' in kept
+    assert "<mark" not in dropped
+    assert 'class="dropped"' in dropped
+
+
+def test_unmapped_tokens_are_marked_without_colour():
+    html = body(page(CASES["bos, eos, padding"]))
+    assert html.count('class="chip student unmapped"') == 2
+    assert html.count('class="chip teacher unmapped"') == 2
+    assert html.count("∅") == 4
+
+
+def test_a_token_without_finite_losses_has_no_excess():
+    for nll, teacher_loss in ((None, 1.0), (1.0, None), (1.0, float("nan")), (float("inf"), 1.0)):
+        token = StudentToken(text="a", start=0, end=1, nll=nll, teacher_loss=teacher_loss)
+        assert token.excess is None
+
+
+def test_wrong_input_is_refused_by_name():
+    token = StudentToken(text="a", start=0, end=9)
+    with pytest.raises(ValueError, match=r"student token 0: span \[0, 9\).* 1 bytes"):
+        Passage(title="", text="a", student=[token], teacher=[], mapping=[(-1, -1)])
+    with pytest.raises(ValueError, match="mapping"):
+        Passage(title="", text="a", student=[], teacher=[], mapping=[(0, 1)])
