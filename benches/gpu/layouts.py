@@ -43,7 +43,7 @@ LARGEST_DIFFERENCE = 0.01
 FINE = ("done", "refused")
 """How outcomes begin that are as they should be."""
 STEPS, CHECKPOINT_EVERY, KILL_AFTER = 24, 6, 8
-RESUMED = "going on from step"
+RESUMED = "resuming from step"
 """What `train.py` prints when it resumes."""
 
 

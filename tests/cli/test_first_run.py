@@ -93,7 +93,7 @@ def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
     line = next(line for line in again.stderr if line.startswith("going on"))
     again.kill()
     again.communicate()
-    assert line == f"going on from step {int(saved.name.removeprefix('step_')):,}\n"
+    assert line == f"resuming from step {int(saved.name.removeprefix('step_')):,}\n"
 
 
 class Guess:

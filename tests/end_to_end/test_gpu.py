@@ -95,7 +95,7 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
         monkeypatch.setattr(head_module, name, value)  # several chunks
     if how == "liger":
         if DEVICE != "cuda":
-            pytest.skip("liger runs on CUDA alone")
+            pytest.skip("liger runs only on CUDA")
         pytest.importorskip("liger_kernel")
     if how == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
         pytest.skip("torch < 2.13 has no such op")

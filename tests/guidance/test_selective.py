@@ -183,7 +183,7 @@ def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
             states(), heads()["soft cap"], labels, teacher, GuidanceConfig(), head_loss_by="torch"
         )
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="liger runs on CUDA alone; use loop"):
+        with pytest.raises(ConfigError, match="liger runs only on CUDA; use loop"):
             GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)

@@ -123,7 +123,7 @@ def test_a_run_without_any_finite_step_stops(config, poisoned, capsys):
         optimizer={"skip_nonfinite": True},
     )  # fmt: skip
     assert train_here(path) == 2
-    assert "step 10: 10 steps in a row were left out" in capsys.readouterr().err
+    assert "step 10: 10 steps in a row were skipped" in capsys.readouterr().err
 
 
 def test_a_spike_is_logged_with_its_documents(tmp_path, config, monkeypatch, capsys):
@@ -154,7 +154,7 @@ def test_a_spike_is_logged_with_its_documents(tmp_path, config, monkeypatch, cap
         assert row["documents"] == store[row["row"]].documents.tolist()
     printed = capsys.readouterr().err
     assert f"step 14: a loss of {spike['loss']:.3f}, over 1.2 times the loss before" in printed
-    assert f"the run goes on; row {spike['rows'][0]['row']} " in printed
+    assert f"the run continues; row {spike['rows'][0]['row']} " in printed
     json.dumps(spike)
 
 

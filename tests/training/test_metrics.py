@@ -65,9 +65,12 @@ def test_a_good_window_passes():
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"mapped": 950, "hole": 50, "unscored": 60}, r"coverage is 95.00%.*most .* hole \(50"),
-        ({"mapped": 900, "hole": 40, "truncated": 60}, r"coverage is 90.00%.*truncated \(60"),
-        ({"scored": 900, "unscored": 100}, r"scored is 90.00%.*unscored \(100"),
+        (
+            {"mapped": 950, "hole": 50, "unscored": 60},
+            r"only 95.00% of the tokens map to the teacher .*cause: hole \(50",
+        ),
+        ({"mapped": 900, "hole": 40, "truncated": 60}, r"only 90.00% .*map.* truncated \(60"),
+        ({"scored": 900, "unscored": 100}, r"only 90.00% .*have a teacher loss.* unscored \(100"),
     ],
 )
 def test_too_little_names_the_reason_that_matters(counts, words):

@@ -37,7 +37,7 @@ class Objective(Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers that it makes of a token at a time, beside its logits."""
+        """Numbers per token that it computes at a time, next to the logits."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,

@@ -49,7 +49,7 @@ class Batch:
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: TokenCounts
     live: LiveText | None = None
-    """What a live teacher has to read before `teacher_loss` is known; until then it is 0 there."""
+    """Text for a live teacher; until it is read, `teacher_loss` is 0 there."""
     chunk_ends: NDArray[np.int64] | None = None
     """Where a chunk of logits may end, for groups with a threshold that is known beforehand."""
 
@@ -60,7 +60,7 @@ class Batch:
         return replace(self, tensors=pinned, live=live)
 
     def to(self, device: torch.device) -> dict[str, Any]:
-        """What the model takes, on its device; the reasons are counted already and stay behind.
+        """The model's inputs, on its device. The reasons are already counted and are not moved.
 
         Positions and mask of isolated documents are made there: the number of each token's document
         is 8 KB a row of 2,048 tokens, the mask 4 MB.
@@ -109,7 +109,7 @@ class Collator:
         width = self.seq_len + 1
         ids = np.zeros((len(rows), width), np.int64)
         wanted = np.zeros((len(rows), width), bool)
-        piece = np.full((len(rows), width), -1, np.int64)  # padding is a piece of its own
+        piece = np.full((len(rows), width), -1, np.int64)  # padding is a separate piece
         for number, row in enumerate(rows):
             n = len(row.ids)
             ids[number, :n], wanted[number, :n] = row.ids, True
@@ -152,7 +152,7 @@ class Collator:
         return Batch(tensors, counts, live, ends)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
-        """What the teacher has to say of all tokens of all rows, one after the other."""
+        """The teacher's view of all tokens of all rows, in order."""
         return teacher_view(rows, self.scores, self.method, self._predicted(rows))
 
     def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
@@ -251,7 +251,7 @@ def _line_numbers(
 def loader(
     rows: RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
 ) -> DataLoader[Any]:
-    """Loads and collates in this process, or in others beside it."""
+    """Loads and collates in this process, or in worker processes."""
     return DataLoader(
         rows,  # type: ignore[arg-type]  # has __len__ and __getitem__, which is all that is needed
         batch_sampler=batches,
@@ -259,7 +259,7 @@ def loader(
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=_leave_signals_to_the_parent,
-        generator=torch.Generator(),  # of its own: loading must not move the model's random state
+        generator=torch.Generator(),  # loading must not change the model's random state
     )
 
 

@@ -1,4 +1,4 @@
-"""What a method may look at next to the losses of both models."""
+"""Inputs of a choice other than the losses of both models."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from vocagno.teacher.states import TeacherStates
 
 
 class Criteria(NamedTuple):
-    """What a choice may depend on next to the losses of both models.
+    """Inputs of a choice other than the losses of both models.
 
     B: rows, T: tokens of a row, C: chunks of a row.
     """
@@ -33,7 +33,7 @@ class Criteria(NamedTuple):
 
 
 class TeacherSide(NamedTuple):
-    """What a training step knows of the teacher before its forward pass."""
+    """The teacher's side of a training step, known before the forward pass."""
 
     teacher_loss_BT: Tensor
     """Nats, NaN for none."""

@@ -19,11 +19,11 @@ from vocagno.models.head import Head, LanguageHead, chunked_nll
 
 @dataclass(frozen=True, slots=True)
 class TokenMetrics:
-    """What is known of each token after the loss; nothing here carries a gradient."""
+    """Metrics of each token; nothing here carries a gradient."""
 
     nll_BT: Tensor | None
     """Losses in nats, float32, 0 where the label is -100. None under `method: cpt` with a head loss
-    other than the loop, which gives the sum alone."""
+    other than the loop, which gives only the sum."""
     weights_BT: Tensor
     """From 0.0 (the token is not trained on) to 1.0."""
     thresholds_S: Tensor | None = None
@@ -175,7 +175,7 @@ def check_head_loss(how: HeadLoss, head: Head) -> None:
             raise ConfigError("train.head_loss: torch's op knows no soft cap of logits; use loop")
     if how == "liger":
         if not torch.cuda.is_available():
-            raise ConfigError("train.head_loss: liger runs on CUDA alone; use loop")
+            raise ConfigError("train.head_loss: liger runs only on CUDA; use loop")
         try:
             import liger_kernel.transformers.functional  # noqa: F401 - is it there?
         except ImportError as error:

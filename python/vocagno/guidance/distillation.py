@@ -26,7 +26,7 @@ nats (or in probability), and their gradient for the student's logits (C, V)."""
 
 
 class DistillationMetrics(NamedTuple):
-    """What is known of each token after the loss; nothing here carries a gradient."""
+    """Metrics of each token; nothing here carries a gradient."""
 
     nll_BT: Tensor
     """Cross-entropies in nats, float32, 0 where the label is -100."""
@@ -55,7 +55,7 @@ def distillation_loss(
         distance: of both distributions for a token.
         weight: what the distance is multiplied by before it is added.
         num_ids: ids, from the first, that both vocabularies share, for a distance between ids; the
-            others are left out, and the rest is renormalised.
+            others are dropped, and the rest is renormalised.
     Returns: the loss, float32, and the metrics of each token.
 
     Both are divided by one count of the step afterwards. ULD as published compares position by

@@ -31,7 +31,7 @@ def compared_groups(
 
     A group has no teacher loss if one of its teacher tokens has none, if one of its student tokens
     is not predicted (the first of a row, those of a prompt), if it holds the last token of a row,
-    whose text may go on in the next one, or if the teacher's text stops inside it.
+    whose text may continue in the next one, or if the teacher's text stops inside it.
     """
     cu_seqlens = {
         "student_cu_seqlens": student_cu_seqlens,

@@ -26,7 +26,7 @@ def identity_map(
     searching, and what is counted is compared.
 
     Args:
-        student, teacher: (N, 2) and (M, 2) spans, bytes; the teacher's may go on before and behind
+        student, teacher: (N, 2) and (M, 2) spans, bytes; the teacher's may extend before and after
             a piece, or be missing altogether.
         documents: of each piece, for messages.
         begins_row: whether a piece stands first in its row, and may begin anywhere in its document;

@@ -55,7 +55,7 @@ class Pieces:
         self.end_bytes: list[int] = _of_pieces(np.maximum, self.student[:, 1], self.student_cu)
         places = self.numbers, self.first_bytes, self.end_bytes
         self.windowed: WindowedTexts | None = None
-        """What a live teacher has to read."""
+        """Text for a live teacher."""
         if isinstance(scores, LivePieces):
             self.windowed, documents = scores.read(*places)
         else:

@@ -27,7 +27,7 @@ Scores = StoredScores | LivePieces | SameRows
 
 @dataclass(frozen=True, slots=True)
 class TeacherView:
-    """What the teacher has to say of n tokens, in the order of the rows."""
+    """The teacher's side of n tokens, in the order of the rows."""
 
     loss: NDArray[np.float32]
     reasons: NDArray[np.uint8]
@@ -46,11 +46,11 @@ class TeacherView:
     """Tokens of the first document before these."""
     is_inside: NDArray[np.bool_] | None = None
     """(M,) which of the teacher's tokens share text with what their row learns (all of it but
-    prompts); None without a teacher that has tokens of its own."""
+    prompts); None if there is no teacher, or it reads the student's tokens."""
     row_ranges: NDArray[np.int64] | None = None
     """(rows, 2) which of the M belong to the pieces of each row."""
     windowed: WindowedTexts | None = None
-    """What a live teacher has to read for the losses."""
+    """Text for a live teacher."""
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, -1 for none; the mapping is then
     that of the group, and the loss the teacher's sum over it divided by its student tokens."""

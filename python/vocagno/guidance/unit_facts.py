@@ -1,4 +1,4 @@
-"""What a choice looks at beside a token's own losses, so that pictures can show it.
+"""Intermediate values of a choice, for pictures: excess losses of groups and of neighbours.
 
 B: rows, T: tokens of a row.
 """
@@ -23,13 +23,13 @@ class UnitFacts(NamedTuple):
     neighbours_excess_BT: Tensor | None
     """The mean excess loss of its neighbours in nats, for `window_threshold`."""
     neighbours_loss_BT: Tensor | None
-    """What the teacher loses on its neighbours in nats a byte, smoothed, for `window_max_loss`."""
+    """The teacher's smoothed loss on its neighbours in nats a byte, for `window_max_loss`."""
 
 
 def unit_facts(
     student_nll_BT: Tensor, tensors: dict[str, Tensor], guidance: GuidanceConfig
 ) -> UnitFacts:
-    """What `choose` computes on its way, with each row as a scope of its own.
+    """Intermediate values of `choose`, with each row as a scope.
 
     Args:
         student_nll_BT: nats.

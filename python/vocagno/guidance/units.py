@@ -14,7 +14,7 @@ own."""
 
 
 class Units(NamedTuple):
-    """What tells which tokens belong together, for a choice that looks at more than one."""
+    """Numbers that say which tokens belong together."""
 
     groups_BT: Tensor | None = None
     """The number of each token's group (less than B * (T + 1)), -1 for none; for

@@ -20,7 +20,7 @@ from vocagno.models.causal import IGNORED
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
     """How far the student is behind the teacher on each token, in nats; NaN without a teacher loss.
 
-    `student_nll_BT` is detached: what is ranked is not trained through. An infinite teacher loss
+    `student_nll_BT` is detached: no gradient flows through a rank. An infinite teacher loss
     counts as none.
     """
     teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
@@ -28,7 +28,7 @@ def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
 
 
 class Choice(NamedTuple):
-    """What trains the student; nothing here carries a gradient."""
+    """Weights and thresholds; nothing here carries a gradient."""
 
     weights_BT: Tensor
     """Float32, from 0.0 to 1.0."""
@@ -174,7 +174,7 @@ def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceCo
 
 
 def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
-    """The shape in which each row is a scope of its own."""
+    """The shape in which each row is a scope."""
     return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
 
 

@@ -31,7 +31,7 @@ def start(config: Config) -> accelerate.Accelerator:
     _check_precision(config)
     check_trackers(config.train.log_with)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
-    # Gradients lie in the buckets that DDP sends, instead of beside them.
+    # Gradients are views of the buckets that DDP sends, not copies.
     in_buckets = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     accelerator = accelerate.Accelerator(
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
@@ -42,7 +42,7 @@ def start(config: Config) -> accelerate.Accelerator:
     if world != accelerator.num_processes:
         raise ConfigError(
             f"WORLD_SIZE is {world}, but Accelerate sees {accelerator.num_processes} process(es): "
-            "each would train alone. On CPU start them with "
+            "each would train separately. On CPU start them with "
             f"`ACCELERATE_USE_CPU=true torchrun --nproc_per_node {world} train.py ...`"
         )
     if os.environ.get("ACCELERATE_USE_FSDP") == "true" and "FSDP" not in str(

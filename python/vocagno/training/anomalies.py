@@ -1,5 +1,5 @@
-"""Looks at every step once it is over, for losses and gradients that are no numbers and for spikes,
-and names the rows and documents behind them."""
+"""Checks finished steps for NaN or infinite losses and gradients, and for spikes, and names the
+rows and documents behind them."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from vocagno.training.metrics import StepRecord, Window
 from vocagno.training.sampler import MicroBatches
 
 _MOST_SKIPPED = 10
-"""Steps in a row that may be left out."""
+"""Steps in a row that may be skipped."""
 _MOST_ROWS = 4
 """Rows of a step that are named: those with the largest losses."""
 
@@ -49,8 +49,8 @@ class Watch:
         Args:
             sums: `window.sums()` added up over all processes.
             usual_loss: the mean of the window before, if there was one.
-        Raises: GuidanceError for a step with a loss or gradient that is no number, unless it was
-            left out; or if too many steps in a row were.
+        Raises: GuidanceError for a step with a NaN or infinite loss or gradient, unless it was
+            skipped; or if too many steps in a row were.
         """
         spikes = []
         for record, loss in self._losses(window, sums):
@@ -58,7 +58,7 @@ class Watch:
             self._skipped = self._skipped + 1 if record.is_skipped else 0
             if self._skipped >= _MOST_SKIPPED:
                 raise GuidanceError(
-                    f"step {record.step + 1}: {self._skipped} steps in a row were left out "
+                    f"step {record.step + 1}: {self._skipped} steps in a row were skipped "
                     "(optimizer.skip_nonfinite), since none had a finite gradient; lower "
                     "optimizer.lr (in another `output`). The last checkpoint is as it was."
                 )
@@ -94,8 +94,8 @@ class Watch:
         bad = [row for row in rows if _size(row) == math.inf] or rows
         what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
         raise GuidanceError(
-            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, leave "
-            "such steps out (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
+            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, skip "
+            "such steps (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
             "`output`). The last checkpoint is as it was."
         )
 
@@ -114,6 +114,6 @@ def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _size(row: dict[str, Any]) -> float:
-    """Of its loss: what is no number is the largest, one that is not known (None) is nothing."""
+    """Its loss: NaN counts as infinite, an unknown loss (None) as 0."""
     loss = 0.0 if row["loss"] is None else float(row["loss"])
     return loss if math.isfinite(loss) else math.inf

@@ -28,7 +28,7 @@ Answer = tuple[str, int, str]
 
 @contextmanager
 def _unseen(student: Any) -> Iterator[None]:
-    """The student as it is used, not trained; afterwards as it was, and random numbers too.
+    """The student in evaluation mode; afterwards its mode and the random states are restored.
 
     Compiled layers are not: the lengths of prompts would have them compiled again and again.
     """
@@ -97,7 +97,7 @@ class Evaluation:
         return entry | {"eval_seconds": round(time.monotonic() - started, 3)}
 
     def _answers(self, student: Any) -> list[Answer]:
-        """Of all processes; of the first one alone where the weights lie in pieces."""
+        """Of all processes; only of the first one where the weights are sharded."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         if "FSDP" in str(self.accelerator.distributed_type):
             whole = self.accelerator.get_state_dict(student)

@@ -25,7 +25,7 @@ class Checkpoints:
         self.keep = keep
 
     def latest(self) -> int:
-        """The step to go on from; 0 without a checkpoint."""
+        """The step to resume from; 0 without a checkpoint."""
         return latest_step(self.folder)
 
     def clean(self) -> None:
@@ -38,7 +38,7 @@ class Checkpoints:
         accelerator, final = self.accelerator, self.folder / f"step_{step}"
         temporary = self.folder / f"step_{step}.tmp"
         if accelerator.is_main_process:
-            if final.exists():  # from a run that went on from an earlier step
+            if final.exists():  # from a run that resumed from an earlier step
                 discard_folder(final)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
@@ -65,7 +65,7 @@ class Checkpoints:
         path = folder / f"process_{self.accelerator.process_index}.json"
         if not path.is_file():
             return  # saved by fewer processes; the order of the rows needs no random state
-        # Accelerate logs a failure to restore random states and goes on.
+        # Accelerate only logs a failure to restore random states.
         saved, now = json.loads(path.read_bytes()), self._process_state()
         if saved["num_processes"] == now["num_processes"] and saved != now:
             raise StoreError(f"{folder}: the random state could not be restored from it")
@@ -131,7 +131,7 @@ def publish_folder(temporary: Path, final: Path) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, none after the step that the run went on from."""
+    """`metrics.jsonl`: one JSON object a line, none after the step that the run resumed from."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self.path = path

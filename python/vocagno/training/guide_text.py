@@ -1,5 +1,5 @@
-"""What a teacher chooses of one text, with models as they are: the selection of a training step on
-a row that holds this text alone, to look at."""
+"""The tokens that a teacher chooses of one text: the selection of a training step on a row with
+only this text."""
 
 from dataclasses import dataclass, replace
 from typing import Any

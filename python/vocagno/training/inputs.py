@@ -1,4 +1,4 @@
-"""What a run needs before its first step: prepared rows and teacher scores, made where missing.
+"""The inputs of a run: prepared rows and teacher scores, made where missing.
 
 `resolve` checks a configuration against its tokenizers, models and texts. Every tokenizer is built
 once, and every identity of weights is computed once.
@@ -32,7 +32,7 @@ from vocagno.training.sample_pages import Sample, choose_samples
 
 @dataclass(frozen=True, slots=True)
 class LiveTeacherInputs:
-    """What a live teacher needs next to its weights."""
+    """A live teacher's inputs other than its weights."""
 
     teacher: ConfiguredTeacher
     texts: TextStore | None
@@ -66,7 +66,7 @@ class Inputs:
     """The teacher's tokenizer for them, if it is known."""
 
     def made_from(self) -> dict[str, dict[str, Any]]:
-        """What decides the stores and the teacher, by name."""
+        """The facts that determine the stores and the teacher, by name."""
         made_from = {"rows": {"text": self.rows.text_hashes, **self.rows.manifest.made_from}}
         if self.scores is not None:
             store = self.scores.store
@@ -77,10 +77,10 @@ class Inputs:
 
 
 def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
-    """Checks the configuration, and opens the stores of a run; what is not in the cache is made,
-    together with other processes.
+    """Checks the configuration, and opens the stores of a run. Stores that are not in the cache are
+    made, together with other processes.
 
-    Nobody waits inside a collective: scoring may take hours, and a collective gives up in minutes.
+    No process waits inside a collective: scoring may take hours, a collective times out in minutes.
 
     Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
         more of the text than `guidance.min_coverage` allows has no scores.

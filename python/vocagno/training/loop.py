@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """A run from its stores to its final model; `run` goes on from the latest checkpoint."""
+    """A run from its stores to its final model; `run` resumes from the latest checkpoint."""
 
     def __init__(self, inputs: Inputs, accelerator: accelerate.Accelerator) -> None:
         """Loads student and teacher, and gives the student to Accelerate."""
@@ -143,7 +143,7 @@ class Training:
             if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
                 settle_optimizer(self.optimizer, self.accelerator.device)
             if main:
-                print(f"going on from step {first_step:,}", file=sys.stderr)
+                print(f"resuming from step {first_step:,}", file=sys.stderr)
         self.log: MetricsLog | None = (
             MetricsLog(self.inputs.output / "metrics.jsonl", first_step) if main else None
         )
@@ -219,7 +219,7 @@ class Training:
         return Collator(scores, inputs.guidance, inputs.data, ends)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
-        """What the host can do ahead for a micro-batch of such samples of the run."""
+        """Prepares a micro-batch on the host, ahead of its step."""
         more = self.method.for_samples(self.train.seed, samples)
         batch = replace(batch, tensors=batch.tensors | more)
         return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live))
@@ -241,7 +241,7 @@ class Training:
         entry = window.entry(done, sums)
         if "loss" not in entry:
             self._write(entry)
-            progress.at(done, f"{entry['skipped']} steps left out")
+            progress.at(done, f"{entry['skipped']} steps skipped")
             return
         self.usual_loss = entry["loss"]
         entry["lr"] = learning_rate(done - 1, self.train.steps, self.inputs.optimizer)
@@ -258,7 +258,7 @@ class Training:
                 ratio = f"over {self.train.spike_ratio:g} times the loss before"
                 progress.say(
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}, {ratio} "
-                    f"(train.spike_ratio); the run goes on; {rows}"
+                    f"(train.spike_ratio); the run continues; {rows}"
                 )
             if (unusual := unusual_selection(entry, self.inputs.guidance)) and not self.warned:
                 progress.say(unusual)
@@ -321,7 +321,7 @@ class Training:
 
 
 def progress_note(entry: dict[str, Any]) -> str:
-    """What the progress bar says of the last window."""
+    """The progress bar's note on the last window."""
     parts = [
         f"loss {entry['loss']:.3f}",
         f"lr {entry['lr']:.1e}",

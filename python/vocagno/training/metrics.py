@@ -1,4 +1,4 @@
-"""What is logged of a run: sums over a window of steps, and the guard on coverage."""
+"""The log of a run: sums over a window of steps, and the guard on coverage."""
 
 import math
 import time
@@ -34,7 +34,7 @@ class DeviceTime:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Adds what is done inside."""
+        """Adds the time of the block."""
         if self._device.type == "cpu":
             began = time.monotonic()
             yield
@@ -57,7 +57,7 @@ class DeviceTime:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What is known of one step; what the device knows stays there."""
+    """One step; its tensors stay on the device."""
 
     step: int
     """Steps before it."""
@@ -70,7 +70,7 @@ class StepRecord:
     row_sums: list[Tensor]
     """Of each micro-batch: (B,) the sum of the losses of each row."""
     is_skipped: bool = False
-    """Left out, because its gradient is no number."""
+    """Skipped, because its gradient is NaN or infinite."""
 
 
 class Window:
@@ -99,7 +99,7 @@ class Window:
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
         """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
-        if all steps were left out."""
+        if all steps were skipped."""
         is_taken = torch.tensor([not record.is_skipped for record in self.records])
         taken = [record for record in self.records if not record.is_skipped]
         skipped = len(self.records) - len(taken)
@@ -155,11 +155,12 @@ def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
         if share < guidance.min_coverage:
             reasons = {reason: entry["unmapped"][reason] for reason in possible}
             worst = max(reasons, key=lambda reason: reasons[reason])
+            verb = "map to the teacher" if name == "coverage" else "have a teacher loss"
             raise GuidanceError(
-                f"step {entry['step']}: {name} is {share:.2%}, below guidance.min_coverage "
-                f"{guidance.min_coverage:.2%}; most of the others are {worst} "
-                f"({reasons[worst]} tokens). Without a teacher loss these tokens train as "
-                "in naive pretraining: look at both tokenizers' spans, or lower the limit."
+                f"step {entry['step']}: only {share:.2%} of the tokens {verb} "
+                f"(guidance.min_coverage: {guidance.min_coverage:.2%}). Main cause: {worst} "
+                f"({reasons[worst]} tokens). Without a teacher loss these tokens train as in naive "
+                "pretraining: check the spans of both tokenizers, or lower the limit."
             )
 
 
@@ -172,7 +173,7 @@ class ThresholdWatch:
         self._first_step = steps * _SETTLED
 
     def look(self, entry: dict[str, Any]) -> str | None:
-        """What to say after a window, if anything: its threshold is above zero, and a quarter of
+        """A warning after a window, if its threshold is above zero, and a quarter of
         the run is over."""
         threshold = entry.get("threshold")
         if self._is_over or threshold is None or entry["step"] < self._first_step:

@@ -29,7 +29,7 @@ def model_card(output: Path) -> str:
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
     metadata: dict[str, Any] = {"library_name": "transformers", "tags": method.tags}
-    if student is not None and not Path(student).exists():  # a hub takes names of its models alone
+    if student is not None and not Path(student).exists():  # a hub takes only names of its models
         metadata["base_model"] = student
     facts = {
         "method": f"`{guidance.method}`",
@@ -65,9 +65,9 @@ _CARD = """---
 |---|---|
 {facts}
 
-What it is for, and the licences of its texts and its teacher, are for you to add.
+Add the intended use, and the licences of the texts and the teacher.
 
-## What it is made of
+## Inputs
 
 Hashes of the texts, the tokenizers and the teacher's weights:
 

@@ -14,7 +14,7 @@ from vocagno.config.run import OptimizerConfig
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, device: torch.device | None = None
 ) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone.
+    """AdamW with weight decay only on matrices.
 
     Args:
         device: where the weights will be; on CUDA one kernel updates all of them (`fused`), which
@@ -54,7 +54,7 @@ def settle_optimizer(optimizer: Any, device: torch.device) -> None:
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
     """Linear warm-up from near zero to `lr`, then half a cosine down to `min_lr` at the last step.
 
-    A function of the step alone, so there is no schedule to save.
+    Depends only on the step, so there is no schedule to save.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps

@@ -1,4 +1,4 @@
-"""What training runs logged, over the predicted tokens seen so far: losses, selected share."""
+"""Logs of training runs over the predicted tokens seen so far: losses, selected share."""
 
 import json
 import math
@@ -22,7 +22,7 @@ class RunError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a run measured at a step; losses in nats a token, None where not measured."""
+    """Measurements of a run at a step; losses in nats a token, None where not measured."""
 
     step: int
     tokens: int
@@ -87,7 +87,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     """Reads the log in the output folder of a run, finished or not.
 
     A validation between two training lines lies between their tokens in proportion to its step. A
-    last line cut short by a kill is left out, as are lines with neither loss.
+    last line cut short by a kill is skipped, as are lines with neither loss.
 
     Raises: RunError, which names the folder, or the file and the line.
     """
@@ -183,7 +183,7 @@ def _count(entry: dict[str, Any], name: str, where: str) -> int:
 def _tokens_at(step: int, steps: Sequence[int], tokens: Sequence[int]) -> int:
     """Predicted tokens up to a step, if those of a window are spread evenly over its steps.
 
-    After the last window they go on as in it.
+    After the last window they continue as in it.
     """
     right = min(max(1, bisect_left(steps, step)), len(steps) - 1)
     of_step = (tokens[right] - tokens[right - 1]) / (steps[right] - steps[right - 1])

@@ -1,4 +1,4 @@
-"""What the teacher chose, on the first few documents: the page that a run draws now and then."""
+"""Pages that a run draws at intervals: the teacher's choice on the first few documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ _UNPREDICTED: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A document as a row of its own."""
+    """A document as a row."""
 
     number: int
     text: str
@@ -83,7 +83,7 @@ def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) ->
 
 
 class Sampler:
-    """Draws what the teacher chose of some documents, with the student as it is."""
+    """Draws the teacher's choice on some documents, with the current student."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ def write_page(
 
 
 def _threshold(output: StudentOutput) -> float | None:
-    """Of the one scope that a row of its own is."""
+    """The threshold of a row, which is one scope."""
     sums = LossSums.of(output.sums.cpu())
     return sums.threshold if sums.scopes == 1 else None
 

@@ -29,7 +29,7 @@ class MicroBatches(Sampler[list[int]]):
     """The rows of every micro-batch of one process, from a step on.
 
     A pure function of (seed, step, process, number of processes, global batch): nothing but the
-    step has to be remembered to go on. The rows of a step do not depend on how it is cut up.
+    step has to be remembered to resume. The rows of a step do not depend on how it is cut up.
     """
 
     def __init__(

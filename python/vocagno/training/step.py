@@ -119,7 +119,7 @@ class Stepper:
 
     def _update(self) -> tuple[Tensor, bool]:
         """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
-        left out because that is no number."""
+        skipped because that is NaN or infinite."""
         settings = self.optimizer_config
         parameters = list(self.student.parameters())
         if settings.max_grad_norm is None:
@@ -132,6 +132,6 @@ class Stepper:
         if not is_skipped:
             self.optimizer.step()
         # Under DDP gradients are views of its buckets, which stay anyway. Given up, they would be
-        # made again beside the buckets by the next step's first micro-batch.
+        # made again next to the buckets by the next step's first micro-batch.
         self.optimizer.zero_grad(set_to_none=not self._is_ddp)
         return norm, is_skipped

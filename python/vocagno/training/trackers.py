@@ -1,4 +1,4 @@
-"""What a run logs, sent to experiment trackers through Accelerate."""
+"""Sends the log of a run to experiment trackers through Accelerate."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ Log = Callable[[Mapping[str, Any]], None]
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raises: ConfigError for a tracker whose package is not installed (Accelerate would go on
-    without it, in silence)."""
+    """Raises: ConfigError for a tracker whose package is not installed (Accelerate would
+    silently continue without it)."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """The methods of guidance, a class and a file each.
 
 A method answers what a run asks of it (`base.Method`): which teacher tokens a student token is
-compared with, how many tokens are kept, its loss, and what it logs. A new one is a class in a file
-of its own, a name in `METHODS`, and its options in `vocagno.config.guidance`.
+compared with, how many tokens are kept, its loss, and what it logs. A new one is a class in a new
+file, a name in `METHODS`, and its options in `vocagno.config.guidance`.
 """
 
 from vocagno.config.guidance import GuidanceConfig

@@ -1,4 +1,4 @@
-"""What a run asks of a method of guidance, from the mapping of tokens to the log.
+"""The interface between a run and a method of guidance, from the mapping to the log.
 
 B: rows, T: tokens of a row, N = B * T, H: hidden size.
 """
@@ -28,7 +28,7 @@ from vocagno.models.head import Head
 
 
 class StudentOutput(NamedTuple):
-    """What a forward pass of the student gives; only the loss carries a gradient."""
+    """Result of the student's forward pass; only the loss carries a gradient."""
 
     loss: Tensor
     """A sum, to be divided by the count of the whole step."""
@@ -158,7 +158,7 @@ class Method(ABC):
         teacher: TeacherSide,
         head_loss_by: HeadLoss,
     ) -> StudentOutput:
-        """The loss of a forward pass, and what is logged of it."""
+        """The loss of a forward pass and its metrics."""
         hidden_NH, teacher_loss_BT = hidden_BTH.flatten(0, -2), teacher.teacher_loss_BT
         loss, metrics = self.cross_entropy(hidden_NH, head, labels_BT, teacher, head_loss_by)
         nll_BT = metrics.nll_BT
@@ -168,7 +168,7 @@ class Method(ABC):
         return StudentOutput(loss, sums.tensor(), nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """What `metrics.jsonl` says of the method, given the totals of a window."""
+        """Entries of `metrics.jsonl`, given the totals of a window."""
         return {}
 
 

@@ -17,7 +17,7 @@ from vocagno.teacher.states import TeacherStates
 
 
 class Distillation(Method):
-    """What `kld` and `uld` have in common."""
+    """The common part of `kld` and `uld`."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Distillation(Method):
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses: there is more to the loss."""
         raise ValueError(
-            f"guidance.method: {self.guidance.method} is a loss of its own: distillation_loss"
+            f"guidance.method: {self.guidance.method} has a separate loss: distillation_loss"
         )
 
     def loss(

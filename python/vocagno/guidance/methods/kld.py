@@ -17,7 +17,7 @@ class KullbackLeibler(Distillation):
         return reverse_kl if self.guidance.divergence == "reverse" else forward_kl
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
-        """As `Distillation.num_ids`: ids of only one side are left out, the rest renormalised.
+        """As `Distillation.num_ids`: ids of only one side are dropped, the rest is renormalised.
 
         Raises: ValueError if more ids are to be compared than student or teacher have.
         """

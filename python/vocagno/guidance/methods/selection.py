@@ -14,7 +14,7 @@ from vocagno.models.head import Head
 
 
 class Selection(Method):
-    """What methods that rank tokens or chunks have in common."""
+    """The common part of methods that rank tokens or chunks."""
 
     def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
         """As `Method.roles`."""

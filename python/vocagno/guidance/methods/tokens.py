@@ -17,7 +17,7 @@ from vocagno.models.head import Head
 
 
 class TokenSelection(Selection):
-    """What `vocagno` and `rho1` have in common."""
+    """The common part of `vocagno` and `rho1`."""
 
     def most_kept(
         self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
