@@ -1,9 +1,9 @@
-//! Reads a fuzzer's bytes as the arguments of the core's functions. The forms are plain, so that a seed can be
-//! written by hand: one byte a number, and past the end zeros.
+//! Reads a fuzzer's bytes as arguments of the core's functions. The format is simple, so seeds can be written by
+//! hand: each number is one byte. Past the end all bytes are 0.
 
 use vocagno::Span;
 
-/// What is left of the fuzzer's bytes.
+/// The unread bytes.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -16,12 +16,12 @@ impl<'a> Input<'a> {
         first
     }
 
-    /// A small number, below zero at times.
+    /// A small number, which may be negative.
     pub fn number(&mut self) -> i64 {
         i64::from(self.byte().cast_signed())
     }
 
-    /// A count, then so many items.
+    /// A count, then that many items.
     pub fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let count = usize::from(self.byte()).min(self.0.len());
         (0..count).map(|_| item(self)).collect()
@@ -32,12 +32,12 @@ impl<'a> Input<'a> {
         [self.number(), self.number()]
     }
 
-    /// A count, then so many bytes.
+    /// A count, then that many bytes.
     pub fn bytes(&mut self) -> Vec<u8> {
         self.list(Self::byte)
     }
 
-    /// A count, then so many bytes, those that are no UTF-8 replaced.
+    /// A count, then that many bytes. Invalid UTF-8 is replaced.
     pub fn text(&mut self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }

@@ -1,4 +1,4 @@
-//! Carries one number for each word of a text to the pieces that another tokenizer cuts it into.
+//! Transfers one number per word of a text to the pieces of another tokenization.
 //!
 //! ```text
 //! $ cargo run --manifest-path examples/rust/Cargo.toml -- "an unbelievable story" 4
@@ -11,7 +11,7 @@ use std::error::Error;
 
 use vocagno::{Reduction, Span, align, reduce};
 
-/// Words with the blank before them.
+/// Words, each with the space before it.
 fn words(text: &str) -> Vec<Span<i64>> {
     let mut spans: Vec<Span<i64>> = Vec::new();
     for (at, letter) in (0..).zip(text.bytes()) {
@@ -23,7 +23,7 @@ fn words(text: &str) -> Vec<Span<i64>> {
     spans
 }
 
-/// Pieces of so many bytes.
+/// Pieces of `bytes` bytes.
 fn pieces(text: &str, bytes: usize) -> Vec<Span<i64>> {
     let end = i64::try_from(text.len()).unwrap_or(i64::MAX);
     (0..end).step_by(bytes).map(|at| [at, end.min(at + i64::try_from(bytes).unwrap_or(end))]).collect()

@@ -1,4 +1,4 @@
-//! Runs a kernel a number of times: what `make instructions` counts. `kernels align 10`, `kernels reduce 10`.
+//! Runs a kernel a number of times, for `make instructions` to count: `kernels align 10`, `kernels reduce 10`.
 
 use std::env;
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use vocagno::{Reduction, Span, SpanError, TokenRange, align_into, reduce_into};
 
 const TOKENS: usize = 65_536;
 
-/// Spans that tile a text, 1 to 8 bytes each; numbers that only look random, the same on every run.
+/// Spans that tile a text, 1 to 8 bytes each. The numbers are pseudorandom and the same on every run.
 fn tiling(seed: u64) -> Vec<Span<i32>> {
     let (mut state, mut end) = (seed, 0);
     let span = |_| {

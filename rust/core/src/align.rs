@@ -1,26 +1,28 @@
-use std::ops;
+//! The mapping from student tokens to teacher tokens, for one text or a ragged batch.
 
-use crate::batch::{Rows, expect_len};
-use crate::memory::{filled_with, with_room};
-use crate::{Offset, Span, SpanError, TokenRange, UNMAPPED, tiling};
-
-/// Rows are numbered by `i32`, and `stop` is one past the last of them.
-const MAX_ROWS: usize = i32::MAX as usize;
+use crate::batch::Rows;
+use crate::checks::expect_len;
+use crate::error::SpanError;
+use crate::mapping::{TokenRange, UNMAPPED, expect_rows, to_row};
+use crate::memory::filled_with;
+use crate::offset::{Offset, Span};
+use crate::ordered::{all_in_order, filled, non_empty};
+use crate::{search, tiling};
 
 /// Maps each student span to the half-open range of teacher rows, from the first to the last non-empty
 /// teacher span that overlaps it; [`UNMAPPED`] if there is none or the student span is empty.
 ///
-/// Both sides use one unit (bytes or characters). Empty teacher spans (special tokens, padding) may stand
-/// anywhere: they influence no range, though their rows may lie inside one. Student spans need no order.
+/// Both sides use one unit (bytes or characters). Empty teacher spans (special tokens, padding) may appear
+/// anywhere. They do not affect any range, but their rows may lie inside one. Student spans need no order.
 ///
-/// Time `O(N log M)`, `O(N + M)` if the student spans are sorted too; extra memory only where empty
-/// teacher spans stand between others. Never panics.
+/// Time `O(N log M)`, `O(N + M)` if the student spans are sorted too. Extra memory is needed only if empty
+/// teacher spans lie between others. Never panics.
 ///
 /// Source: arXiv 2503.19123, Algorithm 1.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`]: a non-empty teacher span starts or ends before the one in front of it, so a
-/// search would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more. [`SpanError::Memory`].
+/// [`SpanError::Unsorted`]: a non-empty teacher span starts or ends before its predecessor, so a search
+/// would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more. [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -37,8 +39,8 @@ pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<
 /// [`align`] into a slice with one range per student span.
 ///
 /// # Errors
-/// As [`align`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
-/// is unspecified.
+/// As [`align`], and [`SpanError::Length`] for a slice of another length. After an error the contents of
+/// `out` are unspecified.
 pub fn align_into<T: Offset>(
     student: &[Span<T>],
     teacher: &[Span<T>],
@@ -52,11 +54,11 @@ pub fn align_into<T: Offset>(
 /// [`align`] for every row of a ragged batch: row `b` holds the spans `cu_seqlens[b]..cu_seqlens[b + 1]`
 /// of its side. The ranges number teacher rows flat over the whole batch.
 ///
-/// With the feature `rayon`, and called inside a rayon thread pool, rows run in parallel.
+/// With the feature `rayon`, rows run in parallel if the call is made inside a rayon thread pool.
 ///
 /// # Errors
 /// As [`align_into`], and for `cu_seqlens` that do not start at 0, that decrease, that do not end with the
-/// number of spans, or that hold another number of rows than the other side.
+/// number of spans, or that have another number of rows than the other side.
 pub fn align_batch<T: Offset>(
     student: &[Span<T>],
     student_cu_seqlens: &[i64],
@@ -76,13 +78,6 @@ pub fn align_batch<T: Offset>(
     })
 }
 
-pub(crate) fn expect_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
-    if got <= MAX_ROWS {
-        return Ok(());
-    }
-    Err(SpanError::TooMany { argument, items: "rows", limit: MAX_ROWS, got })
-}
-
 /// One row of a batch whose teacher spans begin at the flat row `base`.
 fn align_row<T: Offset>(
     student: &[Span<T>],
@@ -91,129 +86,19 @@ fn align_row<T: Offset>(
     base: usize,
     out: &mut [TokenRange],
 ) -> Result<(), SpanError> {
-    // BOS, EOS and padding stand at the ends as a rule; without them most rows need no table.
+    // BOS, EOS and padding are usually at the ends. Without them most rows need no list of row numbers.
     let (inner, kept) = (filled(student), filled(teacher));
     let (first_row, kept) = (base + kept.start, &teacher[kept]);
     if tiling::align(&student[inner.clone()], kept, to_row(first_row), &mut out[inner.clone()]) {
         out[..inner.start].fill(UNMAPPED);
         out[inner.end..].fill(UNMAPPED);
     } else if all_in_order(kept) {
-        search(student, kept, out, |index| to_row(first_row + index));
+        search::align(student, kept, out, |index| to_row(first_row + index));
     } else {
         let (spans, rows) = non_empty("teacher_spans", teacher, row, base)?;
-        search(student, &spans, out, |index| rows[index]);
+        search::align(student, &spans, out, |index| rows[index]);
     }
     Ok(())
-}
-
-/// From the first non-empty span to the last.
-pub(crate) fn filled<T: Offset>(spans: &[Span<T>]) -> ops::Range<usize> {
-    let first = spans.iter().take_while(|span| is_empty(span)).count();
-    first..spans.len() - spans[first..].iter().rev().take_while(|span| is_empty(span)).count()
-}
-
-fn is_empty<T: Offset>([start, end]: &Span<T>) -> bool {
-    start >= end
-}
-
-/// Whether no span is empty and none stands before its predecessor. Without early exit, so it vectorises.
-#[expect(clippy::needless_bitwise_bool, reason = "lazy operators would branch at every span")]
-pub(crate) fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
-    let Some((_, next)) = spans.split_first() else {
-        return true;
-    };
-    let filled = spans.iter().fold(true, |ok, [start, end]| ok & (start < end));
-    let pairs = spans.iter().zip(next);
-    pairs.fold(filled, |ok, (a, b)| ok & (a[0] <= b[0]) & (a[1] <= b[1]))
-}
-
-/// The non-empty spans, each with its flat row, or the first that is out of order.
-pub(crate) fn non_empty<T: Offset>(
-    argument: &'static str,
-    all: &[Span<T>],
-    row: usize,
-    base: usize,
-) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
-    let (mut spans, mut rows): (Vec<Span<T>>, Vec<i32>) = (with_room(all.len())?, with_room(all.len())?);
-    for (token, &span) in all.iter().enumerate() {
-        if is_empty(&span) {
-            continue;
-        }
-        if let Some(&previous) = spans.last()
-            && (span[0] < previous[0] || span[1] < previous[1])
-        {
-            return Err(SpanError::Unsorted {
-                argument,
-                row,
-                token,
-                previous: previous.map(T::into),
-                span: span.map(T::into),
-            });
-        }
-        spans.push(span);
-        rows.push(to_row(base + token));
-    }
-    Ok((spans, rows))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_ROWS")]
-pub(crate) fn to_row(index: usize) -> i32 {
-    index as i32
-}
-
-/// Finds each student span's range in `teacher`, whose spans are in order and not empty; `to_row` numbers them.
-fn search<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [TokenRange], to_row: impl Fn(usize) -> i32) {
-    let (mut first, mut stop) = (0, 0);
-    let mut previous = [T::MIN; 2];
-    for (range, &span) in out.iter_mut().zip(student) {
-        *range = UNMAPPED;
-        if is_empty(&span) {
-            continue;
-        }
-        let [start, end] = span;
-        first = seek(teacher, first, start < previous[0], |candidate| candidate[1] <= start);
-        stop = seek(teacher, stop, end < previous[1], |candidate| candidate[0] < end);
-        previous = span;
-        if first < stop {
-            *range = [to_row(first), to_row(stop - 1) + 1];
-        }
-    }
-}
-
-/// Steps taken one by one before the search doubles them: neighbouring tokens look in neighbouring places.
-const LINEAR_STEPS: usize = 8;
-
-/// The number of leading spans for which `before` holds, searched by doubling steps from `from`: towards
-/// the front if `back` is set (then the answer is at most `from`), else towards the end.
-#[inline]
-pub(crate) fn seek<T: Offset>(spans: &[Span<T>], from: usize, back: bool, before: impl Fn(&Span<T>) -> bool) -> usize {
-    if back {
-        return seek_back(spans, from, before);
-    }
-    let mut low = from;
-    for _ in 0..LINEAR_STEPS {
-        match spans.get(low) {
-            Some(span) if before(span) => low += 1,
-            _ => return low,
-        }
-    }
-    let mut step = LINEAR_STEPS;
-    while spans.get(low + step).is_some_and(&before) {
-        low += step + 1;
-        step *= 2;
-    }
-    let high = spans.len().min(low + step);
-    low + spans[low..high].partition_point(before)
-}
-
-fn seek_back<T: Offset>(spans: &[Span<T>], from: usize, before: impl Fn(&Span<T>) -> bool) -> usize {
-    let (mut high, mut step) = (from, 1);
-    let mut low = high.saturating_sub(step);
-    while low > 0 && !before(&spans[low]) {
-        (high, step) = (low, step * 2);
-        low = high.saturating_sub(step);
-    }
-    low + spans[low..high].partition_point(before)
 }
 
 #[cfg(test)]
@@ -295,11 +180,5 @@ mod tests {
         let teacher: Vec<Span<i32>> = (0..10_000).map(|i| [i, i + 1]).collect();
         let student: Vec<Span<i32>> = (0..10_000).map(|i| i * 7_919 % 10_000).map(|i| [i, i + 1]).collect();
         assert_eq!(align(&student, &teacher), Ok(student.clone()));
-    }
-
-    #[test]
-    fn more_teacher_rows_than_i32_can_number_are_refused() {
-        assert!(expect_rows("teacher_spans", MAX_ROWS).is_ok());
-        assert!(expect_rows("teacher_spans", MAX_ROWS + 1).is_err());
     }
 }

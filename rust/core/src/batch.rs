@@ -1,23 +1,24 @@
-//! Rows of a ragged batch: `cu_seqlens` checked once, then each row with its part of the output.
+//! Rows of a ragged batch: checks `cu_seqlens` once, then runs a function on each row and its part of the output.
 
 #[cfg(feature = "rayon")]
 use std::cell::Cell;
 use std::ops::Range;
 
-use crate::SpanError;
+use crate::checks::expect_len;
+use crate::error::SpanError;
 
-/// Least number of tokens for which a part of a batch is worth another thread.
+/// Smallest number of tokens for which a part of a batch is worth another thread.
 #[cfg(feature = "rayon")]
 const GRAIN: usize = 8_192;
 
 #[cfg(feature = "rayon")]
 thread_local! {
-    /// Parts into which a batch that starts on this thread may be split.
+    /// Largest number of parts into which a batch that starts on this thread is split.
     static PARTS: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Runs `work`, whose batches are split into at most `parts` parts each: so many threads of the pool are at work
-/// on one, however many the pool has. For batches that `work` itself starts, on the thread that it runs on.
+/// Runs `work` and splits each of its batches into at most `parts` parts. No more than `parts` threads of the pool
+/// then work on one batch. The limit holds for batches that `work` starts on its own thread.
 ///
 /// # Example
 /// ```
@@ -51,7 +52,7 @@ fn parts() -> usize {
     1
 }
 
-/// Cumulative sequence lengths that start at 0, do not decrease and end with the last token.
+/// Cumulative sequence lengths that start at 0, do not decrease and end with the number of tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a>(&'a [i64]);
 
@@ -80,7 +81,7 @@ impl<'a> Rows<'a> {
         Ok(Self(cu_seqlens))
     }
 
-    /// The rows of both sides of a batch: the boundaries of each, and how many tokens it has.
+    /// The rows of both sides of a batch. Each side gives its boundaries and its number of tokens.
     pub(crate) fn of_both(student: (&'a [i64], usize), teacher: (&'a [i64], usize)) -> Result<(Self, Self), SpanError> {
         let student_rows = Self::checked("student_cu_seqlens", student.0, student.1)?;
         let teacher_rows = Self::checked("teacher_cu_seqlens", teacher.0, teacher.1)?;
@@ -101,8 +102,8 @@ impl<'a> Rows<'a> {
         self.boundary(row)..self.boundary(row + 1)
     }
 
-    /// Calls `work(row, tokens of the row in out, the row's item of per_row)` for every row, in parallel
-    /// where the caller stands in a rayon pool. The first failing row in order gives the error.
+    /// Calls `work(row, tokens of the row in out, the row's item of per_row)` for every row, in parallel if the
+    /// caller is inside a rayon pool. The error is that of the first row that fails.
     pub(crate) fn for_each<T: Send, P: Send>(
         self,
         out: &mut [T],
@@ -141,7 +142,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// The first row behind half of the tokens of so many rows, of which there are two at least.
+    /// The first row that starts at or after half of the tokens of `rows`. There must be at least two rows.
     #[cfg(feature = "rayon")]
     fn middle(self, rows: &Range<usize>) -> usize {
         let half = self.boundary(rows.start).midpoint(self.boundary(rows.end));
@@ -151,16 +152,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// [`SpanError::Length`] unless `got` items came for `argument`.
-pub(crate) fn expect_len(argument: &'static str, expected: usize, got: usize) -> Result<(), SpanError> {
-    if expected == got { Ok(()) } else { Err(SpanError::Length { argument, expected, got }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Threads that are at work on a batch of many rows in a pool of eight.
+    /// Number of threads that work on a batch of many rows in a pool of eight.
     #[cfg(feature = "rayon")]
     fn threads_at_work(parts: usize) -> Result<usize, Box<dyn std::error::Error>> {
         let cu_seqlens: Vec<i64> = (0..=64).map(|row| row * 1_000).collect();
@@ -168,7 +164,7 @@ mod tests {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build()?;
         let mut threads = vec![None; 64];
         let work = |_: usize, _: &mut [u8], thread: &mut Option<usize>| {
-            std::thread::sleep(std::time::Duration::from_millis(1)); // so that others have time to take a part
+            std::thread::sleep(std::time::Duration::from_millis(1)); // gives other threads time to take a part
             *thread = rayon::current_thread_index();
             Ok(())
         };
@@ -183,7 +179,7 @@ mod tests {
     fn no_more_threads_than_parts() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(threads_at_work(1)?, 1);
         assert!(threads_at_work(3)? <= 3);
-        assert!(threads_at_work(usize::MAX)? > 3, "with no limit others take parts");
+        assert!(threads_at_work(usize::MAX)? > 3, "without a limit other threads take parts");
         Ok(())
     }
 

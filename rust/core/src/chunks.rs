@@ -1,19 +1,22 @@
-use crate::align::expect_rows;
-use crate::memory::with_room;
-use crate::{SpanError, TokenRange, UNMAPPED};
+//! The chunk baseline: a mapping that cuts both sequences into equal chunks and ignores the text.
 
-/// Student tokens and boundaries are results, whose memory a large number alone would ask for.
+use crate::checks::expect_at_most;
+use crate::error::SpanError;
+use crate::mapping::{TokenRange, UNMAPPED, expect_rows};
+use crate::memory::with_room;
+
+/// Limit for the lengths of results, which are plain numbers in the arguments: a large one would allocate memory.
 const MAX_ITEMS: usize = i32::MAX as usize;
 
-/// Where a sequence of `n` tokens is cut into `chunks` chunks of as equal sizes as can be: `chunks + 1` boundaries,
-/// `i * n / chunks` rounded down. Chunk `i` holds the tokens from boundary `i` up to boundary `i + 1`, none if these
-/// are equal.
+/// The boundaries of `chunks` chunks of nearly equal size in a sequence of `n` tokens. These are `chunks + 1` values,
+/// `i * n / chunks` rounded down. Chunk `i` holds the tokens from boundary `i` up to boundary `i + 1`. It is empty if
+/// these are equal.
 ///
 /// Source: arXiv 2503.19123, section 2.
 ///
 /// # Errors
-/// [`SpanError::TooFew`] for no chunks, [`SpanError::TooMany`] for 2^31 chunks or more, or 2^63 tokens or more,
-/// [`SpanError::Memory`] if there is none for the result.
+/// [`SpanError::TooFew`] for 0 chunks, [`SpanError::TooMany`] for 2^31 chunks or more, or 2^63 tokens or more,
+/// [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -25,22 +28,22 @@ pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> 
     expect_at_most("chunks", "chunks", MAX_ITEMS, chunks)?;
     expect_at_most("n", "tokens", usize::try_from(i64::MAX).unwrap_or(usize::MAX), n)?;
     let mut boundaries = with_room(chunks + 1)?;
-    // None is beyond n, which fits.
+    // No boundary exceeds n, which fits.
     boundaries.extend((0..=chunks).map(|index| i64::try_from(boundary(index, n, chunks)).unwrap_or(i64::MAX)));
     Ok(boundaries)
 }
 
 /// Maps each of `n_student` tokens to the `n_teacher` tokens of the same chunk: the half-open range of teacher rows
-/// between the boundaries of the token's chunk, [`UNMAPPED`] if that chunk has no teacher token.
+/// between the boundaries of the token's chunk, or [`UNMAPPED`] if that chunk has no teacher token.
 ///
 /// Both sequences are cut by [`chunk_boundaries`]. Reducing losses over this mapping gives each token the loss of
-/// its chunk. Time `O(N)`, however many chunks there are.
+/// its chunk. Time `O(N)` for any number of chunks.
 ///
 /// Source: arXiv 2503.19123, section 6.1 and Table 2.
 ///
 /// # Errors
-/// [`SpanError::TooFew`] for no chunks, [`SpanError::TooMany`] for 2^31 tokens or more on either side,
-/// [`SpanError::Memory`] if there is none for the result.
+/// [`SpanError::TooFew`] for 0 chunks, [`SpanError::TooMany`] for 2^31 tokens or more on either side,
+/// [`SpanError::Memory`].
 ///
 /// # Example
 /// ```
@@ -61,24 +64,20 @@ pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Ve
     Ok(mapping)
 }
 
-/// The chunk of a token: the last one whose first boundary is not behind it.
+/// The chunk of a token: the last chunk whose first boundary is at most `token`.
 fn chunk_of(token: usize, n: usize, chunks: usize) -> usize {
-    // boundary(c) <= token, that is c * n < (token + 1) * chunks, for the largest c
+    // The largest c with boundary(c) <= token, that is c * n < (token + 1) * chunks.
     let below = (token as u128 + 1) * chunks as u128 - 1;
     usize::try_from(below / n as u128).unwrap_or(usize::MAX)
 }
 
-/// Boundary `index`, which is at most `n`; products of two 64-bit numbers fit 128 bits.
+/// Boundary `index`, which is at most `n`. A product of two 64-bit numbers fits 128 bits.
 fn boundary(index: usize, n: usize, chunks: usize) -> usize {
     usize::try_from(index as u128 * n as u128 / chunks as u128).unwrap_or(n)
 }
 
 fn expect_chunks(got: usize) -> Result<(), SpanError> {
     if got > 0 { Ok(()) } else { Err(SpanError::TooFew { argument: "chunks", expected: 1, got }) }
-}
-
-fn expect_at_most(argument: &'static str, items: &'static str, limit: usize, got: usize) -> Result<(), SpanError> {
-    if got <= limit { Ok(()) } else { Err(SpanError::TooMany { argument, items, limit, got }) }
 }
 
 #[cfg(test)]
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_checked_before_memory_is_asked_for() {
+    fn sizes_are_checked_before_memory_is_allocated() {
         let none = SpanError::TooFew { argument: "chunks", expected: 1, got: 0 };
         assert_eq!(none.to_string(), "chunks: expected at least 1, got 0");
         assert_eq!(chunk_boundaries(1, 0).as_ref(), Err(&none));

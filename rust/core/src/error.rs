@@ -1,18 +1,20 @@
+//! The one error type of the crate.
+
 use thiserror::Error;
 
-/// Why an input was refused. Each variant names the argument and, where there is one, the row of the
-/// batch (the document; 0 outside a batch), the token counted within that row, and the value.
+/// Why an input was rejected. Each variant names the argument and, if they apply, the row of the batch (the
+/// document; 0 outside a batch), the token counted within that row, and the value.
 ///
-/// Arguments carry the names of the Python package (`teacher_spans`, `student_cu_seqlens`).
+/// Arguments have the names of the Python package (`teacher_spans`, `student_cu_seqlens`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpanError {
-    /// A non-empty span that starts or ends before the non-empty span in front of it.
+    /// A non-empty span that starts or ends before the previous non-empty span.
     #[error(
         "{argument}: row {row}, token {token}: span ({}, {}) comes after ({}, {}), \
          but non-empty spans must not decrease in start or end{}",
         span[0], span[1], previous[0], previous[1],
-        if span[0] == 0 { " (where another text begins, cu_seqlens must say so)" } else { "" }
+        if span[0] == 0 { " (if another text starts here, cu_seqlens must have a boundary)" } else { "" }
     )]
     Unsorted {
         /// The argument that holds the spans.
@@ -34,9 +36,9 @@ pub enum SpanError {
         argument: &'static str,
         /// What is counted.
         items: &'static str,
-        /// The largest number that is possible.
+        /// The largest allowed number.
         limit: usize,
-        /// The number that came.
+        /// The given number.
         got: usize,
     },
 
@@ -47,31 +49,31 @@ pub enum SpanError {
         argument: &'static str,
         /// Token, counted over all pairs.
         token: usize,
-        /// The largest offset that is possible.
+        /// The largest allowed offset.
         limit: i64,
-        /// The offset; one beyond 64 bits as the largest of these.
+        /// The given offset, or `u64::MAX` if it does not fit 64 bits.
         got: u64,
     },
 
-    /// Fewer items than there must be.
+    /// Fewer items than required.
     #[error("{argument}: expected at least {expected}, got {got}")]
     TooFew {
         /// The argument that is too small.
         argument: &'static str,
-        /// The smallest number that is possible.
+        /// The smallest allowed number.
         expected: usize,
-        /// The number that came.
+        /// The given number.
         got: usize,
     },
 
-    /// A result that memory has no room for.
-    #[error("no memory for a result of {bytes} bytes")]
+    /// A result for which there is not enough memory.
+    #[error("not enough memory for a result of {bytes} bytes")]
     Memory {
-        /// Bytes of the result.
+        /// Size of the result in bytes.
         bytes: usize,
     },
 
-    /// A document that 32-bit byte offsets cannot cover.
+    /// A document that is too long for 32-bit byte offsets.
     #[error("texts: row {row}: expected at most 2147483647 bytes, got {bytes}")]
     TextTooLong {
         /// Row of the batch.
@@ -80,18 +82,18 @@ pub enum SpanError {
         bytes: usize,
     },
 
-    /// An argument whose length does not fit the others.
+    /// An argument whose length does not match the other arguments.
     #[error("{argument}: expected {expected} items, got {got}")]
     Length {
         /// The argument with the wrong length.
         argument: &'static str,
-        /// The length that the other arguments ask for.
+        /// The length that the other arguments require.
         expected: usize,
-        /// The length that came.
+        /// The given length.
         got: usize,
     },
 
-    /// Row boundaries without a single value; even an empty batch has the 0.
+    /// Row boundaries without any value. Even an empty batch has the value 0.
     #[error("{argument}: expected number of rows + 1 values, got none")]
     CuSeqlensEmpty {
         /// The argument that holds the boundaries.
@@ -107,7 +109,7 @@ pub enum SpanError {
         value: i64,
     },
 
-    /// Row boundaries that step back.
+    /// Row boundaries that decrease.
     #[error("{argument}[{index}]: expected at least {previous}, the value before it, got {value}")]
     CuSeqlensDecreasing {
         /// The argument that holds the boundaries.
@@ -120,7 +122,7 @@ pub enum SpanError {
         value: i64,
     },
 
-    /// Row boundaries that do not end with the last token.
+    /// Row boundaries that do not end with the number of tokens.
     #[error("{argument}[{index}]: expected {expected}, the number of tokens, got {value}")]
     CuSeqlensEnd {
         /// The argument that holds the boundaries.
@@ -133,7 +135,7 @@ pub enum SpanError {
         value: i64,
     },
 
-    /// A range of the mapping that is neither [`UNMAPPED`](crate::UNMAPPED) nor non-empty and inside.
+    /// A range of the mapping that is empty or out of bounds, and not [`UNMAPPED`](crate::UNMAPPED).
     #[error(
         "mapping: token {token}: expected (-1, -1) or 0 <= first < stop <= {len}, \
          the number of {items}, got ({}, {})",
@@ -146,11 +148,11 @@ pub enum SpanError {
         range: [i32; 2],
         /// What the range numbers.
         items: &'static str,
-        /// How many of them there are.
+        /// Number of these items.
         len: usize,
     },
 
-    /// A range of the mapping whose rows belong to another text of the batch than the student token does.
+    /// A range of the mapping whose teacher rows belong to another text of the batch than the student token.
     #[error(
         "mapping: token {token}: expected teacher rows {} to {}, those of its text, row {row}, got ({}, {})",
         rows[0], rows[1], range[0], range[1]
@@ -158,7 +160,7 @@ pub enum SpanError {
     OtherText {
         /// Student token, counted over the whole mapping.
         token: usize,
-        /// Row of the batch that the token is in.
+        /// Row of the batch that contains the token.
         row: usize,
         /// The range.
         range: [i32; 2],
@@ -166,7 +168,7 @@ pub enum SpanError {
         rows: [usize; 2],
     },
 
-    /// An id that does not continue a document kept as ids.
+    /// An id that cannot be decoded.
     #[error("ids: row {row}, token {token}: id {id} {why}")]
     NoBytes {
         /// Row of the batch.
@@ -179,7 +181,7 @@ pub enum SpanError {
         why: &'static str,
     },
 
-    /// An offset before the text, past its end, or a start behind its end.
+    /// An offset before the start of the text or past its end, or a start after its end.
     #[error(
         "{argument}: row {row}, token {token}: expected 0 <= start <= end <= {len}, \
          the text's length in {unit}, got ({}, {})",

@@ -1,12 +1,16 @@
+//! Groups: the shortest runs of tokens on which both tokenizers agree.
+
 use std::borrow::Cow;
 
-use crate::align::{all_in_order, expect_rows, filled, non_empty, to_row};
 use crate::batch::Rows;
+use crate::error::SpanError;
+use crate::mapping::{TokenRange, expect_rows, to_row};
 use crate::memory::{push, with_room};
-use crate::{Offset, Span, SpanError, TokenRange};
+use crate::offset::{Offset, Span};
+use crate::ordered::{all_in_order, filled, non_empty};
 
-/// The smallest runs of student and teacher tokens between whose ends no token of either side lies across: what both
-/// tokenizers agree on. The runs of a group cover the same text, but for what one side leaves out.
+/// The shortest runs of student and teacher tokens on which both tokenizers agree: no token of either side crosses
+/// the boundary of a group. The two runs of a group cover the same text, except for text that one side drops.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Groups {
@@ -14,23 +18,23 @@ pub struct Groups {
     pub student: Vec<TokenRange>,
     /// Teacher rows of each group, flat over the batch.
     pub teacher: Vec<TokenRange>,
-    /// Boundaries of the batch's rows in the two above, from 0 to the number of groups.
+    /// Boundaries of the batch's rows in `student` and `teacher`, from 0 to the number of groups.
     pub cu_seqlens: Vec<i64>,
 }
 
 /// Finds the [`Groups`] of each row of a ragged batch, in the order of the text. One pair of texts is a batch of one
 /// row: `&[0, n]`.
 ///
-/// Non-empty tokens that share text, directly or by way of others, are in one group, with all that
-/// [`align_batch`](crate::align_batch) maps them to; those that share text with none of the other side are in no group.
-/// Rows of empty spans (special tokens) belong to none either, though they may lie inside one. Where both sides tile
-/// a text, the groups do, too, and end wherever a token ends on both sides.
+/// Non-empty tokens that share text, directly or through other tokens, are in one group, together with all tokens
+/// that [`align_batch`](crate::align_batch) maps them to. A token that shares text with no token of the other side is
+/// in no group. Empty spans (special tokens) are in no group, but their rows may lie inside one. If both sides tile
+/// a text, the groups tile it too, and a group ends wherever a token ends on both sides.
 ///
-/// Time `O(N + M)`; extra memory only where empty spans stand between others. Never panics.
+/// Time `O(N + M)`. Extra memory is needed only if empty spans lie between others. Never panics.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more, [`SpanError::Memory`]; `cu_seqlens` as in
-/// [`align_batch`](crate::align_batch).
+/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more,
+/// [`SpanError::Memory`]; `cu_seqlens` as in [`align_batch`](crate::align_batch).
 ///
 /// # Example
 /// ```
@@ -63,12 +67,12 @@ pub fn groups<T: Offset>(
     Ok(found)
 }
 
-/// The non-empty spans of one text, in order.
+/// The non-empty spans of one text, sorted.
 struct Side<'a, T: Offset> {
     spans: Cow<'a, [Span<T>]>,
-    /// The flat row of the first of them,
+    /// The flat row of the first span.
     first: usize,
-    /// and of each, where rows of empty spans stand between.
+    /// The flat row of each span, if empty spans lie between them.
     rows: Option<Vec<i32>>,
 }
 
@@ -83,14 +87,14 @@ impl<'a, T: Offset> Side<'a, T> {
         Ok(Self { spans: Cow::Owned(spans), first, rows: Some(rows) })
     }
 
-    /// The flat rows of so many of its spans, of which there is one at least.
+    /// The flat rows of the spans from `start` to `stop`. There must be at least one.
     fn range(&self, start: usize, stop: usize) -> TokenRange {
         let row = |at: usize| self.rows.as_ref().map_or(to_row(self.first + at), |rows| rows[at]);
         [row(start), row(stop - 1) + 1]
     }
 }
 
-/// Takes tokens as long as they begin in the text that is taken; where none does, a group ends.
+/// Takes tokens while they start inside the text taken so far. A group ends where none does.
 fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) -> Result<(), SpanError> {
     let (own, other) = (&*student.spans, &*teacher.spans);
     let (mut s, mut t) = (0, 0);
@@ -113,7 +117,7 @@ fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Gro
     Ok(())
 }
 
-/// Passes the spans that begin before `reach`, and moves it to the end of the last of them.
+/// Takes the spans that start before `reach`, and moves `reach` to the end of the last of them.
 #[inline]
 fn take<T: Offset>(spans: &[Span<T>], at: &mut usize, reach: &mut T) {
     while let Some(&[start, end]) = spans.get(*at)
@@ -127,7 +131,7 @@ fn take<T: Offset>(spans: &[Span<T>], at: &mut usize, reach: &mut T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::align;
+    use crate::align::align;
 
     fn of(student: &[Span<i32>], teacher: &[Span<i32>]) -> Result<[Vec<TokenRange>; 2], String> {
         let cu = [[0, i64::try_from(student.len()).unwrap_or(-1)], [0, i64::try_from(teacher.len()).unwrap_or(-1)]];
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn bytes_of_one_character_stay_together() {
-        // U+1F60A as four tokens over the same text, beside one.
+        // U+1F60A as four tokens with the same span, and as one token.
         let found = of(&[[0, 4], [0, 4], [0, 4], [0, 4], [4, 5]], &[[0, 4], [4, 5]]);
         assert_eq!(found, Ok([vec![[0, 4], [4, 5]], vec![[0, 1], [1, 2]]]));
     }
@@ -178,7 +182,7 @@ mod tests {
         let message = |side| {
             format!(
                 "{side}_spans: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end \
-                 (where another text begins, cu_seqlens must say so)"
+                 (if another text starts here, cu_seqlens must have a boundary)"
             )
         };
         assert_eq!(of(&[[1, 2], [0, 1]], &[[0, 2]]), Err(message("student")));

@@ -1,13 +1,18 @@
-//! Aligns the tokens of one tokenizer (the *student*) with those of another (the *teacher*) by the text that
-//! they share, and carries per-token losses across.
+//! Aligns the tokens of one tokenizer (the *student*) with those of another (the *teacher*) by the text that both
+//! cover, and transfers per-token losses from the teacher's tokens to the student's.
 //!
-//! The way of the data: ids and text become spans ([`spans_from_ids`]; or a tokenizer's own offsets, through
-//! [`chars_to_bytes`], [`restore_spaces`] and [`close`]), spans of both sides become a mapping ([`align`]), a mapping and the
-//! teacher's losses become one loss per student token ([`reduce`]), and [`unmapped_reasons`] says why a token
-//! has none. [`groups`] finds what both tokenizers agree on. How good a mapping is, [`overlap`] measures; [`chunk_map`] is the one that knows no text, to compare.
+//! Data flows in three steps:
 //!
-//! A *span* is half-open, `[start, end)`; it is empty if `start >= end`. A *batch* is ragged: flat arrays and
-//! `cu_seqlens`, the row boundaries, `B + 1` values from 0 to the number of tokens.
+//! 1. Spans of each side. [`spans_from_ids`] computes them from ids and text. For a tokenizer's own offsets use
+//!    [`chars_to_bytes`], [`restore_spaces`] and [`close`].
+//! 2. A mapping from the spans of both sides: [`align`].
+//! 3. One loss per student token from the mapping and the teacher's losses: [`reduce`].
+//!
+//! [`unmapped_reasons`] says why a token has no loss. [`groups`] finds the runs of tokens on which both tokenizers
+//! agree. [`overlap`] measures how good a mapping is. [`chunk_map`] is a baseline that ignores the text.
+//!
+//! A *span* is half-open, `[start, end)`. It is empty if `start >= end`. A *batch* is ragged: flat arrays and
+//! `cu_seqlens`, the row boundaries. These are `B + 1` values from 0 to the number of tokens.
 //!
 //! ```
 //! use vocagno::{Reduction, align, reduce};
@@ -22,9 +27,9 @@
 //! # Ok::<(), vocagno::SpanError>(())
 //! ```
 //!
-//! The feature `rayon` alone changes nothing: it needs a pool. Batches that are called inside one, by
-//! [`ThreadPool::install`](https://docs.rs/rayon/latest/rayon/struct.ThreadPool.html#method.install) or from a task of
-//! rayon's, run their rows in parallel; everything else runs on the calling thread.
+//! The feature `rayon` has an effect only inside a thread pool. A batch function that is called inside one, by
+//! [`ThreadPool::install`](https://docs.rs/rayon/latest/rayon/struct.ThreadPool.html#method.install) or from another
+//! rayon task, processes its rows in parallel. All other calls run on the calling thread.
 //!
 #![cfg_attr(feature = "rayon", doc = "```")]
 #![cfg_attr(not(feature = "rayon"), doc = "```ignore")]
@@ -36,10 +41,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing here panics, on any input, and a result without memory is [`SpanError::Memory`]. Enumerations and
-//! structures may grow: match them with a last arm `_`.
+//! No function panics, on any input. A result for which there is not enough memory is [`SpanError::Memory`].
+//! Enumerations and structures may gain variants and fields: end a match with an arm `_`.
 //!
-//! With the feature `places`, `Places` checks spans: it finds tokens that do not stand for the text at theirs.
+//! The feature `places` adds `Places`, which checks spans: it finds tokens whose characters differ from the text at
+//! their spans.
 //!
 //! Source of the method: Shin et al., "VocAgnoLM", ICML 2025, arXiv 2503.19123.
 
@@ -51,123 +57,42 @@ struct Readme;
 
 mod align;
 mod batch;
+mod checks;
 mod chunks;
-mod closing;
 mod error;
 mod groups;
+mod loss;
+mod mapping;
 mod memory;
-mod offsets;
+mod offset;
+mod ordered;
 mod overlap;
-mod pairs;
 #[cfg(feature = "places")]
 mod places;
 mod reasons;
 mod reduce;
+mod search;
 mod spans;
 mod tiling;
-mod trimmed;
 
 pub use align::{align, align_batch, align_into};
 #[cfg(feature = "rayon")]
 pub use batch::in_parts;
 pub use chunks::{chunk_boundaries, chunk_map};
-pub use closing::{TokenKind, close, close_batch};
 pub use error::SpanError;
 pub use groups::{Groups, groups};
-pub use offsets::{chars_to_bytes, chars_to_bytes_batch};
+pub use loss::Loss;
+pub use mapping::{TokenRange, UNMAPPED};
+pub use offset::{Offset, Span};
 pub use overlap::{Overlap, overlap};
-pub use pairs::to_spans;
 #[cfg(feature = "places")]
 pub use places::{Disagreement, Places};
 pub use reasons::{Reason, unmapped_reasons};
-pub use reduce::{Loss, Reduction, reduce, reduce_into};
-pub use spans::{DummyPrefix, PieceRole, PieceTable, decode, decode_batch, spans_from_ids, spans_from_ids_batch};
-pub use trimmed::{close_ids_batch, restore_spaces};
-
-/// Half-open `[start, end)` of a token in its document; empty if `start >= end`.
-pub type Span<T> = [T; 2];
-
-/// Half-open range of teacher rows, or [`UNMAPPED`].
-pub type TokenRange = [i32; 2];
-
-/// The range of a student token that no teacher token shares text with.
-pub const UNMAPPED: TokenRange = [-1, -1];
-
-/// An offset in a text: `i32` or `i64`.
-pub trait Offset: Copy + Ord + Into<i64> + Send + Sync + sealed::Sealed + sealed::Place {
-    /// The smallest value.
-    const MIN: Self;
-    /// The largest value.
-    const MAX: Self;
-}
-
-impl Offset for i32 {
-    const MIN: Self = Self::MIN;
-    const MAX: Self = Self::MAX;
-}
-
-impl Offset for i64 {
-    const MIN: Self = Self::MIN;
-    const MAX: Self = Self::MAX;
-}
-
-mod sealed {
-    /// Keeps the traits of this crate to the types that its kernels are tested with.
-    pub trait Sealed {}
-    impl Sealed for i32 {}
-    impl Sealed for i64 {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-
-    /// Losses as numbers.
-    pub trait Value: Sized {
-        /// Smaller and larger than any finite value.
-        const BOUNDS: [Self; 2];
-        /// The value, without rounding.
-        fn to_f64(self) -> f64;
-    }
-
-    impl Value for f32 {
-        const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
-
-        fn to_f64(self) -> f64 {
-            f64::from(self)
-        }
-    }
-
-    impl Value for f64 {
-        const BOUNDS: [Self; 2] = [Self::NEG_INFINITY, Self::INFINITY];
-
-        fn to_f64(self) -> f64 {
-            self
-        }
-    }
-
-    /// Offsets as places in a window, in their own width.
-    pub trait Place {
-        /// Bytes behind `origin`; anything for an offset before it.
-        fn bytes_from(self, origin: Self) -> usize;
-        /// The offset so many bytes later, or the largest one.
-        fn later(self, bytes: i32) -> Self;
-    }
-
-    #[expect(clippy::cast_sign_loss, reason = "not negative, by its contract")]
-    impl Place for i32 {
-        fn bytes_from(self, origin: Self) -> usize {
-            self.wrapping_sub(origin) as u32 as usize
-        }
-        fn later(self, bytes: i32) -> Self {
-            self.saturating_add(bytes)
-        }
-    }
-
-    #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "not negative, by its contract")]
-    impl Place for i64 {
-        fn bytes_from(self, origin: Self) -> usize {
-            self.wrapping_sub(origin) as usize
-        }
-        fn later(self, bytes: i32) -> Self {
-            self.saturating_add(bytes.into())
-        }
-    }
-}
+pub use reduce::{Reduction, reduce, reduce_into};
+pub use spans::from_ids::{decode, decode_batch, spans_from_ids, spans_from_ids_batch};
+pub use spans::from_offsets::chars_to_bytes::{chars_to_bytes, chars_to_bytes_batch};
+pub use spans::from_offsets::close_holes::{TokenKind, close, close_batch};
+pub use spans::from_offsets::close_ids_batch;
+pub use spans::from_offsets::restore_spaces::restore_spaces;
+pub use spans::from_pairs::to_spans;
+pub use spans::piece_table::{DummyPrefix, PieceRole, PieceTable};

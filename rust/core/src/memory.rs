@@ -1,22 +1,22 @@
-//! Vectors whose memory may be refused: [`SpanError::Memory`] instead of an abort of the process.
+//! Vectors whose allocation can fail: [`SpanError::Memory`] instead of an abort of the process.
 
-use crate::SpanError;
+use crate::error::SpanError;
 
-/// An empty vector that will hold so many items without asking for more memory.
+/// An empty vector with room for `items` items.
 pub(crate) fn with_room<T>(items: usize) -> Result<Vec<T>, SpanError> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(items).map_err(|_| refused::<T>(items))?;
     Ok(empty)
 }
 
-/// So many copies of `value`.
+/// `items` copies of `value`.
 pub(crate) fn filled_with<T: Clone>(value: T, items: usize) -> Result<Vec<T>, SpanError> {
     let mut filled = with_room(items)?;
     filled.resize(items, value);
     Ok(filled)
 }
 
-/// Adds an item to a vector whose final length is not known beforehand.
+/// Appends an item to a vector whose final length is not known in advance.
 #[inline]
 pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), SpanError> {
     if items.len() == items.capacity() {
@@ -26,7 +26,7 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), SpanError> {
     Ok(())
 }
 
-/// Adds the items of a slice.
+/// Appends the items of a slice.
 #[inline]
 pub(crate) fn extend<T: Clone>(items: &mut Vec<T>, more: &[T]) -> Result<(), SpanError> {
     items.try_reserve(more.len()).map_err(|_| refused::<T>(items.len().saturating_add(more.len())))?;
@@ -43,14 +43,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_not_there_is_an_error() {
+    fn too_large_an_allocation_is_an_error() {
         assert_eq!(with_room::<u64>(usize::MAX), Err(SpanError::Memory { bytes: usize::MAX }));
         assert_eq!(filled_with([0_i32; 2], usize::MAX), Err(SpanError::Memory { bytes: usize::MAX }));
         assert_eq!(filled_with(7_u8, 3), Ok(vec![7; 3]));
     }
 
     #[test]
-    fn items_are_added_one_by_one_or_many() -> Result<(), SpanError> {
+    fn items_are_appended_singly_or_as_a_slice() -> Result<(), SpanError> {
         let mut items = Vec::new();
         for item in 0..5 {
             push(&mut items, item)?;

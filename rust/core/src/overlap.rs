@@ -1,38 +1,42 @@
+//! How much text student tokens share with the teacher tokens that they are mapped to.
+
 use std::ops;
 
-use crate::align::{expect_rows, non_empty};
-use crate::batch::{Rows, expect_len};
+use crate::batch::Rows;
+use crate::checks::expect_len;
+use crate::error::SpanError;
+use crate::mapping::{TokenRange, expect_rows, resolve_in_text};
 use crate::memory::with_room;
-use crate::reduce::resolve_in_text;
-use crate::{Offset, Span, SpanError, TokenRange};
+use crate::offset::{Offset, Span};
+use crate::ordered::non_empty;
 
-/// How much text each student token shares with the teacher tokens of its range, from 0 to 1: `s` its own span,
-/// `t` the union of the non-empty teacher spans in the range. NaN for a token without text.
+/// How much text each student token shares with the teacher tokens of its range, from 0 to 1. `s` is its own span,
+/// `t` the union of the non-empty teacher spans in the range. NaN for a token with an empty span.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Overlap {
     /// |s ∩ t| / |s ∪ t|.
     pub iou: Vec<f64>,
-    /// |s ∩ t| / |s|: the share of the student's token that the teacher's tokens cover.
+    /// |s ∩ t| / |s|: the share of the student token that the teacher tokens cover.
     pub ios: Vec<f64>,
 }
 
-/// The [`Overlap`] of each student token of a ragged batch with the teacher tokens that it is mapped to; 0 for an
-/// unmapped token with text, NaN for one without.
+/// The [`Overlap`] of each student token of a ragged batch with the teacher tokens that it is mapped to. 0 for an
+/// unmapped token with a non-empty span, NaN for an empty span.
 ///
-/// `mapping` may be any mapping into the teacher rows of the token's own text, as of
-/// [`align_batch`](crate::align_batch) or of chunks: a range may leave text of the token out, or lie far away from
-/// it. Teacher spans may repeat, nest and leave holes, empty ones may stand anywhere. One pair of texts is a batch
-/// of one row: `&[0, n]`.
+/// `mapping` may be any mapping into the teacher rows of the token's own text, for example from
+/// [`align_batch`](crate::align_batch) or from chunks. A range may miss text of the token or lie far away from it.
+/// Teacher spans may repeat, nest and leave holes. Empty ones may appear anywhere. One pair of texts is a batch of
+/// one row: `&[0, n]`.
 ///
-/// Time `O(M + N log M)` whatever the lengths of the ranges, memory `O(M)`. Never panics.
+/// Time `O(M + N log M)` for ranges of any length, memory `O(M)`. Never panics.
 ///
 /// Source: arXiv 2503.19123, section 2 and Fig. 3.
 ///
 /// # Errors
 /// [`SpanError::Length`] for a mapping of another length, [`SpanError::Range`] for a range that is neither
-/// [`UNMAPPED`](crate::UNMAPPED) nor one of teacher rows, [`SpanError::OtherText`] for rows of another text, [`SpanError::Memory`];
-/// teacher spans and `cu_seqlens` as in [`align_batch`](crate::align_batch).
+/// [`UNMAPPED`](crate::UNMAPPED) nor a range of teacher rows, [`SpanError::OtherText`] for rows of another text,
+/// [`SpanError::Memory`]; teacher spans and `cu_seqlens` as in [`align_batch`](crate::align_batch).
 ///
 /// # Example
 /// ```
@@ -71,14 +75,14 @@ pub fn overlap<T: Offset>(
     Ok(overlap)
 }
 
-/// The teacher's non-empty spans of one text, in order.
+/// The teacher's non-empty spans of one text, sorted.
 struct Text<T> {
     spans: Vec<Span<T>>,
-    /// The flat row of each.
+    /// The flat row of each span.
     rows: Vec<i32>,
-    /// How much text the first `0, 1, ..., spans.len()` of them cover, repeats and nested parts once.
+    /// How much text the first `0, 1, ..., spans.len()` spans cover. Repeated and nested parts count once.
     covered: Vec<u64>,
-    /// All its flat rows, those of empty spans included.
+    /// All flat rows of the text, including those of empty spans.
     all: ops::Range<usize>,
 }
 
@@ -96,17 +100,17 @@ impl<T: Offset> Text<T> {
         Ok(Self { spans, rows, covered, all })
     }
 
-    /// How many spans stand before a flat row of this text.
+    /// Number of spans before a flat row of this text.
     fn index(&self, flat: usize) -> usize {
-        let before = flat - self.all.start; // rows, of which at most all the empty ones are no spans
+        let before = flat - self.all.start; // rows before it, some of which may be empty spans
         let low = before.saturating_sub(self.all.len() - self.spans.len());
         let window = self.rows.get(low..before.min(self.rows.len())).unwrap_or_default();
         low + window.partition_point(|&row| usize::try_from(row).is_ok_and(|row| row < flat))
     }
 
-    /// How much text the spans of a range cover together.
+    /// How much text the union of the spans of a range covers.
     fn length(&self, range: ops::Range<usize>) -> u64 {
-        // What the first one of them shares with spans before it counts as well, so it is taken as it is.
+        // Text that the first span shares with earlier spans counts too, so the first span is added whole.
         match self.spans.get(range.start) {
             Some(&first) if !range.is_empty() => {
                 length(first) + (self.covered[range.end] - self.covered[range.start + 1])
@@ -123,8 +127,8 @@ impl<T: Offset> Text<T> {
         if low >= high {
             return 0;
         }
-        // They all reach into the student's span; the first one begins first, the last one ends last, so what they
-        // cover outside has no holes.
+        // All these spans overlap the student span. The first starts first and the last ends last, so the parts that
+        // they cover outside have no holes.
         self.length(low..high) - length([self.spans[low][0], start]) - length([end, self.spans[high - 1][1]])
     }
 
@@ -139,7 +143,7 @@ impl<T: Offset> Text<T> {
     }
 }
 
-/// Length of a span, 0 for an empty one. No sum of lengths of disjoint spans is too large for it.
+/// Length of a span, 0 for an empty one. Sums over disjoint spans do not overflow.
 fn length<T: Offset>([start, end]: Span<T>) -> u64 {
     if start < end { end.into().abs_diff(start.into()) } else { 0 }
 }
@@ -152,7 +156,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UNMAPPED;
+    use crate::mapping::UNMAPPED;
 
     /// IoU and IoS of one student token with a range of teacher rows.
     fn shares(student: Span<i64>, teacher: &[Span<i64>], range: TokenRange) -> Result<[f64; 2], SpanError> {

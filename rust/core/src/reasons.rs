@@ -1,12 +1,16 @@
+//! Why a student token has no teacher loss.
+
 use std::ops;
 
-use crate::align::expect_rows;
-use crate::batch::{Rows, expect_len};
+use crate::batch::Rows;
+use crate::checks::expect_len;
+use crate::error::SpanError;
+use crate::loss::{Loss, any_finite};
+use crate::mapping::{TokenRange, expect_rows, resolve_in_text};
 use crate::memory::with_room;
-use crate::reduce::{any_finite, resolve_in_text};
-use crate::{Loss, Offset, Span, SpanError, TokenRange};
+use crate::offset::{Offset, Span, is_empty};
 
-/// Why a student token has no teacher loss; the numbers are those of the Python package.
+/// Why a student token has no teacher loss. The numbers are those of the Python package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -15,11 +19,11 @@ pub enum Reason {
     Mapped = 0,
     /// Its span is empty: BOS, EOS, padding, a lone dummy prefix.
     Special = 1,
-    /// It starts at or after the last teacher end of its row, or the row has no non-empty teacher span.
+    /// It starts at or after the last teacher end of its row, or all teacher spans of the row are empty.
     Truncated = 2,
-    /// Any other token without an overlapping teacher span: the teacher's tokenizer dropped its text.
+    /// Any other token without an overlapping teacher span. The teacher's tokenizer dropped its text.
     Hole = 3,
-    /// It is mapped, but only to tokens without a finite loss.
+    /// It is mapped, but none of its teacher tokens has a finite loss.
     Unscored = 4,
 }
 
@@ -31,11 +35,11 @@ impl From<Reason> for u8 {
 
 /// Says for each student token of a ragged batch whether it is mapped, and if not, why.
 ///
-/// `mapping` is what [`align_batch`](crate::align_batch) returned for these spans, `losses` (nats) one per
-/// teacher row. One pair of texts is a batch of one row: `&[0, n]`. Teacher spans need no order.
+/// `mapping` is the result of [`align_batch`](crate::align_batch) for these spans. `losses` (nats) has one value
+/// per teacher row. One pair of texts is a batch of one row: `&[0, n]`. Teacher spans need no order.
 ///
-/// Time `O(N + M)`, whatever the lengths of the ranges; with losses, memory `O(M)` where a range begins with
-/// many losses that are not finite.
+/// Time `O(N + M)` for ranges of any length. With losses, memory is `O(M)` if a range starts with many NaN or
+/// infinite losses.
 ///
 /// # Errors
 /// [`SpanError::Length`] for a mapping or losses of another length, [`SpanError::Range`] and
@@ -86,23 +90,23 @@ pub fn unmapped_reasons<T: Offset, L: Loss>(
     Ok(reasons)
 }
 
-fn why<T: Offset>([start, end]: Span<T>, last_end: Option<T>) -> Reason {
-    if start >= end {
+fn why<T: Offset>(span: Span<T>, last_end: Option<T>) -> Reason {
+    if is_empty(&span) {
         Reason::Special
-    } else if last_end.is_none_or(|last_end| start >= last_end) {
+    } else if last_end.is_none_or(|last_end| span[0] >= last_end) {
         Reason::Truncated
     } else {
         Reason::Hole
     }
 }
 
-/// Losses of a range that are looked at one by one before all are counted.
+/// Number of losses of a range that are read one by one before all losses are counted.
 const FEW: usize = 16;
 
-/// Which ranges have a finite loss.
+/// Tells which ranges have a finite loss.
 struct Scored<'a, L> {
     losses: &'a [L],
-    /// How many of the first `0, 1, ..., M` losses are finite; counted when a range asks for it.
+    /// How many of the first `0, 1, ..., M` losses are finite. Counted when a range first needs it.
     counts: Option<Vec<u32>>,
 }
 
@@ -132,7 +136,8 @@ impl<L: Loss> Scored<'_, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{UNMAPPED, align};
+    use crate::align::align;
+    use crate::mapping::UNMAPPED;
 
     #[test]
     fn every_reason_once() -> Result<(), SpanError> {
@@ -170,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ranges_of_losses_that_are_not_finite() -> Result<(), SpanError> {
+    fn long_ranges_of_nan_losses() -> Result<(), SpanError> {
         let teacher: Vec<Span<i32>> = (0..100).map(|at| [at, at + 1]).collect();
         let losses: Vec<f32> = (0..100).map(|at| if at == 60 { 1.0 } else { f32::NAN }).collect();
         let student = [[0, 100], [0, 60], [0, 61], [60, 100], [61, 100], [40, 60], [55, 80]];

@@ -1,16 +1,10 @@
-use std::ops;
+//! The reduction of the teacher's losses over a mapping to one loss per student token.
 
-use crate::batch::expect_len;
+use crate::checks::expect_len;
+use crate::error::SpanError;
+use crate::loss::{Loss, finite};
+use crate::mapping::{TokenRange, resolve};
 use crate::memory::filled_with;
-use crate::sealed::Value;
-use crate::{SpanError, TokenRange, UNMAPPED};
-
-/// A loss in nats: `f32` or `f64`. NaN and infinite values stand for "no loss".
-pub trait Loss: Copy + Send + Sync + PartialOrd + crate::sealed::Sealed + Value {}
-
-impl Loss for f32 {}
-
-impl Loss for f64 {}
 
 /// How the losses of several teacher tokens become the loss of one student token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,16 +21,16 @@ pub enum Reduction {
     Min,
 }
 
-/// The teacher loss of each student token: the losses of its range of teacher rows, reduced. Losses that
-/// are not finite are skipped; NaN where none is left, and for [`UNMAPPED`] tokens.
+/// The teacher loss of each student token: the losses of its range of teacher rows, reduced. NaN and infinite
+/// losses are skipped. The result is NaN if no loss is left, and for [`UNMAPPED`](crate::UNMAPPED) tokens.
 ///
-/// Sums and means accumulate in `f64`; a result beyond the range of `f32` becomes infinite. Time is linear
-/// in the tokens plus the lengths of their ranges.
+/// Sums and means accumulate in `f64`. A result outside the range of `f32` becomes infinite. Time is linear
+/// in the number of tokens plus the lengths of their ranges.
 ///
 /// Source: arXiv 2503.19123, Eq. 2.
 ///
 /// # Errors
-/// [`SpanError::Range`]: a range that is neither [`UNMAPPED`] nor `0 <= first < stop <= losses.len()`.
+/// [`SpanError::Range`]: a range that is neither [`UNMAPPED`](crate::UNMAPPED) nor `0 <= first < stop <= losses.len()`.
 /// [`SpanError::Memory`].
 ///
 /// # Example
@@ -57,8 +51,8 @@ pub fn reduce<L: Loss>(losses: &[L], mapping: &[TokenRange], how: Reduction) -> 
 /// [`reduce`] into a slice with one value per range.
 ///
 /// # Errors
-/// As [`reduce`], and [`SpanError::Length`] for a slice of another length. What `out` holds after an error
-/// is unspecified.
+/// As [`reduce`], and [`SpanError::Length`] for a slice of another length. After an error the contents of `out`
+/// are unspecified.
 pub fn reduce_into<L: Loss>(
     losses: &[L],
     mapping: &[TokenRange],
@@ -75,10 +69,10 @@ pub fn reduce_into<L: Loss>(
     }
 }
 
-/// The largest or smallest finite loss of a range, which is not empty; `none` bounds them all.
+/// The largest or smallest finite loss of a range that is not empty. `none` is the bound that no finite loss reaches.
 ///
-/// Both ends at once and then what lies between: most ranges hold one token or two, and which of them is not to
-/// be predicted.
+/// Both ends are compared first, then the losses between them: most ranges have one or two tokens, and a branch on
+/// the length would be mispredicted.
 #[inline]
 fn extreme<L: Loss>(range: &[L], none: L, better: impl Fn(L, L) -> L) -> Option<f64> {
     let [low, high] = L::BOUNDS;
@@ -108,60 +102,16 @@ fn to_f32(value: f64) -> f32 {
     value as f32
 }
 
-fn finite<L: Loss>(losses: &[L]) -> impl Iterator<Item = f64> {
-    losses.iter().map(|loss| loss.to_f64()).filter(|loss| loss.is_finite())
-}
-
 fn mean<L: Loss>(losses: &[L]) -> Option<f64> {
     let (sum, count) = finite(losses).fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
     (count > 0.0).then(|| sum / count)
-}
-
-/// Whether any loss is finite.
-pub(crate) fn any_finite<L: Loss>(losses: &[L]) -> bool {
-    finite(losses).next().is_some()
-}
-
-/// The losses of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or leaves them.
-#[inline]
-fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
-    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // one below 0 is far behind the end
-    if first < stop && stop <= losses.len() {
-        return Ok(Some(&losses[first..stop]));
-    }
-    if range == UNMAPPED {
-        return Ok(None);
-    }
-    Err(SpanError::Range { token, range, items: "losses", len: losses.len() })
-}
-
-/// The teacher rows of `token`'s range, which must be of its own text: row `row` of the batch, whose flat rows are
-/// `own`, of `len` in all. `None` for [`UNMAPPED`].
-#[inline]
-pub(crate) fn resolve_in_text(
-    token: usize,
-    range: TokenRange,
-    row: usize,
-    own: &ops::Range<usize>,
-    len: usize,
-) -> Result<Option<ops::Range<usize>>, SpanError> {
-    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // as above
-    if own.start <= first && first < stop && stop <= own.end {
-        return Ok(Some(first..stop));
-    }
-    if range == UNMAPPED {
-        return Ok(None);
-    }
-    if first < stop && stop <= len {
-        return Err(SpanError::OtherText { token, row, range, rows: [own.start, own.end] });
-    }
-    Err(SpanError::Range { token, range, items: "teacher tokens", len })
 }
 
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "these results are exact")]
 mod tests {
     use super::*;
+    use crate::mapping::UNMAPPED;
 
     const ALL: [Reduction; 4] = [Reduction::Max, Reduction::Mean, Reduction::Sum, Reduction::Min];
 

@@ -1,41 +1,49 @@
-//! Alignment by a table from bytes to rows, for sorted student spans over teacher spans that tile a text: two
-//! loads a token instead of two searches.
+//! Alignment by a table from bytes to rows, for sorted student spans and teacher spans that tile a text. It takes
+//! two loads per token instead of two searches.
 //!
-//! The table covers a window of the text at a time, so that it stays in the first-level cache however long the
-//! text is, and numbers rows within the window, so that 16 bits are enough.
+//! The table covers one window of the text at a time, so it stays in the first-level cache for any length of text.
+//! It numbers rows within the window, so 16 bits are enough.
 //!
-//! What lost (ns a student token, random tiling spans of 1 to 8 bytes, one core of an AMD EPYC, rustc 1.95; rows of
-//! 2,048 tokens, then 1,000,000): this table 2.8 and 3.8; galloping from the last place, which every other input
-//! takes, 3.9 and 9.9 (over a short row, again and again, the branch predictor knows it by heart); a branch-free merge
-//! of both sides 9.8 and 11.1 (each step waits for the load before it); `partition_point` 17 and 40. Reducing losses
-//! window by window, while the ranges are in the cache, against two passes: 4.6 and 7.8 against 4.9 and 7.5, not worth a
-//! second kernel. Checking order and tiling in vectorised passes beforehand: 70 instead of 54 instructions a token.
+//! Alternatives that were measured (ns per student token, random tiling spans of 1 to 8 bytes, one core of an AMD
+//! EPYC, rustc 1.95; first rows of 2,048 tokens, then of 1,000,000):
+//!
+//! * This table: 2.8 and 3.8.
+//! * The search of `search.rs`, which all other inputs take: 3.9 and 9.9. On a short row that is repeated, the branch
+//!   predictor learns the whole row.
+//! * A branch-free merge of both sides: 9.8 and 11.1. Each step waits for the previous load.
+//! * `partition_point`: 17 and 40.
+//! * Reducing losses window by window, while the ranges are in the cache: 4.6 and 7.8, against 4.9 and 7.5 for two
+//!   passes. That does not justify a second kernel.
+//! * Checking order and tiling in vectorised passes first: 70 instead of 54 instructions per token.
 
-use crate::align::seek;
-use crate::{Offset, Span, TokenRange, UNMAPPED};
+use crate::mapping::{TokenRange, UNMAPPED, to_row};
+use crate::offset::{Offset, Span};
+use crate::search::seek;
 
 /// Bytes of text that the table covers.
 const WINDOW: usize = 4_096;
 const WINDOW_BYTES: i32 = 4_096;
-/// What keeps an index inside the window, so that it needs no check.
+/// Keeps an index inside the window, so no bounds check is needed.
 const MASK: usize = WINDOW - 1;
-/// Entries that every row writes at once: the next row overwrites those that are not its own.
+/// Entries that every row writes at once. The next row overwrites the surplus ones.
 const LANES: usize = 8;
-/// Mean bytes a token from which writing the table would cost more than searching.
+/// Mean bytes per token above which writing the table costs more than searching.
 const SPARSE: i64 = 16;
-/// Tokens of both sides below which clearing the table costs more than it saves.
+/// Number of tokens of both sides below which clearing the table costs more than it saves.
 const FEW: usize = 128;
 
-/// Writes the range of each student span, rows numbered from `base`, and returns true; or returns false, with
-/// anything in `out`, where that would not be right or not be worth it: few tokens or sparse ones, teacher spans
-/// that do not tile, student spans out of order, empty ones.
+/// Writes the range of each student span, with rows numbered from `base`, and returns true.
 ///
-/// The spans are checked as they are read: two passes over them beforehand would cost as much as the rest.
+/// Returns false, with unspecified contents of `out`, if the table would be wrong or slower than the search: few or
+/// sparse tokens, teacher spans that do not tile, student spans that are out of order or empty.
+///
+/// The spans are checked while they are read: two passes over them first would double the cost.
 pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i32, out: &mut [TokenRange]) -> bool {
     let Some([text_start, text_end]) = text_of(student.len(), teacher) else {
         return false;
     };
-    // Tokens that lie before the teacher's text or behind it, begin before it, end behind it.
+    // Numbers of leading student tokens that end before the teacher's text, start before it, end before its end,
+    // start before its end.
     let before = student.partition_point(|span| span[1] <= text_start);
     let begun = student.partition_point(|span| span[0] < text_start).max(before);
     let whole = student.partition_point(|span| span[1] <= text_end).max(before);
@@ -50,7 +58,7 @@ pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i
     out[before..begun].fill([base; 2]);
     order = Order { previous: begun.checked_sub(1).map(|last| student[last]) };
     let mut table = [0; WINDOW + LANES];
-    let (mut starts, mut ends) = (begun, before); // student tokens whose first, whose last row is known
+    let (mut starts, mut ends) = (begun, before); // student tokens whose first row, whose last row is known
     let (mut window, mut row) = (text_start, 0);
     while starts < inside || ends < whole {
         let window_end = text_end.min(window.later(WINDOW_BYTES));
@@ -65,7 +73,7 @@ pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i
         let end_here = seek(&student[..whole], ends, false, |span| span[1] <= window_end);
         let (known, new) = (starts.min(end_here), starts.max(end_here));
         for (span, range) in student[ends..known].iter().zip(&mut out[ends..known]) {
-            range[1] = stop_of(span); // it began in a window before
+            range[1] = stop_of(span); // the token starts in an earlier window
         }
         let last_end = order.previous.map_or(0, |span| span[1].bytes_from(window).wrapping_sub(1));
         let last_end = if order.previous.is_some_and(|span| span[1] > window) { last_end } else { 0 };
@@ -73,36 +81,36 @@ pub(crate) fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], base: i
             return false;
         }
         order.previous = student[..new].last().copied();
-        let going_on = seek(&student[..inside], new, false, |span| span[0] < window_end);
-        for (span, range) in student[new..going_on].iter().zip(&mut out[new..going_on]) {
+        let start_here = seek(&student[..inside], new, false, |span| span[0] < window_end);
+        for (span, range) in student[new..start_here].iter().zip(&mut out[new..start_here]) {
             if span[0] < window || !order.follows(span) {
                 return false;
             }
             range[0] = first_of(span);
         }
-        (starts, ends) = (going_on, end_here);
-        // The last row goes on behind the window, or ends with it (the next one then begins there, as `write_rows`
-        // checks); one that ends before leaves a hole.
+        (starts, ends) = (start_here, end_here);
+        // The last row extends past the window or ends with it. In the second case the next row must start there,
+        // which `write_rows` checks. A row that ends earlier leaves a hole.
         let end = teacher[next_row - 1][1];
         if end < window_end {
             return false;
         }
-        let goes_on = end > window_end;
-        (window, row) = (window_end, next_row - usize::from(goes_on));
+        let extends_past = end > window_end;
+        (window, row) = (window_end, next_row - usize::from(extends_past));
     }
     for range in &mut out[whole.max(ends)..inside] {
         range[1] = base + to_row(teacher.len());
     }
-    tile(&teacher[row.saturating_sub(1)..]) // rows behind the last student token
+    tile(&teacher[row.saturating_sub(1)..]) // rows after the last student token
 }
 
-/// Whether every span begins where the one before it ends, and none is empty.
+/// Whether every span starts where its predecessor ends, and none is empty.
 fn tile<T: Offset>(spans: &[Span<T>]) -> bool {
     let mut pairs = spans.iter().zip(spans.get(1..).unwrap_or_default());
     pairs.all(|(a, b)| a[1] == b[0]) && spans.iter().all(|span| span[0] < span[1])
 }
 
-/// Where the teacher's text starts and ends, if the table is worth it.
+/// Start and end of the teacher's text; `None` if the table does not pay off.
 fn text_of<T: Offset>(num_student: usize, teacher: &[Span<T>]) -> Option<Span<T>> {
     let (start, end) = (teacher.first()?[0], teacher.last()?[1]);
     let tokens = num_student.saturating_add(teacher.len());
@@ -111,7 +119,7 @@ fn text_of<T: Offset>(num_student: usize, teacher: &[Span<T>]) -> Option<Span<T>
     (tokens >= FEW && (1..=limit).contains(&bytes)).then_some([start, end])
 }
 
-/// Whether spans come in order and none is empty.
+/// Checks that spans are sorted and not empty.
 struct Order<T> {
     previous: Option<Span<T>>,
 }
@@ -130,9 +138,9 @@ impl<T: Offset> Order<T> {
     }
 }
 
-/// Numbers the bytes of the window by the rows that hold them. The first row holds the window's first byte.
-/// Whether each row begins where the one before it ends, and none is empty.
-#[inline(never)] // its loop wants the registers for itself: inlined it was half as fast
+/// Writes into `table` for each byte of the window which row holds it. The first row holds the window's first byte.
+/// Returns whether each row starts where its predecessor ends, and none is empty.
+#[inline(never)] // its loop needs all registers: inlined it was half as fast
 fn write_rows<T: Offset>(rows: &[Span<T>], window: T, table: &mut [u16; WINDOW + LANES]) -> bool {
     let Some(&[mut expected, _]) = rows.first() else {
         return false;
@@ -145,8 +153,8 @@ fn write_rows<T: Offset>(rows: &[Span<T>], window: T, table: &mut [u16; WINDOW +
         let place = at & MASK;
         table[place..place + LANES].copy_from_slice(&lanes);
         let stop = end.bytes_from(window);
-        let behind = stop.wrapping_sub(at).wrapping_sub(1); // bytes behind the row's first one
-        if behind >= LANES {
+        let after_first = stop.wrapping_sub(at).wrapping_sub(1); // bytes after the row's first byte
+        if after_first >= LANES {
             if stop <= at {
                 return false; // an empty row
             }
@@ -158,8 +166,8 @@ fn write_rows<T: Offset>(rows: &[Span<T>], window: T, table: &mut [u16; WINDOW +
     tiles
 }
 
-/// The ranges of student spans that lie inside the window. Whether they do, in order and none of them empty; the
-/// last byte of the span before them is at `last_end`.
+/// Writes the ranges of student spans that lie inside the window. Returns whether they do, are sorted and not empty.
+/// The last byte of the span before them is at `last_end`.
 #[inline(never)] // as above
 fn write_ranges<T: Offset>(
     spans: &[Span<T>],
@@ -169,8 +177,8 @@ fn write_ranges<T: Offset>(
     table: &[u16; WINDOW + LANES],
     out: &mut [TokenRange],
 ) -> bool {
-    // Places inside a window are below 2^12, and so are the steps between them; a span outside, a step back or an
-    // empty span sets a higher bit.
+    // Offsets inside a window are below 2^12, and so are the steps between them. A span outside the window, a step
+    // back or an empty span sets a higher bit.
     let mut bits = 0;
     let (mut last_start, mut last_end) = (0, last_end);
     for (&[start, end], range) in spans.iter().zip(out) {
@@ -181,11 +189,6 @@ fn write_ranges<T: Offset>(
         *range = [number + i32::from(table[first & MASK]), number + i32::from(table[last & MASK]) + 1];
     }
     bits & !MASK == 0
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_ROWS")]
-fn to_row(index: usize) -> i32 {
-    index as i32
 }
 
 #[cfg(test)]
@@ -237,7 +240,7 @@ mod tests {
         let (student, mut teacher) = (spans([2; 4_000]), spans([4; 2_000]));
         teacher[1_023] = [4_092, 4_094];
         assert!(aligned(&student, &teacher).is_none());
-        teacher.drain(25..1_024); // bytes 100 to 4,096 belong to nobody
+        teacher.drain(25..1_024); // no row holds bytes 100 to 4,096
         assert!(aligned(&student, &teacher).is_none());
     }
 
@@ -247,16 +250,16 @@ mod tests {
         assert!(aligned(&student, &teacher).is_some());
         for border in [[4_088, 4_100], [4_097, 4_100]] {
             let mut teacher = teacher.clone();
-            teacher[1_024] = border; // the row that begins at 4,096
+            teacher[1_024] = border; // the row that starts at 4,096
             assert!(aligned(&student, &teacher).is_none(), "{border:?}");
         }
         let mut student = student;
-        (student[511], student[512]) = ([4_088, 4_110], [4_096, 4_104]); // goes on, then ends before it
+        (student[511], student[512]) = ([4_088, 4_110], [4_096, 4_104]); // extends past, then ends before it
         assert!(aligned(&student, &teacher).is_none());
     }
 
     #[test]
-    fn what_is_left_to_the_search() {
+    fn inputs_that_the_search_handles() {
         let (student, teacher) = (spans([3; 200]), spans([2; 300]));
         assert!(aligned(&student, &teacher).is_some());
         assert!(aligned(&student[..3], &teacher[..3]).is_none(), "few");

@@ -1,4 +1,4 @@
-//! Groups against an obvious oracle, and beside `align`. `PROPTEST_CASES` sets the number of cases.
+//! Groups, compared with an obvious oracle and with `align`. `PROPTEST_CASES` sets the number of cases.
 
 mod generators;
 mod oracle;

@@ -1,4 +1,4 @@
-//! Overlap and chunks against obvious oracles. `PROPTEST_CASES` sets the number of cases.
+//! Overlap and chunks, compared with obvious oracles. `PROPTEST_CASES` sets the number of cases.
 
 mod generators;
 mod oracle;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use vocagno::{SpanError, TokenRange, UNMAPPED, align, chunk_boundaries, chunk_map, overlap};
 
-/// Any range of so many rows; of none, or where both ends agree, [`UNMAPPED`].
+/// Any range of `rows` rows. [`UNMAPPED`] if it is empty.
 fn range_of(rows: usize, picks: [Index; 2]) -> TokenRange {
     let [a, b] = picks.map(|pick| pick.index(rows + 1));
     if a == b { UNMAPPED } else { [index(a.min(b)), index(a.max(b))] }
@@ -19,7 +19,7 @@ fn bits(shares: &[f64]) -> Vec<u64> {
     shares.iter().map(|share| share.to_bits()).collect()
 }
 
-/// `(i * n / chunks)` word by word.
+/// `i * n / chunks`, as in the definition.
 fn naive_boundaries(n: usize, chunks: usize) -> Vec<usize> {
     (0..=chunks).map(|at| at * n / chunks).collect()
 }

@@ -1,5 +1,4 @@
-//! Alignment, reduction and reasons against obvious oracles. `PROPTEST_CASES` sets
-//! the number of cases.
+//! Alignment, reduction and reasons, compared with obvious oracles. `PROPTEST_CASES` sets the number of cases.
 
 mod generators;
 mod oracle;
@@ -12,7 +11,7 @@ use vocagno::{Reason, Reduction, Span, SpanError, TokenRange, UNMAPPED, align, a
 
 // ---- generated spans
 
-/// Some hundred spans that tile a text, long ones among them: what the table from bytes to rows is for.
+/// A few hundred spans that tile a text, some of them long: the input for the table from bytes to rows.
 fn tiling() -> impl Strategy<Value = Vec<Span<i64>>> {
     let length = prop_oneof![400 => 1..9_i64, 20 => 9..40_i64, 1 => 3_000..9_000_i64];
     (0..20_i64, prop::collection::vec(length, 60..300)).prop_map(|(start, lengths)| {
@@ -181,7 +180,7 @@ fn losses() -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(prop_oneof![3 => -9.0..9.0, 1 => odd], 0..9)
 }
 
-/// Many small cases from a fixed generator, beside those that proptest draws.
+/// Many small cases from a fixed generator, in addition to those of proptest.
 #[test]
 fn align_100_000_random_cases() {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -212,7 +211,7 @@ fn align_100_000_random_cases() {
     }
 }
 
-/// Rows enough to be split over threads, a long one and empty ones among them; one is out of order in the second case.
+/// Enough rows to be split over threads, with a long one and empty ones. In the second case a row is out of order.
 #[cfg(feature = "rayon")]
 #[test]
 fn a_pool_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {

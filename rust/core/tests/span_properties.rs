@@ -1,5 +1,5 @@
-//! Spans from ids, from offsets and closed, against what must hold of any result. `PROPTEST_CASES` sets the number
-//! of cases.
+//! Spans from ids and from offsets: properties that every result must have. `PROPTEST_CASES` sets the number of
+//! cases.
 
 mod oracle;
 
@@ -17,7 +17,7 @@ use vocagno::{
 const DUMMIES: [DummyPrefix; 4] =
     [DummyPrefix::None, DummyPrefix::Prepend, DummyPrefix::Metaspace, DummyPrefix::MetaspaceFirst];
 
-/// A document as its generator made it: what each id stands for and where it lies.
+/// A generated document: the bytes of each id and its span.
 #[derive(Clone, Debug)]
 struct Document {
     text: String,
@@ -25,7 +25,7 @@ struct Document {
     spans: Vec<Span<i32>>,
 }
 
-/// Segments of text between added tokens, cut at any bytes, with the dummy prefix that the tokenizer would add.
+/// Segments of text between added tokens, cut at any byte, with the dummy prefix that the tokenizer would insert.
 fn document(dummy: DummyPrefix) -> impl Strategy<Value = Document> {
     let segment = ("[ ab∑😊]{0,6}", prop::collection::vec(any::<bool>(), 32), any::<bool>());
     prop::collection::vec(segment, 0..4).prop_map(move |segments| {
@@ -35,7 +35,7 @@ fn document(dummy: DummyPrefix) -> impl Strategy<Value = Document> {
             made.spans.push([start, start + index(own)]);
             made.pieces.push((piece.to_vec(), added));
         };
-        let mut ends_added = true; // neighbouring segments without an added token between are one
+        let mut ends_added = true; // adjacent segments without an added token between them are one
         for (text, cuts, ends_with_added) in segments {
             let has_dummy = match dummy {
                 DummyPrefix::None => false,
@@ -131,7 +131,7 @@ proptest! {
         let mut decoded = vec![[7; 2]; ids.len()];
         let texts = decode_batch(&table, &ids, &cu, &mut decoded)?;
         for (text, document) in texts.iter().zip(&documents) {
-            // Where the dummy prefix depends on the text, one leading space of a segment is lost with it.
+            // If the dummy prefix depends on the text, one leading space of a segment is lost with it.
             let lost = document.text.len() - text.len();
             prop_assert!(text == document.text.as_bytes() || lost > 0);
             let segments = document.text.split("<|x|>").filter(|segment| {
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn special_tokens_stand_beside_the_text(segments in prop::collection::vec("[ab]{1,3}", 0..4), before in any::<bool>()) {
+    fn special_tokens_need_not_be_in_the_text(segments in prop::collection::vec("[ab]{1,3}", 0..4), before in any::<bool>()) {
         let table = PieceTable::new(["a", "b", "<s>"].map(Some), &[PieceRole::Plain, PieceRole::Plain, PieceRole::Special], DummyPrefix::None)?;
         let (mut ids, mut expected, mut at) = (Vec::new(), Vec::new(), 0);
         let text = segments.concat();
@@ -213,9 +213,9 @@ proptest! {
     }
 }
 
-// ---- closing
+// ---- closing holes
 
-/// Ordered spans on character boundaries, zero-width ones among them, of tokens of every kind.
+/// Ordered spans on character boundaries, some of them of zero width, of tokens of every kind.
 fn holed() -> impl Strategy<Value = (String, Vec<Span<i32>>, Vec<TokenKind>)> {
     let kind =
         select(vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Blank, TokenKind::Prefix, TokenKind::Special]);
@@ -272,7 +272,7 @@ proptest! {
     fn closing_twice_is_closing_once((text, spans, kinds) in holed()) {
         let mut closed = spans;
         close(&mut closed, &text, &kinds)?;
-        // A blank that was given other characters than white space would let go of them again.
+        // A blank that got other characters than white space would give them up again.
         if !kinds.iter().any(|kind| matches!(kind, TokenKind::Blank | TokenKind::Prefix)) {
             let once = closed.clone();
             close(&mut closed, &text, &kinds)?;

@@ -1,5 +1,6 @@
-//! Scale, student spans, teacher spans (or, with the scale's highest bit, lengths of spans that tile). Equal to Algorithm 1 word by word, refused exactly where out of order; the
-//! same in 32 bits and in a batch.
+//! Input: scale, student spans, teacher spans (or, if the highest bit of the scale is set, lengths of spans that
+//! tile). The mapping must equal Algorithm 1, in 64 and 32 bits and in a batch. Spans must be rejected only if they are
+//! out of order.
 #![no_main]
 
 #[path = "../../core/tests/oracle/mod.rs"]
@@ -9,7 +10,7 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, groups, overlap, unmapped_reasons};
 
-/// Spans that follow one another, a few of them very long, empty or a step back.
+/// Adjacent spans. A few of them are very long, empty or a step back.
 fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
     let mut end = i64::from(input.byte());
     input.list(|input| {

@@ -1,4 +1,5 @@
-//! Dummy prefix or none, text, tokens (start, end, surface). Closed spans cover the text in order, or the offsets are refused.
+//! Input: dummy prefix or none, text, tokens (start, end, surface). Closed spans must cover the text in order, or the
+//! offsets must be rejected.
 #![no_main]
 
 #[path = "../../core/tests/oracle/mod.rs"]

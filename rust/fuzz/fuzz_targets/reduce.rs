@@ -1,4 +1,5 @@
-//! Losses, ranges. Equal to a fold over the finite losses, refused exactly where a range is none.
+//! Input: losses, ranges. The result must equal a fold over the finite losses. Ranges must be rejected only if one is
+//! invalid.
 #![no_main]
 
 #[path = "../../core/tests/oracle/mod.rs"]

@@ -1,5 +1,5 @@
-//! Dummy prefix, pieces (role, bytes), text, ids. What is proved is true: the pieces lie one after the other in the
-//! text, less dummy prefixes and special tokens beside it. What ids decode to, they prove.
+//! Input: dummy prefix, pieces (role, bytes), text, ids. If spans are proved, the text must be the concatenated pieces
+//! without dummy prefixes and special tokens that are not in it. Ids must prove the text that they decode to.
 #![no_main]
 
 use input::Input;
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(text) = decode(&table, &ids, &mut spans) {
         check(&pieces, &ids, &text, &spans);
-        // A special token's bytes may follow it in the text by chance: it is then taken for them.
+        // The bytes of a special token may follow it in the text by chance. They are then taken for the token.
         if !roles.contains(&PieceRole::Special) {
             let decoded = spans.clone();
             assert!(spans_from_ids(&table, &ids, &text, &mut spans).expect("it fits"), "{ids:?} give {text:?}");

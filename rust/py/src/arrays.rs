@@ -1,9 +1,9 @@
-//! Python arguments as Rust slices: borrowed as they are, or refused with the argument's name, what was
-//! expected and what came.
+//! Python arguments as Rust slices: borrowed unchanged, or rejected with an error that names the argument, what was
+//! expected and what was given.
 //!
-//! What is borrowed may not be written to meanwhile: not by this module, which [`claims`](crate::claims) see to, nor
-//! by anybody else, which the documentation asks for. Row boundaries steer the kernels and are small: they are
-//! copied, so that a caller who writes to them all the same gets an error and no panic.
+//! Nobody may write to a borrowed array during the call. [`claims`](crate::claims) ensure this for the calls of this
+//! module, the documentation asks it of all others. Row boundaries are copied: they are small and index into other
+//! arrays, so a write to them during the call gives an error, not a panic.
 
 use numpy::{Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,71 +11,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyList, PyString};
-use vocagno::{Offset, Span, TokenRange};
+use vocagno::TokenRange;
 
 use crate::claims::Memory;
 use crate::memory::with_room;
 
 const INT32_PAIRS: &str = "a C-contiguous int32 array of shape (n, 2)";
-const INTEGER_SPANS: &str = "a C-contiguous int32 or int64 array of shape (n, 2)";
-
-/// Spans or offsets of either integer type.
-pub(crate) enum Spans<'a> {
-    Int32(&'a [Span<i32>]),
-    Int64(&'a [Span<i64>]),
-}
-
-impl<'a> Spans<'a> {
-    pub(crate) fn borrow(array: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
-        if let Ok(array) = array.cast::<PyArray2<i32>>() {
-            return Ok(Self::Int32(rows(array, name)?));
-        }
-        if let Ok(array) = array.cast::<PyArray2<i64>>() {
-            return Ok(Self::Int64(rows(array, name)?));
-        }
-        Err(refused(array, name, INTEGER_SPANS))
-    }
-
-    fn dtype(&self) -> &'static str {
-        match self {
-            Self::Int32(_) => "int32",
-            Self::Int64(_) => "int64",
-        }
-    }
-}
-
-/// The spans of both sides, of one integer type.
-pub(crate) enum SpanPair<'a> {
-    Int32(Sides<'a, i32>),
-    Int64(Sides<'a, i64>),
-}
-
-/// The spans of a batch's student and teacher.
-#[derive(Clone, Copy)]
-pub(crate) struct Sides<'a, T> {
-    pub(crate) student: &'a [Span<T>],
-    pub(crate) teacher: &'a [Span<T>],
-}
-
-impl<'a> SpanPair<'a> {
-    pub(crate) fn borrow(student: &'a Bound<'_, PyAny>, teacher: &'a Bound<'_, PyAny>) -> PyResult<Self> {
-        match (Spans::borrow(student, "student_spans")?, Spans::borrow(teacher, "teacher_spans")?) {
-            (Spans::Int32(student), Spans::Int32(teacher)) => Ok(Self::Int32(Sides { student, teacher })),
-            (Spans::Int64(student), Spans::Int64(teacher)) => Ok(Self::Int64(Sides { student, teacher })),
-            (student, teacher) => {
-                let (student, teacher) = (student.dtype(), teacher.dtype());
-                let message = format!("teacher_spans: expected {student} as in student_spans, got {teacher}");
-                Err(PyTypeError::new_err(message))
-            }
-        }
-    }
-}
-
-impl<T: Offset> Sides<'_, T> {
-    pub(crate) fn memory(&self) -> [Memory; 2] {
-        [Memory::of("student_spans", self.student), Memory::of("teacher_spans", self.teacher)]
-    }
-}
 
 /// Losses of either floating-point type.
 pub(crate) enum Losses<'a> {
@@ -122,42 +63,13 @@ pub(crate) fn read_cu_seqlens(array: &Bound<'_, PyAny>, name: &'static str) -> P
     Ok(CuSeqlens { values, memory: Memory::of(name, borrowed) })
 }
 
-/// Row boundaries, and where they were copied from.
+/// Row boundaries, and the memory that they were copied from.
 pub(crate) struct CuSeqlens {
     pub(crate) values: Vec<i64>,
-    memory: Memory,
+    pub(crate) memory: Memory,
 }
 
-/// Row boundaries of both sides, or of neither.
-pub(crate) struct Boundaries(Option<[CuSeqlens; 2]>);
-
-impl Boundaries {
-    pub(crate) fn read(student: Option<&Bound<'_, PyAny>>, teacher: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let student = student.map(|array| read_cu_seqlens(array, "student_cu_seqlens")).transpose()?;
-        let teacher = teacher.map(|array| read_cu_seqlens(array, "teacher_cu_seqlens")).transpose()?;
-        match (student, teacher) {
-            (Some(student), Some(teacher)) => Ok(Self(Some([student, teacher]))),
-            (None, None) => Ok(Self(None)),
-            (None, Some(_)) => {
-                Err(PyValueError::new_err("student_cu_seqlens: expected row boundaries, as for the teacher, got None"))
-            }
-            (Some(_), None) => {
-                Err(PyValueError::new_err("teacher_cu_seqlens: expected row boundaries, as for the student, got None"))
-            }
-        }
-    }
-
-    /// The boundaries of the student's rows and of the teacher's; `None` for one pair of texts.
-    pub(crate) fn both(&self) -> Option<(&[i64], &[i64])> {
-        self.0.as_ref().map(|[student, teacher]| (&*student.values, &*teacher.values))
-    }
-
-    pub(crate) fn memory(&self) -> impl Iterator<Item = Memory> {
-        self.0.iter().flatten().map(|side| side.memory.clone())
-    }
-}
-
-/// An array to write the mapping of `tokens` student tokens to.
+/// The array that a mapping is written to.
 pub(crate) struct Out<'a, 'py> {
     array: &'a Bound<'py, PyArray2<i32>>,
     pub(crate) memory: Memory,
@@ -191,10 +103,16 @@ impl<'a, 'py> Out<'a, 'py> {
     }
 }
 
-/// The rows of an (n, 2) array. Only C order will do: a Fortran-ordered array is one slice as well, but
-/// of all starts and then all ends.
-fn rows<'a, T: Element>(array: &'a Bound<'_, PyArray2<T>>, name: &str) -> PyResult<&'a [[T; 2]]> {
-    // SAFETY: nobody writes to the array meanwhile, as the module says.
+/// Pairs as an (n, 2) array. The vector is moved, not copied.
+pub(crate) fn pairs_to_array(py: Python<'_>, pairs: Vec<[i32; 2]>) -> PyResult<Bound<'_, PyArray2<i32>>> {
+    let count = pairs.len();
+    PyArray1::from_vec(py, pairs.into_flattened()).reshape([count, 2])
+}
+
+/// The rows of an (n, 2) array, which must be in C order. A Fortran-ordered array is one slice too, but it has all
+/// starts first and then all ends.
+pub(crate) fn rows<'a, T: Element>(array: &'a Bound<'_, PyArray2<T>>, name: &str) -> PyResult<&'a [[T; 2]]> {
+    // SAFETY: nobody writes to the array during the call (see the module).
     match unsafe { array.as_slice() } {
         Ok(flat) if array.is_c_contiguous() && array.shape().last() == Some(&2) => {
             refuse_masked(array.as_any(), name)?;
@@ -206,7 +124,7 @@ fn rows<'a, T: Element>(array: &'a Bound<'_, PyArray2<T>>, name: &str) -> PyResu
 
 /// The items of a one-dimensional array.
 fn items<'a, T: Element>(array: &'a Bound<'_, PyArray1<T>>, name: &str) -> PyResult<&'a [T]> {
-    // SAFETY: nobody writes to the array meanwhile, as the module says.
+    // SAFETY: nobody writes to the array during the call (see the module).
     let Ok(items) = (unsafe { array.as_slice() }) else {
         return Err(refused(array.as_any(), name, &format!("a contiguous {} array of shape (n,)", array.dtype())));
     };
@@ -214,7 +132,7 @@ fn items<'a, T: Element>(array: &'a Bound<'_, PyArray1<T>>, name: &str) -> PyRes
     Ok(items)
 }
 
-/// `TypeError` for a masked array, whose mask would be passed over.
+/// `TypeError` for a masked array, whose mask would be ignored.
 fn refuse_masked(array: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
     if array.is_exact_instance_of::<PyUntypedArray>() || !array.hasattr(intern!(array.py(), "mask"))? {
         return Ok(());
@@ -222,7 +140,7 @@ fn refuse_masked(array: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
     Err(PyTypeError::new_err(format!("{name}: expected an array without a mask, got {}", type_name(array))))
 }
 
-/// The texts' UTF-8 bytes, which Python keeps beside its own form of each string.
+/// The UTF-8 bytes of the texts. Python caches them in each string.
 pub(crate) fn borrow_texts(texts: &Bound<'_, PyList>) -> PyResult<Vec<PyBackedStr>> {
     let text = |(index, text): (usize, Bound<'_, PyAny>)| {
         let text = text.cast_into::<PyString>().map_err(|error| {
@@ -247,9 +165,9 @@ pub(crate) fn borrow_texts(texts: &Bound<'_, PyList>) -> PyResult<Vec<PyBackedSt
     Ok(borrowed)
 }
 
-/// `TypeError` for anything but an array and for an array of another dtype than the expected ones,
-/// `ValueError` for one of another shape or layout.
-fn refused(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
+/// `TypeError` for a value that is not an array or has another dtype than expected, `ValueError` for an array of
+/// another shape or layout.
+pub(crate) fn refused(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
     let Ok(array) = value.cast::<PyUntypedArray>() else {
         return PyTypeError::new_err(format!("{name}: expected {expected}, got {}", type_name(value)));
     };

@@ -1,8 +1,8 @@
-//! What memory calls under way read and write, so that none writes to what another one, or the same one, uses.
+//! The memory that running calls read and write, so that no call writes to memory that it or another call uses.
 //!
-//! Arrays are told by their addresses: two of them may share memory without sharing a base object (two buffers over
-//! one file, two views of a tensor). rust-numpy's own flags go by the base object. They also outlive a fork: what
-//! another thread held is held in the child for ever. Claims are forgotten there.
+//! Arrays are compared by address: two arrays may share memory without sharing a base object (two buffers over one
+//! file, two views of a tensor). The flags of rust-numpy compare base objects. They also survive a fork: a borrow that
+//! another thread held is never released in the child. Claims are cleared there.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An argument's memory.
+/// The memory of an argument.
 #[derive(Clone)]
 pub(crate) struct Memory {
     pub(crate) argument: &'static str,
@@ -47,13 +47,14 @@ struct Claims {
 
 static CLAIMS: Mutex<Claims> = Mutex::new(Claims { entries: Vec::new(), next: 0 });
 
-/// Memory that is a call's until this is dropped.
+/// The claims of one call. They are released when this is dropped.
 pub(crate) struct Claim(Option<u64>);
 
-/// Claims what a call reads and, if it is given an array for its result, writes.
+/// Claims the memory that a call reads and, if the caller gives an array for the result, the memory that it writes.
 ///
 /// # Errors
-/// `ValueError` if it would write what itself or another call reads or writes, or read what another one writes.
+/// `ValueError` if the call would write memory that it reads itself or that another call reads or writes, or read
+/// memory that another call writes.
 pub(crate) fn claim(reads: &[Memory], writes: Option<&Memory>) -> PyResult<Claim> {
     if let Some(out) = writes
         && let Some(read) = reads.iter().find(|read| read.meets(out))
@@ -95,7 +96,7 @@ impl Drop for Claim {
     }
 }
 
-/// Python calls this in a forked child: the threads whose claims it has a copy of are not in it.
+/// Python calls this in a forked child. The child has copies of the claims, but not the threads that made them.
 #[pyfunction]
 fn forget_claims() {
     if let Some(mut claims) = lock() {
@@ -103,7 +104,7 @@ fn forget_claims() {
     }
 }
 
-/// To be called once, when the module is loaded.
+/// Registers [`forget_claims`]. Called once, when the module is loaded.
 pub(crate) fn forget_in_children(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let os = py.import("os")?;
@@ -115,8 +116,9 @@ pub(crate) fn forget_in_children(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The claims, which a thread holds for less than a microsecond, and with the GIL. Only without a GIL can a process
-/// be forked meanwhile: its child finds them locked for ever, and does without.
+/// Locks the claims. A thread holds the lock for less than a microsecond and while it has the GIL. A fork during that
+/// time is possible only in Python without a GIL. The lock is then never released in the child, which continues without
+/// claims.
 fn lock() -> Option<MutexGuard<'static, Claims>> {
     for _ in 0..10_000 {
         match CLAIMS.try_lock() {

@@ -1,17 +1,15 @@
-//! What both tokenizers agree on.
+//! Groups: the runs of tokens on which both tokenizers agree.
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
-use vocagno::{Groups, Offset};
 
-use crate::arrays::{Boundaries, Sides, SpanPair};
-use crate::claims::claim;
-use crate::{pairs_to_array, raised, with_rows};
+use crate::arrays::pairs_to_array;
+use crate::span_pair::{Boundaries, Sides, SpanPair, for_either_type};
 
 /// Strict kernel of `vocagno.groups`.
 #[pyfunction]
 #[pyo3(signature = (student, teacher, student_cu, teacher_cu, /))]
-#[expect(clippy::type_complexity, reason = "the three that Python unpacks")]
+#[expect(clippy::type_complexity, reason = "the triple that Python unpacks")]
 pub(crate) fn groups<'py>(
     py: Python<'py>,
     student: &Bound<'py, PyAny>,
@@ -20,19 +18,12 @@ pub(crate) fn groups<'py>(
     teacher_cu: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i32>>, Bound<'py, PyArray1<i64>>)> {
     let boundaries = Boundaries::read(student_cu, teacher_cu)?;
-    let groups = match SpanPair::borrow(student, teacher)? {
-        SpanPair::Int32(sides) => groups_of(py, sides, &boundaries)?,
-        SpanPair::Int64(sides) => groups_of(py, sides, &boundaries)?,
-    };
+    let groups = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
+        let Sides { student, teacher } = sides;
+        sides.compute(py, &boundaries, [], |student_cu, teacher_cu| {
+            vocagno::groups(student, teacher, student_cu, teacher_cu)
+        })?
+    });
     let cu_seqlens = PyArray1::from_vec(py, groups.cu_seqlens);
     Ok((pairs_to_array(py, groups.student)?, pairs_to_array(py, groups.teacher)?, cu_seqlens))
-}
-
-fn groups_of<T: Offset>(py: Python<'_>, sides: Sides<'_, T>, boundaries: &Boundaries) -> PyResult<Groups> {
-    let _claim = claim(&sides.memory(), None)?;
-    let Sides { student, teacher } = sides;
-    let groups = with_rows(sides, boundaries, |student_cu, teacher_cu| {
-        py.detach(|| vocagno::groups(student, teacher, student_cu, teacher_cu))
-    })?;
-    groups.map_err(|error| raised(&error))
 }

@@ -1,17 +1,17 @@
-//! Vectors whose memory may be refused: `MemoryError` instead of an abort of the process.
+//! Vectors whose allocation can fail: `MemoryError` instead of an abort of the process.
 
 use pyo3::PyErr;
 use pyo3::exceptions::PyMemoryError;
 use vocagno::SpanError;
 
-/// An empty vector that will hold so many items without asking for more memory.
+/// An empty vector with room for `items` items.
 pub(crate) fn with_room<T>(items: usize) -> Result<Vec<T>, Refused> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(items).map_err(|_| Refused { bytes: items.saturating_mul(size_of::<T>()) })?;
     Ok(empty)
 }
 
-/// Adds an item to a vector whose final length is not known beforehand.
+/// Appends an item to a vector whose final length is not known in advance.
 pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), Refused> {
     let bytes = items.len().saturating_add(1).saturating_mul(size_of::<T>());
     items.try_reserve(1).map_err(|_| Refused { bytes })?;
@@ -19,14 +19,14 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), Refused> {
     Ok(())
 }
 
-/// So many copies of `value`.
+/// `items` copies of `value`.
 pub(crate) fn filled_with<T: Clone>(value: T, items: usize) -> Result<Vec<T>, Refused> {
     let mut filled = with_room(items)?;
     filled.resize(items, value);
     Ok(filled)
 }
 
-/// Memory that the system did not give.
+/// A failed allocation.
 pub(crate) struct Refused {
     bytes: usize,
 }

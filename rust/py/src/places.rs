@@ -1,15 +1,15 @@
-//! Whether tokens stand for the text at their spans.
+//! Checks spans: compares the characters of tokens with the text at their spans.
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arrays::{borrow_ids, borrow_pairs, borrow_texts, read_cu_seqlens};
 use crate::claims::{Memory, claim};
+use crate::error::raised;
 use crate::memory::with_room;
-use crate::pieces::PieceTable;
-use crate::raised;
+use crate::spans::PieceTable;
 
-/// What tokens are compared by with the text at their spans.
+/// The folded characters of each token of a vocabulary, to compare tokens with the text at their spans.
 #[pyclass(module = "vocagno._vocagno", frozen)]
 pub(crate) struct Places {
     places: vocagno::Places,
@@ -21,12 +21,12 @@ impl Places {
     #[new]
     #[pyo3(signature = (table, unknown, /))]
     fn new(py: Python<'_>, table: Py<PieceTable>, unknown: Option<i32>) -> PyResult<Self> {
-        let pieces = &table.get().0;
-        let places = py.detach(|| vocagno::Places::new(pieces, unknown)).map_err(|error| raised(&error))?;
+        let pieces = &table.get().table;
+        let places = py.detach(|| vocagno::Places::new(pieces, unknown)).map_err(raised)?;
         Ok(Self { places, table })
     }
 
-    /// Tokens that do not stand for the text at their spans: (text, first token, one behind the last).
+    /// Tokens that differ from the text at their spans: (text, first token, one past the last).
     #[pyo3(signature = (ids, spans, cu, texts, /))]
     fn disagreeing(
         &self,
@@ -39,23 +39,22 @@ impl Places {
         let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
         let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
         let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
-        let table = &self.table.get().0;
-        let found = py.detach(|| self.places.disagreeing(table, ids, spans, &cu, &texts));
-        let found = found.map_err(|error| raised(&error))?;
+        let table = &self.table.get().table;
+        let found = py.detach(|| self.places.disagreeing(table, ids, spans, &cu, &texts)).map_err(raised)?;
         let mut rows = with_room(found.len())?;
         rows.extend(found.iter().map(|found| (found.row, found.tokens[0], found.tokens[1])));
         Ok(rows)
     }
 
-    /// Whether the characters of some tokens are, in order, among those of a text.
+    /// Whether the characters of some tokens are a subsequence of a text.
     #[pyo3(signature = (ids, text, /))]
     fn agrees(&self, ids: &Bound<'_, PyAny>, text: &str) -> PyResult<bool> {
-        Ok(self.places.agrees(&self.table.get().0, borrow_ids(ids)?, text))
+        Ok(self.places.agrees(&self.table.get().table, borrow_ids(ids)?, text))
     }
 
-    /// The first tokens that stand elsewhere in their text, and the byte at which they do; None if none does.
+    /// The first tokens that occur elsewhere in their text, and the byte where they occur. None if there are none.
     #[pyo3(signature = (ids, spans, text, disagreeing, /))]
-    #[expect(clippy::needless_pass_by_value, reason = "made of Python's list")]
+    #[expect(clippy::needless_pass_by_value, reason = "converted from a Python list")]
     fn misplaced(
         &self,
         py: Python<'_>,
@@ -66,7 +65,7 @@ impl Places {
     ) -> PyResult<Option<(usize, usize, usize)>> {
         let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
         let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
-        let table = &self.table.get().0;
+        let table = &self.table.get().table;
         let found = py.detach(|| self.places.misplaced(table, ids, spans, text, &disagreeing));
         Ok(found.map(|(tokens, byte)| (tokens[0], tokens[1], byte)))
     }

@@ -1,4 +1,4 @@
-//! One thread pool for all calls, built when a call first needs it, and again when one needs a larger one.
+//! One thread pool for all calls. It is built when a call first needs it, and again when a call needs a larger one.
 
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
@@ -9,13 +9,13 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Tokens in all below which the calling thread is done before others would have begun.
+/// Total number of tokens below which the calling thread finishes before other threads would start.
 const MIN_TOKENS: usize = 32_768;
-/// Tokens in all for which one more thread is worth its start.
+/// Number of tokens for which one more thread is worth its start.
 const GRAIN: usize = 8_192;
 
 struct Kept {
-    /// The process that started the threads: after a fork they do not exist in the child.
+    /// The process that started the threads. They do not exist in a forked child.
     process: u32,
     threads: usize,
     pool: Arc<ThreadPool>,
@@ -23,11 +23,11 @@ struct Kept {
 
 static POOL: Mutex<Option<Kept>> = Mutex::new(None);
 
-/// How many threads a batch gets: `num_threads`, else `RAYON_NUM_THREADS`, else the cores that this process may
-/// use; but no more than have work, and one where more would not pay.
+/// The number of threads for a batch: `num_threads`, else `RAYON_NUM_THREADS`, else the cores that this process may
+/// use. It is at most the number of threads that have work, and 1 if more would not pay off.
 ///
 /// # Errors
-/// `ValueError` for a number below 1 or beyond 64 bits, `TypeError` for anything but a number.
+/// `ValueError` for a number below 1 or above 64 bits, `TypeError` for a value that is not a number.
 pub(crate) fn threads(num_threads: Option<&Bound<'_, PyAny>>, rows: usize, tokens: usize) -> PyResult<usize> {
     let wanted = num_threads.map(requested).transpose()?;
     if rows <= 1 || tokens < MIN_TOKENS {
@@ -55,7 +55,7 @@ fn default_threads() -> usize {
     })
 }
 
-/// Runs `work` on `threads` threads of the pool, on the calling thread if that is one or no pool can be had.
+/// Runs `work` on `threads` threads of the pool. Runs it on the calling thread if `threads` is 1 or there is no pool.
 pub(crate) fn run<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
     match (threads > 1).then(|| pool(threads)).flatten() {
         Some(pool) => pool.install(|| vocagno::in_parts(threads, work)),
@@ -63,8 +63,8 @@ pub(crate) fn run<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R
     }
 }
 
-/// The kept pool if it is alive and large enough, else a new one; `None` while another thread is building one (or
-/// was, when this process was forked from it) and where the system refuses threads.
+/// The kept pool if it is alive and large enough, else a new one. `None` while another thread is building a pool (or
+/// was, when this process was forked) and if the system cannot start the threads.
 fn pool(threads: usize) -> Option<Arc<ThreadPool>> {
     let mut kept = match POOL.try_lock() {
         Ok(kept) => kept,
@@ -75,13 +75,13 @@ fn pool(threads: usize) -> Option<Arc<ThreadPool>> {
     if let Some(alive) = kept.as_ref().filter(|kept| kept.process == process && kept.threads >= threads) {
         return Some(Arc::clone(&alive.pool));
     }
-    // Batches of slowly growing sizes would ask for a thread more each time. Idle threads cost little.
+    // Batches of slowly growing sizes would need one more thread each time. Idle threads cost little.
     let threads = threads.max(threads.next_power_of_two().min(default_threads()));
     let named = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("vocagno-{index}"));
     let pool = Arc::new(named.build().ok()?);
     let before = kept.replace(Kept { process, threads, pool: Arc::clone(&pool) });
     if before.as_ref().is_some_and(|before| before.process != process) {
-        mem::forget(before); // its threads are the parent's; ending them from here could wait for ever
+        mem::forget(before); // its threads belong to the parent process: joining them here could block forever
     }
     Some(pool)
 }

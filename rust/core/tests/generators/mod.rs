@@ -1,10 +1,10 @@
-//! Spans as tokenizers give them, and any others.
+//! Strategies for spans: those that tokenizers report, and arbitrary ones.
 #![allow(dead_code, reason = "every target uses some")]
 
 use proptest::prelude::*;
 use vocagno::Span;
 
-/// Spans in order: gapped, repeated or nested, with empty ones anywhere.
+/// Sorted spans: with gaps, repeated or nested, and empty ones anywhere.
 pub(crate) fn sorted_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
     let step = (0..3_i64, 0..3_i64, 0..4_i64, any::<bool>());
     prop::collection::vec(step, 0..24).prop_map(|steps| {

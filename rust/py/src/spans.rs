@@ -1,4 +1,4 @@
-//! Spans from ids, and from a tokenizer's own offsets.
+//! Byte spans of tokens: from ids and the bytes of each id, or from the offsets that a tokenizer reports.
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
@@ -7,22 +7,26 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use vocagno::{DummyPrefix, PieceRole};
 
-use crate::arrays::{Spans, borrow_ids, borrow_pairs, borrow_texts, read_cu_seqlens};
+use crate::arrays::{borrow_ids, borrow_pairs, borrow_texts, pairs_to_array, read_cu_seqlens};
 use crate::claims::{Memory, claim};
+use crate::error::raised;
 use crate::memory::{filled_with, push, with_room};
-use crate::{pairs_to_array, pool, raised};
+use crate::pool;
+use crate::span_pair::{Spans, for_either_type};
 
-/// The bytes that each id of a lossless tokenizer stands for.
+/// The bytes and the role of each id of a lossless tokenizer.
 #[pyclass(module = "vocagno._vocagno", frozen)]
-pub(crate) struct PieceTable(pub(crate) vocagno::PieceTable, String);
+pub(crate) struct PieceTable {
+    pub(crate) table: vocagno::PieceTable,
+    dummy_prefix: String,
+}
 
 #[pymethods]
 impl PieceTable {
     #[new]
     fn new(pieces: &Bound<'_, PyAny>, roles: &Bound<'_, PyAny>, dummy_prefix: &str) -> PyResult<Self> {
         let pieces: Vec<Option<PyBackedBytes>> = each(pieces, "pieces")?;
-        let name = dummy_prefix.to_owned();
-        let dummy_prefix = match dummy_prefix {
+        let own_prefix = match dummy_prefix {
             "none" => DummyPrefix::None,
             "prepend" => DummyPrefix::Prepend,
             "metaspace" => DummyPrefix::Metaspace,
@@ -39,11 +43,11 @@ impl PieceTable {
             let refused = |got| PyValueError::new_err(format!("roles[{id}]: expected {expected}, got {got}"));
             roles.push(PieceRole::try_from(role).map_err(refused)?);
         }
-        let table = vocagno::PieceTable::new(pieces, &roles, dummy_prefix);
-        Ok(Self(table.map_err(|error| raised(&error))?, name))
+        let table = vocagno::PieceTable::new(pieces, &roles, own_prefix).map_err(raised)?;
+        Ok(Self { table, dummy_prefix: dummy_prefix.to_owned() })
     }
 
-    /// Byte spans of the ids of each text, and whether the ids' bytes are proved to be the text's.
+    /// Byte spans of the ids of each text, and whether the bytes of the ids are proved to equal the text.
     #[pyo3(signature = (ids, cu, texts, num_threads, /))]
     #[expect(clippy::type_complexity, reason = "the pair that Python unpacks")]
     fn spans<'py>(
@@ -60,14 +64,14 @@ impl PieceTable {
         let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
             let (mut spans, mut proved) = (filled_with([0; 2], ids.len())?, filled_with(false, texts.len())?);
-            let run = || vocagno::spans_from_ids_batch(&self.0, ids, &cu, &texts, &mut spans, &mut proved);
+            let run = || vocagno::spans_from_ids_batch(&self.table, ids, &cu, &texts, &mut spans, &mut proved);
             pool::run(threads, run).map(|()| (spans, proved))
         });
-        let (spans, proved) = result.map_err(|error| raised(&error))?;
+        let (spans, proved) = result.map_err(raised)?;
         Ok((pairs_to_array(py, spans)?, PyArray1::from_vec(py, proved)))
     }
 
-    /// The bytes of each document kept as ids, and the byte spans of the ids.
+    /// Decodes each document from its ids to bytes, and gives the byte spans of the ids.
     #[pyo3(signature = (ids, cu, /))]
     #[expect(clippy::type_complexity, reason = "the pair that Python unpacks")]
     fn decode<'py>(
@@ -80,9 +84,9 @@ impl PieceTable {
         let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
             let mut spans = filled_with([0; 2], ids.len())?;
-            vocagno::decode_batch(&self.0, ids, &cu, &mut spans).map(|texts| (texts, spans))
+            vocagno::decode_batch(&self.table, ids, &cu, &mut spans).map(|texts| (texts, spans))
         });
-        let (texts, spans) = result.map_err(|error| raised(&error))?;
+        let (texts, spans) = result.map_err(raised)?;
         let mut copied = with_room(texts.len())?;
         for text in texts {
             copied.push(PyBytes::new_with(py, text.len(), |bytes| {
@@ -93,7 +97,7 @@ impl PieceTable {
         Ok((copied, pairs_to_array(py, spans)?))
     }
 
-    /// Byte spans of a tokenizer's own offsets without holes, as a new array.
+    /// Byte spans from the offsets that a tokenizer reports, with holes closed, as a new array.
     #[pyo3(signature = (spans, ids, cu, texts, /))]
     fn close<'py>(
         &self,
@@ -110,21 +114,21 @@ impl PieceTable {
         let result = py.detach(|| {
             let mut closed = with_room(spans.len())?;
             closed.extend_from_slice(spans);
-            vocagno::close_ids_batch(&self.0, ids, &mut closed, &cu, &texts).map(|()| closed)
+            vocagno::close_ids_batch(&self.table, ids, &mut closed, &cu, &texts).map(|()| closed)
         });
-        pairs_to_array(py, result.map_err(|error| raised(&error))?)
+        pairs_to_array(py, result.map_err(raised)?)
     }
 
     fn __len__(&self) -> usize {
-        self.0.len()
+        self.table.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("PieceTable(ids={}, dummy_prefix='{}')", self.0.len(), self.1)
+        format!("PieceTable(ids={}, dummy_prefix='{}')", self.table.len(), self.dummy_prefix)
     }
 }
 
-/// The items of a sequence. PyO3's own conversion asks at once for the memory that the sequence says it needs.
+/// The items of a sequence. PyO3's own conversion allocates the length that the sequence claims to have.
 fn each<'py, T>(sequence: &Bound<'py, PyAny>, name: &str) -> PyResult<Vec<T>>
 where
     T: for<'a> FromPyObject<'a, 'py>,
@@ -140,7 +144,7 @@ where
     Ok(items)
 }
 
-/// Character offsets as the UTF-8 byte offsets of the same places.
+/// Converts character offsets to UTF-8 byte offsets.
 #[pyfunction]
 #[pyo3(signature = (offsets, cu, texts, /))]
 pub(crate) fn chars_to_bytes<'py>(
@@ -150,22 +154,12 @@ pub(crate) fn chars_to_bytes<'py>(
     texts: &Bound<'py, PyList>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
     let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
-    let result = match Spans::borrow(offsets, "offsets")? {
-        Spans::Int32(offsets) => in_bytes(py, offsets, &cu, &texts)?,
-        Spans::Int64(offsets) => in_bytes(py, offsets, &cu, &texts)?,
-    };
-    pairs_to_array(py, result.map_err(|error| raised(&error))?)
-}
-
-fn in_bytes<T: vocagno::Offset, S: AsRef<str> + Sync>(
-    py: Python<'_>,
-    offsets: &[vocagno::Span<T>],
-    cu: &[i64],
-    texts: &[S],
-) -> PyResult<Result<Vec<vocagno::Span<i32>>, vocagno::SpanError>> {
-    let _claim = claim(&[Memory::of("offsets", offsets)], None)?;
-    Ok(py.detach(|| {
-        let mut out = filled_with([0; 2], offsets.len())?;
-        vocagno::chars_to_bytes_batch(offsets, cu, texts, &mut out).map(|()| out)
-    }))
+    let result = for_either_type!(Spans::borrow(offsets, "offsets"), |offsets| {
+        let _claim = claim(&[Memory::of("offsets", offsets)], None)?;
+        py.detach(|| {
+            let mut out = filled_with([0; 2], offsets.len())?;
+            vocagno::chars_to_bytes_batch(offsets, &cu, &texts, &mut out).map(|()| out)
+        })
+    });
+    pairs_to_array(py, result.map_err(raised)?)
 }

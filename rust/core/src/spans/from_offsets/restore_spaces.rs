@@ -1,13 +1,15 @@
-use crate::batch::{Rows, expect_len};
-use crate::memory::filled_with;
-use crate::spans::text_len;
-use crate::{PieceTable, Span, SpanError, TokenKind};
+//! Restores the spaces that a tokenizer trimmed from its offsets.
 
-/// Gives tokens back the spaces that their tokenizer cut from their offsets (`trim_offsets`): as many as
-/// their surface begins and ends with, where the text has them and no other token holds them.
+use crate::checks::{expect_len, text_len};
+use crate::error::SpanError;
+use crate::offset::Span;
+use crate::spans::piece_table::PieceTable;
+
+/// Restores the spaces that a tokenizer trimmed from its offsets (`trim_offsets`). Each token gets as many spaces as
+/// its surface starts and ends with, if the text has them there and no other token holds them.
 ///
-/// `spans` are byte spans in order, on character boundaries; spans outside the text are left for
-/// [`close`](crate::close) to refuse. Time is linear in tokens and in the spaces of their surfaces.
+/// `spans` are sorted byte spans on character boundaries. Spans outside the text are unchanged:
+/// [`close`](crate::close) rejects them. Time is linear in tokens and in the spaces of their surfaces.
 ///
 /// # Errors
 /// [`SpanError::Length`] unless `spans` holds one span per id, [`SpanError::TextTooLong`].
@@ -30,44 +32,10 @@ pub fn restore_spaces(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [
     Ok(())
 }
 
-/// [`restore_spaces`], then [`close`](crate::close), for a batch: document `b` has the ids
-/// `cu_seqlens[b]..cu_seqlens[b + 1]`. A token whose surface is one space counts as blank, and as a prefix where
-/// the table's tokenizer may have put it there itself.
-///
-/// # Errors
-/// As [`close_batch`](crate::close_batch), and [`SpanError::Length`] unless there is one id per span.
-pub fn close_ids_batch<S: AsRef<str> + Sync>(
-    table: &PieceTable,
-    ids: &[i32],
-    spans: &mut [Span<i32>],
-    cu_seqlens: &[i64],
-    texts: &[S],
-) -> Result<(), SpanError> {
-    expect_len("ids", spans.len(), ids.len())?;
-    let rows = Rows::checked("cu_seqlens", cu_seqlens, spans.len())?;
-    expect_len("texts", rows.count(), texts.len())?;
-    let mut nothing = vec![(); rows.count()];
-    rows.for_each(spans, &mut nothing, &|row, spans, ()| {
-        text_len(texts[row].as_ref().as_bytes(), row)?;
-        restore_row(table, &ids[rows.range(row)], texts[row].as_ref(), spans);
-        Ok(())
-    })?;
-    let mut kinds = filled_with(TokenKind::Normal, ids.len())?;
-    for row in 0..rows.count() {
-        let ids = &ids[rows.range(row)];
-        for (token, kind) in kinds[rows.range(row)].iter_mut().enumerate() {
-            if table.surface(ids[token]) == Some(b" ") {
-                let before = token.checked_sub(1).map(|before| ids[before]);
-                *kind = if table.may_put_dummy_after(before) { TokenKind::Prefix } else { TokenKind::Blank };
-            }
-        }
-    }
-    crate::close_batch(spans, cu_seqlens, texts, &kinds)
-}
-
-fn restore_row(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) {
+/// [`restore_spaces`] for one row, whose arguments are checked.
+pub(super) fn restore_row(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) {
     let text = text.as_bytes();
-    let mut covered = 0; // end of the text that the tokens before hold
+    let mut covered = 0; // end of the text that earlier tokens hold
     let mut next = NextStart::default();
     for token in 0..spans.len() {
         let limit = next.after(token, spans, text.len());
@@ -79,7 +47,7 @@ fn restore_row(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i3
     }
 }
 
-/// The first start of a token with a width behind a given one; looks at every token once.
+/// Finds the start of the next non-empty token. Visits every token once.
 #[derive(Default)]
 struct NextStart {
     token: usize,
@@ -95,14 +63,14 @@ impl NextStart {
     }
 }
 
-/// The span with the missing spaces of `piece` at both ends, between `covered` and `limit`; `None` if the
+/// The span with the missing spaces of `piece` at both ends, between `covered` and `limit`. `None` if the
 /// span is not inside the text.
 fn grown(piece: &[u8], text: &[u8], [start, end]: Span<i32>, covered: usize, limit: usize) -> Option<Span<i32>> {
     let (mut start, mut end) = (offset(start)?, offset(end)?);
     let held = text.get(start..end)?;
     let leading = spaces(piece.iter());
     if leading == piece.len() && held.is_empty() {
-        // All spaces, its position at the end of them, or at their start where the text begins with them.
+        // Only spaces. The span is at their end, or at their start if the text starts with them.
         let before = start.checked_sub(leading).filter(|&from| from >= covered && is_spaces(text, from, start));
         let from = before.or(Some(covered).filter(|&from| from + leading <= limit))?;
         (start, end) = (from, from + leading);
@@ -132,7 +100,7 @@ fn offset(at: i32) -> Option<usize> {
     usize::try_from(at).ok()
 }
 
-/// Back to 32 bits: a place inside a text, whose length was checked.
+/// Converts back to 32 bits. The length of the text was checked.
 fn index(at: usize) -> i32 {
     i32::try_from(at).unwrap_or(i32::MAX)
 }
@@ -140,7 +108,7 @@ fn index(at: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DummyPrefix, PieceRole};
+    use crate::spans::piece_table::{DummyPrefix, PieceRole};
 
     fn restored<const N: usize>(text: &str, tokens: [(&str, Span<i32>); N]) -> Result<[Span<i32>; N], SpanError> {
         let table = PieceTable::new(tokens.map(|(piece, _)| Some(piece)), &[PieceRole::Plain; N], DummyPrefix::None)?;
@@ -151,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_come_back_to_the_tokens_that_had_them() {
+    fn trimmed_spaces_are_restored() {
         assert_eq!(restored("a b", [("a", [0, 1]), (" b", [2, 3])]), Ok([[0, 1], [1, 3]]));
         assert_eq!(restored("a   b", [("a", [0, 1]), ("  ", [3, 3]), (" b", [4, 5])]), Ok([[0, 1], [1, 3], [3, 5]]));
         assert_eq!(restored("  x", [(" ", [0, 0]), (" x", [2, 3])]), Ok([[0, 1], [1, 3]]));
@@ -160,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_that_is_not_there_or_not_free() {
-        // A dummy prefix has no space in the text, and after an added token none of its own.
+    fn spaces_that_are_missing_or_taken_are_not_restored() {
+        // A dummy prefix has no space in the text, not even after an added token.
         assert_eq!(restored("a", [(" a", [0, 1])]), Ok([[0, 1]]));
         assert_eq!(restored("<s>a", [("<s>", [0, 3]), (" a", [3, 4])]), Ok([[0, 3], [3, 4]]));
-        // Not trimmed: the space is inside the span already.
+        // Not trimmed: the span already includes the space.
         assert_eq!(restored("a  b", [("a ", [0, 2]), (" b", [2, 4])]), Ok([[0, 2], [2, 4]]));
         // Two pieces of a character: only the first had the space.
         assert_eq!(restored(" 😊", [(" ?", [1, 5]), (" ?", [1, 5])]), Ok([[0, 5], [1, 5]]));
@@ -182,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_outside_the_text_are_left_alone() {
+    fn spans_outside_the_text_are_unchanged() {
         let spans = [[-3, 2], [5, 9], [i32::MAX, i32::MIN]];
         assert_eq!(restored("a b", spans.map(|span| (" a ", span))), Ok(spans));
     }

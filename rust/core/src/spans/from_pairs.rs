@@ -1,13 +1,14 @@
-//! Spans from the pairs of unsigned numbers in which other crates have their offsets.
+//! Spans from offsets in the types of other crates.
 
+use crate::error::SpanError;
 use crate::memory::{push, with_room};
-use crate::{Offset, Span, SpanError};
+use crate::offset::{Offset, Span};
 
-/// Spans of pairs of offsets of another type: `(usize, usize)` as the crate `tokenizers` has them, `[u32; 2]`,
-/// `(u64, u64)`. An offset that the spans' type cannot hold is refused, none is cut off.
+/// Converts pairs of offsets of another type to spans: `(usize, usize)` as in the crate `tokenizers`, `[u32; 2]`,
+/// `(u64, u64)`. An offset that does not fit the spans' type is an error, never truncated.
 ///
 /// # Errors
-/// [`SpanError::TooLarge`] for an offset beyond the spans' type, [`SpanError::Memory`].
+/// [`SpanError::TooLarge`] for an offset that does not fit the spans' type, [`SpanError::Memory`].
 ///
 /// # Example
 /// ```

@@ -1,14 +1,17 @@
-use crate::batch::{Rows, expect_len};
-use crate::memory::{filled_with, with_room};
-use crate::spans::text_len;
-use crate::{Offset, Span, SpanError};
+//! Converts character offsets to byte offsets.
 
-/// Turns character offsets into the UTF-8 byte offsets of the same places.
+use crate::batch::Rows;
+use crate::checks::{expect_len, text_len};
+use crate::error::SpanError;
+use crate::memory::{filled_with, with_room};
+use crate::offset::{Offset, Span};
+
+/// Converts character offsets to UTF-8 byte offsets.
 ///
-/// Time is linear in text and offsets, in ASCII texts in the offsets alone (besides the check).
+/// Time is linear in text and offsets. An ASCII text is read only to find that it is ASCII.
 ///
 /// # Errors
-/// [`SpanError::OutsideText`] for a negative offset, one past the end or a start behind its end,
+/// [`SpanError::OutsideText`] for a negative offset, an offset past the end or a start after its end,
 /// [`SpanError::TextTooLong`] for a text of 2^31 bytes or more, [`SpanError::Memory`].
 ///
 /// # Example
@@ -26,7 +29,7 @@ pub fn chars_to_bytes<T: Offset>(offsets: &[Span<T>], text: &str) -> Result<Vec<
 /// [`chars_to_bytes`] for a batch of documents: document `b` has the offsets `cu_seqlens[b]..cu_seqlens[b + 1]`.
 ///
 /// # Errors
-/// As [`chars_to_bytes`], for `cu_seqlens` that do not fit the offsets, and [`SpanError::Length`] unless
+/// As [`chars_to_bytes`], for `cu_seqlens` that do not match the offsets, and [`SpanError::Length`] unless
 /// `texts` holds one text per document and `out` one span per offset pair.
 pub fn chars_to_bytes_batch<T: Offset, S: AsRef<str> + Sync>(
     offsets: &[Span<T>],
@@ -48,13 +51,14 @@ fn convert<T: Offset>(offsets: &[Span<T>], text: &str, row: usize, out: &mut [Sp
             i32::try_from(offset).ok().filter(|offset| (0..=end).contains(offset))
         });
     }
-    // A character starts at every byte but the continuation bytes; one more entry stands for the text's end.
+    // A character starts at every byte that is no continuation byte. The last entry is the end of the text.
     let starts = (0..end).zip(text.bytes()).filter(|&(_, byte)| byte & 0xC0 != 0x80).map(|(at, _)| at);
-    let mut known: Vec<i32> = with_room(text.chars().count() + 1)?;
-    known.extend(starts.chain([end]));
-    each(offsets, row, out, known.len() - 1, |offset| known.get(usize::try_from(offset).ok()?).copied())
+    let mut bytes: Vec<i32> = with_room(text.chars().count() + 1)?;
+    bytes.extend(starts.chain([end]));
+    each(offsets, row, out, bytes.len() - 1, |offset| bytes.get(usize::try_from(offset).ok()?).copied())
 }
 
+/// Converts each offset by `to_byte`, which returns `None` outside the text of `len` characters.
 fn each<T: Offset>(
     offsets: &[Span<T>],
     row: usize,

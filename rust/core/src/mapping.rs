@@ -1,0 +1,73 @@
+//! The ranges of a mapping: how they number teacher rows, and how they are checked against a batch.
+
+use std::ops;
+
+use crate::checks::expect_at_most;
+use crate::error::SpanError;
+
+/// Half-open range of teacher rows, or [`UNMAPPED`].
+pub type TokenRange = [i32; 2];
+
+/// The range of a student token that shares no text with any teacher token.
+pub const UNMAPPED: TokenRange = [-1, -1];
+
+/// An `i32` numbers the rows, and `stop` is one past the last row.
+pub(crate) const MAX_ROWS: usize = i32::MAX as usize;
+
+/// [`SpanError::TooMany`] if a [`TokenRange`] cannot number `got` rows.
+pub(crate) fn expect_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
+    expect_at_most(argument, "rows", MAX_ROWS, got)
+}
+
+/// The number of a row, for a caller that has called [`expect_rows`].
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "checked against MAX_ROWS")]
+pub(crate) fn to_row(index: usize) -> i32 {
+    index as i32
+}
+
+/// The losses of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or out of bounds.
+#[inline]
+pub(crate) fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
+    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // a negative row becomes one past every end
+    if first < stop && stop <= losses.len() {
+        return Ok(Some(&losses[first..stop]));
+    }
+    if range == UNMAPPED {
+        return Ok(None);
+    }
+    Err(SpanError::Range { token, range, items: "losses", len: losses.len() })
+}
+
+/// The teacher rows of `token`'s range. They must belong to the token's own text: row `row` of the batch, with the
+/// flat teacher rows `own`, of `len` teacher rows in total. `None` for [`UNMAPPED`].
+#[inline]
+pub(crate) fn resolve_in_text(
+    token: usize,
+    range: TokenRange,
+    row: usize,
+    own: &ops::Range<usize>,
+    len: usize,
+) -> Result<Option<ops::Range<usize>>, SpanError> {
+    let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // as above
+    if own.start <= first && first < stop && stop <= own.end {
+        return Ok(Some(first..stop));
+    }
+    if range == UNMAPPED {
+        return Ok(None);
+    }
+    if first < stop && stop <= len {
+        return Err(SpanError::OtherText { token, row, range, rows: [own.start, own.end] });
+    }
+    Err(SpanError::Range { token, range, items: "teacher tokens", len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_rows_than_i32_can_number_are_refused() {
+        assert!(expect_rows("teacher_spans", MAX_ROWS).is_ok());
+        assert!(expect_rows("teacher_spans", MAX_ROWS + 1).is_err());
+    }
+}

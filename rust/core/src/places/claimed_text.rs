@@ -1,0 +1,74 @@
+//! The folded characters of a text, and which of them a token accounts for.
+
+use std::iter::repeat_n;
+use std::ops::Range;
+
+use super::fold::fold;
+use crate::offset::Span;
+
+/// How far from its span a token is searched, in characters.
+const REACH: usize = 256;
+
+/// The folded characters of a text, and which of them a token accounts for.
+pub(super) struct ClaimedText {
+    characters: Vec<char>,
+    /// The byte of the text at which each character starts.
+    bytes: Vec<usize>,
+    /// Whether a token accounts for the character.
+    taken: Vec<bool>,
+}
+
+impl ClaimedText {
+    pub(super) fn new(text: &str) -> Self {
+        let (mut characters, mut bytes) = (Vec::new(), Vec::new());
+        for (byte, c) in text.char_indices() {
+            fold(c, |c| characters.push(c));
+            bytes.extend(repeat_n(byte, characters.len() - bytes.len()));
+        }
+        let taken = vec![false; characters.len()];
+        Self { characters, bytes, taken }
+    }
+
+    /// The indices of the characters at a byte span.
+    pub(super) fn places(&self, span: Span<i32>) -> Range<usize> {
+        let [start, end] = span.map(|at| {
+            let at = usize::try_from(at).unwrap_or_default();
+            self.bytes.partition_point(|&byte| byte < at)
+        });
+        start..end.max(start)
+    }
+
+    /// Marks the characters that a token accounts for at its span. These are all of `held` if the token has other
+    /// characters.
+    pub(super) fn claim(&mut self, held: Range<usize>, own: Option<&str>) {
+        let mut places = held.clone();
+        let found: Option<Vec<usize>> =
+            own.and_then(|own| own.chars().map(|c| places.find(|&at| self.characters[at] == c)).collect());
+        for at in found.unwrap_or_else(|| held.collect()) {
+            self.taken[at] = true;
+        }
+    }
+
+    /// The byte near a token's span where its characters occur and no token accounts for them. A token of one or two
+    /// characters must be next to the characters of the previous or the next token, `before` and `after`.
+    pub(super) fn find_near(
+        &self,
+        held: &Range<usize>,
+        own: &[char],
+        before: &[char],
+        after: &[char],
+    ) -> Option<usize> {
+        let occurs =
+            |at: usize, what: &[char]| !what.is_empty() && self.characters.get(at..at + what.len()) == Some(what);
+        let first = held.start.saturating_sub(REACH);
+        let found = (first..(held.end + REACH).min(self.characters.len())).find(|&at| {
+            let end = at + own.len();
+            occurs(at, own)
+                && !self.taken[at..end].contains(&true)
+                && (own.len() > 2
+                    || occurs(end, after)
+                    || at.checked_sub(before.len()).is_some_and(|at| occurs(at, before)))
+        });
+        found.map(|at| self.bytes[at])
+    }
+}
