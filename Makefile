@@ -13,17 +13,26 @@ WORKERS ?= 2
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
-$(VENV)/.packages: pyproject.toml
+# What `make quickstart` needs, and no more.
+$(VENV)/.run: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vocagno needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[train,viz]' 'maturin>=1.9.4,<2'
+	touch $@
+
+# The tools of tests and linters, too.
+$(VENV)/.packages: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --editable '.[eval,viz,dev]'
 	touch $@
 
-$(VENV)/.built: $(VENV)/.packages $(RUST)
+$(VENV)/.module: $(VENV)/.run $(RUST)
 	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --quiet --release --skip-install
 	touch $@
 
-quickstart: $(VENV)/.built ## a student guided by a teacher with another vocabulary, in minutes
+$(VENV)/.built: $(VENV)/.packages $(VENV)/.module
+	touch $@
+
+quickstart: $(VENV)/.module ## a student guided by a teacher with another vocabulary, in minutes
 	$(BIN)/python -m vocagno.quickstart
 
 # The pages need neither the compiled module nor torch. They are built in a copy: Zensical walks the whole folder it stands in, hangs
