@@ -8,7 +8,7 @@ from result_files import lines
 from shared_data import shared
 from vocagno import TokenSpans
 from vocagno.errors import InputError
-from vocagno.views.aligned_teachers import COLUMNS, align_teachers, write_csv
+from vocagno.paper.aligned_teachers import COLUMNS, align_teachers, write_csv
 from vocagno.views.glyphs import glyphs
 from vocagno.views.layout import lanes, side_by_side
 
@@ -173,7 +173,7 @@ def test_the_table(run, spans, capsys):
     [
         (["--out", "t.pdf"], "--out: expected a file ending in .png or .svg, got t.pdf"),
         (["--text", ""], "no tokens in '' to draw; give it some text"),
-        (["--text", "ab " * 34], "the text takes 102 columns; at most 100 stand in a line"),
+        (["--text", "ab " * 34], "the text takes 102 columns; at most 100 fit in a line"),
         (["--text", "é" * 40], None),
         (["--text", "日"], "日 (U+65E5) is in none of the figure's fonts, DejaVu Sans Mono and"),
         (["--teachers", "none.json"], "none.json: no such file"),

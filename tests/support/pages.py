@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.passage import Passage, StudentToken, Token
 
 
 def passage(text, student, teacher, *, excess=1.0, weight=1.0):
@@ -27,9 +27,7 @@ def passage(text, student, teacher, *, excess=1.0, weight=1.0):
             for i, (a, b) in enumerate(student)
         ],
         teacher=[
-            TeacherToken(
-                text=data[a:b].decode(errors="replace") or "<|e|>", start=a, end=b, nll=1.0
-            )
+            Token(text=data[a:b].decode(errors="replace") or "<|e|>", start=a, end=b, nll=1.0)
             for a, b in teacher
         ],
         mapping=mapping,
@@ -51,3 +49,33 @@ class Balanced(HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
+
+
+def cut(text, *pieces):
+    """Byte spans of consecutive pieces; a number is a piece of so many bytes."""
+    spans, start = [], 0
+    for piece in pieces:
+        end = start + (piece if isinstance(piece, int) else len(piece.encode()))
+        spans.append((start, end))
+        start = end
+    assert start == len(text.encode())
+    return spans
+
+
+HARD = "Zoë ½🙂e\u0301 數 <b>\n\u202e\x00\tok\n\n"
+
+
+BYTES = len(HARD.encode())
+
+
+CASES = {
+    "words": passage("one two", cut("one two", "one", " two"), cut("one two", "o", "ne t", "wo")),
+    "bytes": passage(HARD, [(i, i + 1) for i in range(BYTES)], [(0, BYTES)]),
+    "one token": passage(HARD, [(0, BYTES)], [(i, i + 1) for i in range(BYTES)]),
+    "bos, eos, padding": passage("ab", [(0, 0), (0, 2), (2, 2)], [(0, 0), (0, 1), (1, 2), (0, 0)]),
+    "gaps": passage("a b c", [(0, 1), (2, 3)], [(0, 1), (4, 5)]),
+    "repeated spans": passage("🙂", [(0, 4)] * 4, [(0, 4), (0, 4)]),
+    "nested spans": passage(" 𝒜", [(0, 5), (1, 5)], [(0, 5)]),
+    "empty text": passage("", [(0, 0)], []),
+    "no tokens": passage("text", [], []),
+}

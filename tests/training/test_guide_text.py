@@ -33,8 +33,8 @@ from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.guide_text import guide_text
 from vocagno.training.student import GuidedStudent
-from vocagno.views.guidance_terminal import guidance_table
 from vocagno.views.guided_text import CSV_COLUMNS
+from vocagno.views.terminal import guidance_table
 
 TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
 NAMED = "tokens", "teacher_tokens"
@@ -269,7 +269,7 @@ def test_words_name_outcome_and_cause(guide):
     for policy, outcome in (("include", "kept"), ("exclude", "dropped")):
         guided = guide("The sum", unmapped=policy)
         words = [verdict.words(guided.guidance) for verdict in guided.verdicts]
-        assert words[0] == "not predicted: nothing stands before it"
+        assert words[0] == "not predicted: it is the first token"
         assert words[-1] == f"{outcome}: it covers no text, and such tokens are {policy}d"
     mean = guide("The sum", unmapped="mean", top_fraction=1.0)
     assert mean.verdicts[-1].words(mean.guidance) == (

@@ -61,7 +61,7 @@ def test_every_text_can_be_shown(tokenizers, student):
 
 
 def terminal(student, teacher, text):
-    from vocagno.views.passage import Passage, StudentToken, TeacherToken
+    from vocagno.views.passage import Passage, StudentToken, Token
     from vocagno.views.terminal import terminal_lines
 
     def tokens(kind, pieces):
@@ -72,7 +72,7 @@ def terminal(student, teacher, text):
             for piece, start, end in zip(pieces, starts, ends, strict=True)
         ]
 
-    sides = tokens(StudentToken, student), tokens(TeacherToken, teacher)
+    sides = tokens(StudentToken, student), tokens(Token, teacher)
     mapping = vocagno.align(*([[t.start, t.end] for t in side] for side in sides)).tolist()
     drawn = Passage(title="", text=text, student=sides[0], teacher=sides[1], mapping=mapping)
     return "\n".join(line.plain[2:] for line in terminal_lines(drawn, 60))

@@ -4,21 +4,10 @@ import re
 
 import pytest
 
-from pages import Balanced, passage
+from pages import CASES, Balanced, cut, passage
 from vocagno.views.glyphs import columns, visible
 from vocagno.views.page import render_page
 from vocagno.views.passage import Passage, StudentToken
-
-
-def cut(text, *pieces):
-    """Byte spans of consecutive pieces; a number is a piece of so many bytes."""
-    spans, start = [], 0
-    for piece in pieces:
-        end = start + (piece if isinstance(piece, int) else len(piece.encode()))
-        spans.append((start, end))
-        start = end
-    assert start == len(text.encode())
-    return spans
 
 
 def page(*passages):
@@ -28,21 +17,6 @@ def page(*passages):
 def body(html):
     """The drawn passages alone: the page without its style and legend."""
     return html.split("</div></section>", 1)[1]
-
-
-HARD = "Zoë ½🙂e\u0301 數 <b>\n\u202e\x00\tok\n\n"
-BYTES = len(HARD.encode())
-CASES = {
-    "words": passage("one two", cut("one two", "one", " two"), cut("one two", "o", "ne t", "wo")),
-    "bytes": passage(HARD, [(i, i + 1) for i in range(BYTES)], [(0, BYTES)]),
-    "one token": passage(HARD, [(0, BYTES)], [(i, i + 1) for i in range(BYTES)]),
-    "bos, eos, padding": passage("ab", [(0, 0), (0, 2), (2, 2)], [(0, 0), (0, 1), (1, 2), (0, 0)]),
-    "gaps": passage("a b c", [(0, 1), (2, 3)], [(0, 1), (4, 5)]),
-    "repeated spans": passage("🙂", [(0, 4)] * 4, [(0, 4), (0, 4)]),
-    "nested spans": passage(" 𝒜", [(0, 5), (1, 5)], [(0, 5)]),
-    "empty text": passage("", [(0, 0)], []),
-    "no tokens": passage("text", [], []),
-}
 
 
 @pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())

@@ -12,7 +12,7 @@ import pytest
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.guided_text import GuidedText
 from vocagno.views.page import render_page
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.passage import Passage, StudentToken, Token
 
 LOSSES = {"a": (1.0, 3.5), "b": (2.0, 3.0), "c": (3.0, 2.5)}
 """Of student and teacher; "d" has none of the teacher's. Excess: -2.5, -1.0, +0.5."""
@@ -40,7 +40,7 @@ def guided(
         StudentToken(text="</s>", start=4, end=4, nll=5.0, weight=weights[-1], reason="special")
     )
     teacher = [
-        TeacherToken(text=name, start=at, end=at + 1, nll=LOSSES.get(name, (0, None))[1])
+        Token(text=name, start=at, end=at + 1, nll=LOSSES.get(name, (0, None))[1])
         for at, name in enumerate("abcd")
     ]
     passage = Passage(

@@ -1,4 +1,4 @@
-"""`vocagno align`, `vocagno overlap` and `vocagno describe`: what tokenizers do to text."""
+"""`vocagno align`, `vocagno overlap` and `vocagno describe`: tokenizers and their alignment."""
 
 import sys
 from pathlib import Path
@@ -26,13 +26,13 @@ def add_align(parser: Any) -> None:
 
 
 def add_overlap(parser: Any) -> None:
-    """Counts what two vocabularies share and, on a corpus, how their tokens meet."""
+    """Counts the shared entries of two vocabularies and, on a corpus, the kinds of alignment."""
     _add_pair(parser)
     parser.add_argument("corpus", type=Path, nargs="?", help=CORPUS)
 
 
 def add_describe(parser: Any) -> None:
-    """Says how the spans of a tokenizer come about."""
+    """Describes the source of a tokenizer's spans."""
     parser.add_argument("tokenizer", type=str, help=TOKENIZER)
 
 
@@ -42,7 +42,7 @@ def _add_pair(parser: Any) -> None:
 
 
 def align(options: Any) -> dict[str, Any] | None:
-    """Prints the picture, writes the page, or gives the mapping as data."""
+    """Prints the picture, writes the page, or returns the mapping as data."""
     from vocagno.tokens.token_spans import TokenSpans
     from vocagno.views.aligned_text import align_text
 
@@ -51,7 +51,7 @@ def align(options: Any) -> dict[str, Any] | None:
         raise InputError(f"--{' and --'.join(wanted)}: choose one")
     text = given_text(
         options,
-        "`align` shows one text. For a corpus there is `vocagno overlap`, for the mapping alone "
+        "`align` shows one text. For a corpus use `vocagno overlap`, for the mapping only "
         "vocagno.align in Python",
     )
     student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
@@ -68,7 +68,7 @@ def align(options: Any) -> dict[str, Any] | None:
 
 
 def overlap(options: Any) -> dict[str, Any] | None:
-    """Counts; gives them as data, or prints them in words."""
+    """Returns the counts as data, or prints them in words."""
     from vocagno.tokens.token_spans import TokenSpans
     from vocagno.views.statistics import alignment_rates, vocabulary_overlap
 
@@ -130,7 +130,7 @@ def _corpus_rows(rates: Any) -> dict[str, str]:
 
 
 def describe(options: Any) -> dict[str, Any] | None:
-    """Prints the description, or gives it as data."""
+    """Prints the description, or returns it as data."""
     from vocagno.tokens.token_spans import TokenSpans
 
     description = TokenSpans.from_pretrained(options.tokenizer).describe()

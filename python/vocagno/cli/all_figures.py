@@ -20,9 +20,11 @@ _TABLE_2 = "Mistral-ProXMath"
 """Who taught the students of Table 2."""
 _FIGURE_6 = "Fig. 6, scores by granularity"
 _TEACHERS = (
-    "qwen2.5=Qwen2.5-Math-Instruct", "llama-3", "deepseek-llm=DeepSeekMath",
+    "qwen2.5=Qwen2.5-Math-Instruct",
+    "llama-3",
+    "deepseek-llm=DeepSeekMath",
     f"mistral-v0.1={_TABLE_2}",
-)  # fmt: skip
+)
 
 
 def add_all(parser: Any) -> None:
@@ -32,17 +34,22 @@ def add_all(parser: Any) -> None:
     """
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument(
-        "--paper", type=Path, help="folder of the paper's tables: table1.csv (or paper-table1.csv) "
-        "to table4.csv"
-    )  # fmt: skip
+        "--paper",
+        type=Path,
+        help="folder of the paper's tables: table1.csv (or paper-table1.csv) to table4.csv",
+    )
     parser.add_argument(
         "--tokenizers", type=Path, help="folder of NAME.json.gz, NAME.json or NAME/tokenizer.json"
     )
     parser.add_argument("--student", type=str, default="tinyllama", help="NAME of the student's")
     parser.add_argument(
-        "--teachers", type=str, nargs="+", default=[*_TEACHERS], metavar="NAME[=MODEL]",
+        "--teachers",
+        type=str,
+        nargs="+",
+        default=[*_TEACHERS],
+        metavar="NAME[=MODEL]",
         help="NAMEs of the teachers', each with the teacher of Table 4 that it stands for, if any",
-    )  # fmt: skip
+    )
     parser.add_argument("--text", type=str, default=PAPERS_TEXT, help="to be drawn in tokens")
     parser.add_argument("--corpus", type=Path, help=f"to measure chunks and tokens on: {CORPUS}")
     add_sequences(parser)
@@ -182,7 +189,7 @@ def _own_scores(inputs: _Inputs) -> dict[str, float]:
 
 
 def _tokens(inputs: _Inputs) -> list[Path]:
-    from vocagno.views.aligned_teachers import align_teachers
+    from vocagno.paper.aligned_teachers import align_teachers
 
     found = align_teachers(inputs.student, dict(inputs.teachers), inputs.options.text)
     return draw_aligned(found, inputs.out / "tokens.svg")

@@ -1,4 +1,4 @@
-"""What the commands that draw have in common: terminal, `--out`, numbers beside a figure."""
+"""Shared code of the commands that draw: terminal, `--out`, a figure and its numbers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def draw_in_terminal(picture: Any) -> None:
-    """Prints what rich can draw.
+    """Prints an object that rich can draw.
 
-    Raises: InputError for an output whose encoding lacks the signs.
+    Raises: InputError if the encoding of the output lacks the signs.
     """
     from rich.console import Console
 
     console = Console(highlight=False)
-    if console.options.ascii_only:  # not UTF-8: other encodings may have the signs
+    if console.options.ascii_only:  # not UTF-8; other encodings may have the signs
         with console.capture() as drawn:
             console.print(picture)
         try:
@@ -32,15 +32,13 @@ def draw_in_terminal(picture: Any) -> None:
 
 
 def add_out(parser: Any, default: str) -> None:
-    """Where the figure goes, and with it the numbers."""
-    parser.add_argument(
-        "--out", type=Path, default=Path(default),
-        help="file for the figure, .svg or .png; the numbers go beside it, as .csv",
-    )  # fmt: skip
+    """Adds `--out`, the file of the figure."""
+    words = "file for the figure, .svg or .png; the numbers go next to it, as .csv"
+    parser.add_argument("--out", type=Path, default=Path(default), help=words)
 
 
 def check_out(out: Path) -> None:
-    """Refuses what cannot be drawn into, before anything is read."""
+    """Refuses a file of another format, before anything is read."""
     from vocagno.paper.figures.style import check_format
 
     check_format(out, "--out")
@@ -49,7 +47,7 @@ def check_out(out: Path) -> None:
 def draw_with_numbers(
     figure: "Figure", out: Path, write_numbers: Callable[[Path], None]
 ) -> list[Path]:
-    """Writes a figure, and the numbers beside it."""
+    """Writes a figure, and its numbers next to it."""
     from vocagno.paper.figures.style import save
 
     data = out.with_suffix(".csv")

@@ -23,8 +23,9 @@ PAPERS_TEXT = "Probability, Uncertainty"
 """Of Fig. 2 of arXiv 2503.19123."""
 
 _SHARE_COLUMNS = (
-    "teacher", "vocabulary", "shared strings", "of it", "as bytes", "of the student's", "score"
-)  # fmt: skip
+    *("teacher", "vocabulary", "shared strings", "of it", "as bytes", "of the student's"),
+    "score",
+)
 
 
 def add_run(parser: Any) -> None:
@@ -137,7 +138,7 @@ def add_tokens(parser: Any) -> None:
 
 def tokens(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; gives the alignments as data, or prints their counts as a table."""
-    from vocagno.views.aligned_teachers import align_teachers
+    from vocagno.paper.aligned_teachers import align_teachers
 
     check_out(options.out)
     student, teachers = student_and_teachers(options)
@@ -154,8 +155,8 @@ def tokens(options: Any) -> dict[str, Any] | None:
 
 def draw_aligned(found: "Sequence[AlignedText]", out: Path) -> list[Path]:
     """Writes the rows of tokens with their links, and the mapping beside them."""
+    from vocagno.paper.aligned_teachers import write_csv
     from vocagno.paper.figures.tokens import draw_tokens
-    from vocagno.views.aligned_teachers import write_csv
 
     return draw_with_numbers(draw_tokens(found), out, lambda path: write_csv(path, found))
 

@@ -1,4 +1,4 @@
-"""`vocagno granularity`: equal chunks of two token sequences against tokens that are aligned."""
+"""`vocagno granularity`: overlap of equal chunks of two token sequences, and of aligned tokens."""
 
 import sys
 from dataclasses import replace
@@ -26,7 +26,7 @@ _SHARES = (("IoU", "iou"), ("IoS", "ios"))
 
 
 def add_granularity(parser: Any) -> None:
-    """Measures how well chunks of student and teacher meet, from coarse to fine, and tokens.
+    """Measures the overlap of student and teacher chunks, from coarse to fine, and of tokens.
 
     The paper's Fig. 3: mean IoU and IoS in characters, over sequences of the corpus.
     """
@@ -34,18 +34,18 @@ def add_granularity(parser: Any) -> None:
     parser.add_argument("corpus", type=Path, help=CORPUS)
     add_sequences(parser)
     parser.add_argument(
-        "--out", type=Path, help="draw it into this .svg or .png; the numbers go beside it, as .csv"
+        "--out", type=Path, help="draw it into this .svg or .png; numbers next to it, as .csv"
     )
 
 
 def add_sequences(parser: Any) -> None:
-    """The options that `check_sequences` looks at."""
+    """Adds the options that `check_sequences` reads."""
     parser.add_argument("--seq_len", type=int, default=2_048, help="student tokens of a sequence")
     parser.add_argument("--limit", type=int, help="documents to read; default: all")
 
 
 def check_sequences(options: Any) -> None:
-    """Raises: InputError for a length or a limit that cannot be."""
+    """Raises: InputError for a length or a limit below 1."""
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 document, got {options.limit}")
     if options.seq_len < 1:
@@ -53,7 +53,7 @@ def check_sequences(options: Any) -> None:
 
 
 def granularity(options: Any) -> dict[str, Any] | None:
-    """Measures; draws if told to; gives the levels as data, or prints them as tables."""
+    """Measures, draws with `--out`, and returns the levels as data or prints them as tables."""
     check_sequences(options)
     if options.out is not None:
         check_out(options.out)
@@ -81,7 +81,7 @@ def measured(student: Named, teachers: "Sequence[Named]", options: Any) -> "list
 
 
 def drawn(out: Path, found: "Sequence[Granularity]") -> list[Path]:
-    """Writes the figure, and the numbers beside it."""
+    """Writes the figure, and its numbers next to it."""
     from vocagno.paper.figures.granularity import draw_granularity
     from vocagno.paper.granularity import write_csv
 
@@ -89,7 +89,7 @@ def drawn(out: Path, found: "Sequence[Granularity]") -> list[Path]:
 
 
 def _tables(found: "Sequence[Granularity]") -> str:
-    """IoU, then IoS; a line a granularity, a column a teacher."""
+    """IoU, then IoS: a line for each granularity, a column for each teacher."""
     return "\n\n".join(_table(found, title, share) for title, share in _SHARES)
 
 
@@ -110,5 +110,5 @@ def _facts(one: "Granularity") -> str:
     return (
         f"means in characters over {one.sequences:,} sequences of {one.seq_len:,} tokens of "
         f"{one.student} ({one.documents:,} documents; {one.left_out_tokens:,} tokens at the end "
-        "are left out)"
+        "are skipped)"
     )

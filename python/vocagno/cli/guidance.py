@@ -1,4 +1,4 @@
-"""`vocagno guidance`: what a teacher chooses of one text."""
+"""`vocagno guidance`: the teacher's choice in one text."""
 
 import sys
 from pathlib import Path
@@ -9,19 +9,22 @@ from vocagno.cli.texts import add_text, given_text
 from vocagno.errors import InputError
 
 _RULE = (
-    "unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold",
-    "weight", "weight_scale", "min_weight", "aggregation", "unmapped",
-)  # fmt: skip
-"""Options of the choice, of `GuidanceConfig`. A text is a row of its own, so that `scope` and
-`normalize` say nothing."""
+    *("unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold"),
+    *("weight", "weight_scale", "min_weight", "aggregation", "unmapped"),
+)
+"""Options of `GuidanceConfig` for the choice. A text is a row of its own, so `scope` and
+`normalize` have no effect."""
+
+_TEACHER = ("bos", "context", "min_context", "dtype")
+"""Options of `TeacherConfig` under their own names."""
 
 _MODEL = "folder or hub name of a causal language model"
 
 
 def add_guidance(parser: Any) -> None:
-    """Shows which tokens of a text the teacher has the student learn, and why.
+    """Shows which tokens of a text the teacher chooses for the student to learn, and why.
 
-    A table, or a page, a figure, the numbers. The text is ranked by itself, as a row of its own.
+    As a table, a page, a figure or numbers. The text is ranked by itself, as a row of its own.
     """
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.run import TeacherConfig
@@ -37,17 +40,17 @@ def add_guidance(parser: Any) -> None:
     parser.add_argument("--eos", type=str, help="token after the text; default: the tokenizer's")
     parser.add_argument("--gguf", type=str, help="name of a GGUF file in the teacher's folder")
     parser.add_argument("--teacher_tokenizer", type=str, help="default: that of the teacher")
-    _add_fields(parser, TeacherConfig, ("bos", "context", "min_context", "dtype"))
+    _add_fields(parser, TeacherConfig, _TEACHER)
 
 
 def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
-    """Options that are fields of a configuration, with their types, defaults and words."""
+    """Adds fields of a configuration as options, with their types, defaults and help."""
     others = set(config.__dataclass_fields__) - set(wanted)
     parser.add_class_arguments(config, skip=others)
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
-    """Writes page, figure and numbers, and gives the guidance as data or prints it as a table."""
+    """Writes page, figure and numbers, and returns the guidance as data or prints it as a table."""
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.run import StudentConfig, TeacherConfig
 
@@ -57,10 +60,11 @@ def guidance(options: Any) -> dict[str, Any] | None:
         model=options.student, tokenizer=options.student_tokenizer, eos=options.eos
     )
     teacher = TeacherConfig(
-        model=options.teacher, gguf_file=options.gguf, tokenizer=options.teacher_tokenizer,
-        bos=options.bos, context=options.context, min_context=options.min_context,
-        dtype=options.dtype,
-    )  # fmt: skip
+        model=options.teacher,
+        gguf_file=options.gguf,
+        tokenizer=options.teacher_tokenizer,
+        **{name: getattr(options, name) for name in _TEACHER},
+    )
     rule = GuidanceConfig(**{name: getattr(options, name) for name in _RULE})
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:

@@ -1,4 +1,4 @@
-"""Pages that a run draws at intervals: the teacher's choice on the first few documents."""
+"""The teacher's choice on the first few documents: the page that a run draws at intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,23 +25,18 @@ from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.views.page import render_page
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.passage import Passage, StudentToken, Token
 from vocagno.views.rules import least_kept
 
 DOCUMENTS = 3
 SHORTEST = 200
-"""Characters of a document that makes a good picture."""
+"""Characters; shorter documents are not drawn if there are longer ones."""
 TOKENS = 200
-"""Of each document that are shown at most, from its beginning."""
+"""Most tokens of a document that are shown, from its beginning."""
 
-_UNPREDICTED: tuple[Any, ...] = (
-    None,
-    np.nan,
-    0.0,
-    Reason.SPECIAL,
-    *[None] * len(UnitFacts._fields),
-)
-"""Loss, teacher loss, weight, reason and facts of a token that nothing stands before."""
+_NO_FACTS = [None] * len(UnitFacts._fields)
+_UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, *_NO_FACTS)
+"""Loss, teacher loss, weight, reason and facts of the first token, which is not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class Sample:
 
 
 def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> list[Sample]:
-    """The first documents of the corpus that are not too short (else the first)."""
+    """The first documents of the corpus that are not too short, or else the first ones."""
     shard = corpus.shards[0]
     found = corpus.read(shard)
     sizes = [len(text) for text in found.texts]
@@ -63,27 +58,18 @@ def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) ->
     tokens = tokenizer.spans.encode([found.texts[number] for number in chosen])
     samples = []
     for place, number in enumerate(chosen):
-        ids = tokens.text(place)
-        one = TokenizedTexts(
-            tokens.ids[ids],
-            tokens.spans[ids],
-            np.array([0, ids.stop - ids.start]),
-            tokens.proved[place : place + 1],
-        )
-        stream = join_documents(
-            one,
-            shard.first_document + number,
-            tokenizer.spans.prefix_ids,
-            tokenizer.eos_id,
-            [found.prompt_bytes[number]],
-        )
+        ids, document = tokens.text(place), shard.first_document + number
+        ends, proved = np.array([0, ids.stop - ids.start]), tokens.proved[place : place + 1]
+        one = TokenizedTexts(tokens.ids[ids], tokens.spans[ids], ends, proved)
+        before, prompts = tokenizer.spans.prefix_ids, [found.prompt_bytes[number]]
+        stream = join_documents(one, document, before, tokenizer.eos_id, prompts)
         row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
-        samples.append(Sample(shard.first_document + number, found.texts[number], row))
+        samples.append(Sample(document, found.texts[number], row))
     return samples
 
 
 class Sampler:
-    """Draws the teacher's choice on some documents, with the current student."""
+    """Draws the teacher's choice in some documents, with the student as it is."""
 
     def __init__(
         self,
@@ -93,7 +79,7 @@ class Sampler:
         collator: Collator,
         live: LiveTeacher | None = None,
     ) -> None:
-        """`teacher`: for the strings of its tokens, if it is known."""
+        """`teacher`: for the strings of its tokens; None: they are not shown."""
         self.samples = samples
         self.tokenizer = tokenizer
         self.teacher = teacher
@@ -102,7 +88,7 @@ class Sampler:
 
     @torch.no_grad()
     def passages(self, student: Any, device: torch.device) -> list[Passage]:
-        """One passage a document; all processes call it alike, since they may hold one student.
+        """One passage for each document. All processes call it: they may share one student.
 
         Args:
             student: a `GuidedStudent`, wrapped or not.
@@ -127,11 +113,11 @@ class Sampler:
             nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
             tensors |= self.live.found(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
-        elif self.live is not None:  # it has read the row: a loss of all tokens but the first
+        elif self.live is not None:  # it reads the row: a loss of each token but the first
             tensors |= self.live.guide(None, tensors, [])
             predicted = tensors["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
-        # Groups that are known in part are mapped to nothing, but both sides are shown.
+        # Groups without all losses are unmapped, but both sides are shown.
         shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
         shown = _shown(shared)
         end = max(
@@ -140,18 +126,18 @@ class Sampler:
         data = sample.text.encode()
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
-        guidance, output = self.collator.guidance, student(**tensors)
+        output = student(**tensors)
         return Passage(
             title=f"Document {sample.number}",
             text=data[:end].decode(),
             student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
             teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
             mapping=[
-                (int(first) - shown.start, int(stop) - shown.start) if first >= 0 else (-1, -1)
-                for first, stop in view.mapping
+                (first - shown.start, stop - shown.start) if first >= 0 else (-1, -1)
+                for first, stop in view.mapping.tolist()
             ],
             threshold=_threshold(output),
-            least_kept=least_kept(guidance),
+            least_kept=least_kept(self.collator.guidance),
         )
 
     def _student_tokens(
@@ -161,36 +147,39 @@ class Sampler:
         columns = output.nll_BT, tensors["teacher_loss"], output.weights_BT, reasons_BT, *facts
         count = len(row.ids) - 1
         nothing = [None] * count
-        # The first token is not predicted.
-        nll, teacher, weights, reasons, excess, around, heard = (
+        values = (
             [first, *(nothing if column is None else column[0, :count].tolist())]
             for first, column in zip(_UNPREDICTED, columns, strict=True)
         )
-        return [
-            StudentToken(
-                text=self.tokenizer.spans.token(int(index)) or "",
-                id=int(index),
-                start=int(start),
-                end=int(end),
-                nll=nll[place],
-                teacher_loss=_finite(teacher[place]),
-                weight=weights[place],
-                reason=self._reason(reasons[place], teacher[place]),
-                unit_excess=_finite(excess[place]),
-                neighbours_excess=_finite(around[place]),
-                neighbours_loss=_finite(heard[place]),
+        found = []
+        for index, (start, end), nll, teacher, weight, reason, excess, around, heard in zip(
+            row.ids.tolist(), row.spans.tolist(), *values, strict=True
+        ):
+            token = StudentToken(
+                text=self.tokenizer.spans.token(index) or "",
+                id=index,
+                start=start,
+                end=end,
+                nll=nll,
+                teacher_loss=_finite(teacher),
+                weight=weight,
+                reason=self._reason(reason, teacher),
+                unit_excess=_finite(excess),
+                neighbours_excess=_finite(around),
+                neighbours_loss=_finite(heard),
             )
-            for place, (index, (start, end)) in enumerate(zip(row.ids, row.spans, strict=True))
-        ]
+            found.append(token)
+        return found
 
     def _reason(self, reason: int, teacher_loss: float) -> str:
-        """In lower case; partial for a token that is mapped but has no loss of all its group."""
+        """In lower case; `partial` for a mapped token whose group lacks a teacher loss."""
         is_mapped = reason == Reason.MAPPED and self.collator.guidance.unit == "group"
-        return "partial" if is_mapped and not np.isfinite(teacher_loss) else _name(reason)
+        is_partial = is_mapped and not np.isfinite(teacher_loss)
+        return "partial" if is_partial else Reason(reason).name.lower()
 
     def _teacher_tokens(
         self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
-    ) -> list[TeacherToken]:
+    ) -> list[Token]:
         if self.teacher is None:
             ids = None
         elif view.windowed is not None:
@@ -200,26 +189,18 @@ class Sampler:
         else:  # stored: of the whole document
             before = view.first_row
             ids = self.teacher.encode([sample.text]).ids[before + shown.start : before + shown.stop]
-        return [
-            TeacherToken(
-                text="" if ids is None else self._named(int(ids[place])),
-                id=None if ids is None else int(ids[place]),
-                start=int(start),
-                end=int(end),
-                nll=_finite(float(loss)),
-            )
-            for place, ((start, end), loss) in enumerate(
-                zip(view.teacher_spans[shown], nll[shown], strict=True)
-            )
-        ]
-
-    def _named(self, index: int) -> str:
-        assert self.teacher is not None
-        return self.teacher.token(index) or ""
+        spans, losses = view.teacher_spans[shown].tolist(), nll[shown].tolist()
+        found = []
+        for place, ((start, end), loss) in enumerate(zip(spans, losses, strict=True)):
+            index = None if ids is None else int(ids[place])
+            named = index is not None and self.teacher is not None and self.teacher.token(index)
+            text, loss = named or "", _finite(loss)
+            found.append(Token(text=text, id=index, start=start, end=end, nll=loss))
+        return found
 
 
 def _shown(mapping: NDArray[np.int32]) -> slice:
-    """The teacher's tokens from the first to the last that one of the student's is mapped to."""
+    """The teacher's tokens from the first to the last to which a student token is mapped."""
     mapped = mapping[mapping[:, 0] >= 0]
     return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
 
@@ -227,15 +208,13 @@ def _shown(mapping: NDArray[np.int32]) -> slice:
 def write_page(
     path: Path, passages: Sequence[Passage], step: int, guidance: GuidanceConfig
 ) -> None:
-    """One HTML page, whole or not at all."""
+    """Writes an HTML page atomically."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}",
+        introduction=f"The first {TOKENS} tokens of a few documents, each ranked by itself, with "
+        "the student as it was then.",
         summary_rows=[],
         passages=passages,
-        introduction=(
-            f"The first {TOKENS} tokens of a few documents, each ranked by itself, with the "
-            "student as it was then."
-        ),
         guidance=guidance,
     )
     with appearing(path) as file:
@@ -246,10 +225,6 @@ def _threshold(output: StudentOutput) -> float | None:
     """The threshold of a row, which is one scope."""
     sums = LossSums.of(output.sums.cpu())
     return sums.threshold if sums.scopes == 1 else None
-
-
-def _name(reason: int) -> str:
-    return Reason(reason).name.lower()
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,1 +1,1 @@
-"""How two tokenizers cut a text, drawn: as HTML, and in a terminal. `groups` says what is drawn."""
+"""Pictures of one text under two tokenizers, as HTML and in a terminal; `layout` places tokens."""

@@ -1,4 +1,4 @@
-"""One text as two tokenizers cut it: the mapping to look at, as data, as a page, in a notebook."""
+"""One text under two tokenizers: the mapping as data, as a page, in a terminal and a notebook."""
 
 import html
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from vocagno.alignment.mapping import Reason, align, unmapped_reasons
 from vocagno.errors import InputError
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.page import render_fragment, render_page
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.passage import Passage, StudentToken, Token
 from vocagno.views.statistics import Link, links
 
 MOST_DRAWN_BYTES = 200_000
-"""Longest text that is drawn; a picture of more is nothing that can be looked at."""
+"""Longest text that is drawn."""
 
 
 class PictureError(InputError):
-    """A text that is too long to be drawn."""
+    """The text is too long to be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,29 @@ class Side:
     spans: NDArray[np.int32]
     """(n, 2) half-open, in UTF-8 bytes."""
     proved: bool
-    """Whether the spans come from the ids alone, or from the tokenizer's offsets."""
+    """Whether the spans come from the ids only, or from the tokenizer's offsets."""
+
+    @property
+    def rows(self) -> Iterator[tuple[str, int, int, int]]:
+        """Vocabulary string, id, start and end of each token."""
+        spans = self.spans.tolist()
+        for token, index, (start, end) in zip(self.tokens, self.ids.tolist(), spans, strict=True):
+            yield token, index, start, end
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tokens as JSON has them."""
+        return {
+            "tokenizer": self.tokenizer,
+            "tokens": self.tokens,
+            "ids": self.ids.tolist(),
+            "spans": self.spans.tolist(),
+            "spans_from": "ids" if self.proved else "offsets",
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedText:
-    """The result of `align_text`. In a notebook it shows itself as a picture."""
+    """The result of `align_text`. A notebook shows it as a picture."""
 
     text: str
     student: Side
@@ -66,11 +83,11 @@ class AlignedText:
         return int((self.links != Link.UNMAPPED).sum()) / with_text if with_text else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it; spans in bytes, `mapping` in rows of the teacher's tokens."""
+        """All data as JSON has it: spans in bytes, `mapping` in rows of the teacher's tokens."""
         return {
             "text": self.text,
-            "student": _as_dict(self.student),
-            "teacher": _as_dict(self.teacher),
+            "student": self.student.as_dict(),
+            "teacher": self.teacher.as_dict(),
             "mapping": self.mapping.tolist(),
             "reasons": [Reason(reason).name.lower() for reason in self.reasons.tolist()],
             "counts": self.counts,
@@ -109,37 +126,37 @@ class AlignedText:
         return f"Student tokens: {', '.join(words)}. Coverage: {coverage}."
 
     def passage(self, title: str) -> Passage:
-        """What the pictures draw."""
+        """The data of a picture.
+
+        Raises: PictureError for a text beyond `MOST_DRAWN_BYTES`.
+        """
         if (size := len(self.text.encode())) > MOST_DRAWN_BYTES:
             raise PictureError(
                 f"the text has {size:,} bytes; at most {MOST_DRAWN_BYTES:,} are drawn. Draw a part "
                 "of it, or take the mapping as data (--json, `as_dict()`)"
             )
-        rows = zip(*_columns(self.student), self.reasons.tolist(), strict=True)
+        reasons = [Reason(reason).name.lower() for reason in self.reasons.tolist()]
+        student = [
+            StudentToken(text=token, id=index, start=start, end=end, reason=reason)
+            for (token, index, start, end), reason in zip(self.student.rows, reasons, strict=True)
+        ]
+        teacher = [
+            Token(text=token, id=index, start=start, end=end)
+            for token, index, start, end in self.teacher.rows
+        ]
+        mapping = [(first, stop) for first, stop in self.mapping.tolist()]
         return Passage(
-            title=title,
-            text=self.text,
-            student=[
-                StudentToken(
-                    text=token, id=index, start=start, end=end, reason=Reason(reason).name.lower()
-                )
-                for token, index, (start, end), reason in rows
-            ],
-            teacher=[
-                TeacherToken(text=token, id=index, start=start, end=end)
-                for token, index, (start, end) in zip(*_columns(self.teacher), strict=True)
-            ],
-            mapping=[(first, stop) for first, stop in self.mapping.tolist()],
+            title=title, text=self.text, student=student, teacher=teacher, mapping=mapping
         )
 
     def _repr_html_(self) -> str:
         try:
             return render_fragment(self.passage(self.summary()))
-        except PictureError as error:  # a result must be able to show itself
+        except PictureError as error:  # a notebook shows every result
             return f"<p>{html.escape(self.summary())} No picture: {html.escape(str(error))}.</p>"
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """`rich.print(aligned)` draws the picture for terminals."""
+        """`rich.print(aligned)` draws it in the terminal."""
         from rich.text import Text
 
         from vocagno.views.terminal import LEGEND, terminal_lines
@@ -159,12 +176,12 @@ _LABELS = {"one_to_one": "1:1", "one_to_many": "1:N", "many_to_one": "N:1"}
 def align_text(
     student: Any, teacher: Any, text: str, *, special_tokens: bool = False
 ) -> AlignedText:
-    """Aligns one text under two tokenizers, to look at.
+    """Aligns one text under two tokenizers, for a picture.
 
     Args:
-        student, teacher: a `TokenSpans`, or what it takes.
-        special_tokens: whether each tokenizer's own BOS and EOS stand round the text.
-    Raises: TypeError for a text that is no string; as `TokenSpans` and `TokenSpans.encode`.
+        student, teacher: a `TokenSpans`, or an argument of one.
+        special_tokens: add each tokenizer's own BOS and EOS.
+    Raises: TypeError for a text that is not a string; as `TokenSpans` and `TokenSpans.encode`.
     """
     if not isinstance(text, str):
         raise TypeError(f"text: expected one str, got {type(text).__name__}")
@@ -188,17 +205,3 @@ def _side(given: Any, text: str, *, special_tokens: bool) -> Side:
         spans = np.concatenate([around[0], spans, around[1]])
     tokens = [tokenizer.token(index) or "" for index in ids.tolist()]
     return Side(tokenizer.name, tokens, ids, spans, bool(found.proved[0]))
-
-
-def _columns(side: Side) -> tuple[list[str], list[int], list[list[int]]]:
-    return side.tokens, side.ids.tolist(), side.spans.tolist()
-
-
-def _as_dict(side: Side) -> dict[str, Any]:
-    return {
-        "tokenizer": side.tokenizer,
-        "tokens": side.tokens,
-        "ids": side.ids.tolist(),
-        "spans": side.spans.tolist(),
-        "spans_from": "ids" if side.proved else "offsets",
-    }

@@ -1,11 +1,12 @@
-"""Text that can be seen: signs for blanks, controls and bidi characters, and columns."""
+"""Visible text: signs for blanks, control and bidi characters, and widths in columns."""
 
+import math
 import unicodedata
 from typing import NamedTuple
 
 
 class Glyph(NamedTuple):
-    """A character as it is shown: its bytes in the text, what stands for it, columns it takes."""
+    """A character as it is shown: its bytes in the text, its sign, and the columns of the sign."""
 
     start: int
     end: int
@@ -13,9 +14,9 @@ class Glyph(NamedTuple):
     columns: int
 
 
-def glyphs(text: str) -> list[Glyph]:
-    """Every character of a text."""
-    result, start = [], 0
+def glyphs(text: str, start: int = 0) -> list[Glyph]:
+    """Every character of a text that begins at byte `start`."""
+    result = []
     for character in text:
         end = start + len(character.encode())
         shown = visible(character)
@@ -26,10 +27,13 @@ def glyphs(text: str) -> list[Glyph]:
 
 
 def columns(text: str) -> int:
-    """Columns of visible text in a fixed-width font; marks take none, wide characters two."""
-    return sum(
-        0 if is_mark(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    """Columns of visible text in a fixed-width font: 0 for a mark, 2 for a wide character."""
+    return sum(0 if is_mark(c) else 2 if is_wide(c) else 1 for c in text)
+
+
+def is_wide(character: str) -> bool:
+    """Whether a character takes two columns."""
+    return unicodedata.east_asian_width(character) in "WF"
 
 
 def is_mark(character: str) -> bool:
@@ -58,8 +62,10 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 def token_label(data: bytes, start: int, end: int, surface: str) -> str:
-    """What a token shows: its whole characters as signs, parts of a character in hexadecimal; an
-    empty one its vocabulary string."""
+    """The label of a token: signs of its whole characters, and hexadecimal bytes of cut ones.
+
+    A token without text shows its vocabulary string.
+    """
     if start == end:
         return visible(surface) or "∅"
     held, label, at = data[start:end], [], 0
@@ -81,3 +87,16 @@ def _size(first: int) -> int:
     return (
         0 if first & 0xC0 == 0x80 else 1 if first < 0x80 else 2 + (first >= 0xE0) + (first >= 0xF0)
     )
+
+
+def shortened(label: str, room: int) -> str:
+    """A label of at most `room` columns: the middle of a longer one is counted, not shown."""
+    if columns(label) <= room:
+        return label
+    kept = max(1, (room - 10) // 4)  # characters at each end, which may be wide
+    return f"{label[:kept]}⟨+{len(label) - 2 * kept}⟩{label[-kept:]}"
+
+
+def number(value: float | None, form: str = ".3f", *, missing: str = "none") -> str:
+    """A loss or excess loss in words; `missing` for None and NaN."""
+    return missing if value is None or math.isnan(value) else f"{value:{form}}"

@@ -1,4 +1,4 @@
-"""What a teacher chooses of one text, as data, as a page, in a terminal and in a notebook."""
+"""The teacher's choice in one text: as data, as a page, in a terminal and in a notebook."""
 
 import csv
 import html
@@ -12,31 +12,32 @@ from statistics import fmean
 from typing import Any
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.views.guidance_page import guidance_fragment, guidance_page
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.page import guidance_fragment, guidance_page
+from vocagno.views.passage import Passage, Token
 from vocagno.views.rules import is_quota, percent, signs_of_noise, threshold_that_applied
 from vocagno.views.verdicts import Verdict, verdicts, whys
 
 CSV_COLUMNS = (
-    "row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop",
-    "teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours_loss",
-    "neighbours_excess", "weight", "kept", "why", "lacks",
-)  # fmt: skip
-"""Of `GuidedText.csv`: a line a student token; teacher tokens and their losses as JSON lists, a
-cell empty where there is no value. For `unit: group` teacher_loss and excess are those of the
-token's group; neighbours_loss, in nats a byte, and neighbours_excess are what `window` looks at."""
+    *("row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop"),
+    *("teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours_loss"),
+    *("neighbours_excess", "weight", "kept", "why", "lacks"),
+)
+"""Of `GuidedText.csv`, with a line for each student token. Teacher tokens and their losses are JSON
+lists; a missing value is an empty cell. For `unit: group`, teacher_loss and excess are those of the
+group. neighbours_loss (nats a byte) and neighbours_excess are the inputs of `window`."""
 
 
 @dataclass(frozen=True)
 class GuidedText:
-    """The result of `guide_text`. In a notebook it shows itself as a picture."""
+    """The result of `guide_text`. A notebook shows it as a picture."""
 
     student: str
-    """Where the student comes from."""
+    """Source of the student."""
     teacher: str
+    """Source of the teacher."""
     guidance: GuidanceConfig
     passage: Passage
-    """Text, tokens of both sides with losses and weights, and the mapping."""
+    """Text, tokens of both sides with losses and weights, mapping."""
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
@@ -45,7 +46,7 @@ class GuidedText:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Student tokens: those predicted, kept, in competition, and of each kind of verdict."""
+        """Student tokens: predicted, kept, competing, and of each kind of verdict."""
         found = self.verdicts
         counted = Counter(verdict.why for verdict in found)
         return {
@@ -58,19 +59,16 @@ class GuidedText:
 
     @property
     def weight(self) -> float:
-        """The weights of all tokens added up; under a rule without soft weights: how many are
-        kept."""
+        """Sum of the weights of all tokens."""
         return self.passage.weight
 
     @property
     def threshold(self) -> float | None:
-        """The excess loss, in nats, that decides. For a quota, the least of a kept token that
-        competed and has a teacher loss; with `max_threshold` or soft weights, the threshold that
-        applied."""
+        """The excess loss, in nats, that decides. For a quota: the least of the kept tokens that
+        competed and have a teacher loss. Else: the threshold that applied."""
         if not is_quota(self.guidance):
             return self.passage.threshold
-        rows = zip(self.passage.student, self.verdicts, strict=True)
-        excesses = [token.excess for token, verdict in rows if verdict.why == "top"]
+        excesses = (verdict.token.excess for verdict in self.verdicts if verdict.why == "top")
         return min((excess for excess in excesses if excess is not None), default=None)
 
     def summary(self) -> str:
@@ -98,7 +96,7 @@ class GuidedText:
         return f", of which {top:,} have the largest excess losses ({share})"
 
     def _rule(self) -> str:
-        """What became of the competing tokens, without a full stop."""
+        """The outcome for the competing tokens, without a full stop."""
         guidance, counts = self.guidance, self.counts
         group = " by the excess losses of their groups" if guidance.unit == "group" else ""
         if guidance.has_no_threshold:
@@ -118,8 +116,8 @@ class GuidedText:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it; spans in bytes, losses in nats, `teacher` a half-open range
-        of rows of the teacher's tokens."""
+        """All data as JSON has it: spans in bytes, losses in nats, `teacher` a half-open range of
+        the teacher's tokens."""
         passage = self.passage
         return {
             "text": passage.text,
@@ -130,20 +128,11 @@ class GuidedText:
             "weight": self.weight,
             "threshold": self.threshold,
             "tokens": [self._as_dict(row) for row in range(len(passage.student))],
-            "teacher_tokens": [
-                {
-                    "token": token.text,
-                    "id": token.id,
-                    "start": token.start,
-                    "end": token.end,
-                    "loss": token.nll,
-                }
-                for token in passage.teacher
-            ],
+            "teacher_tokens": [_facts(token, "loss") for token in passage.teacher],
         }
 
     def _options(self) -> dict[str, Any]:
-        """The options of the choice: those of the quota, and others that are set."""
+        """The options of the choice: those of the quota, and all that are set."""
         options, defaults = asdict(self.guidance), asdict(GuidanceConfig())
         shown = ["top_fraction", "aggregation", "unmapped"]
         if self.guidance.unit == "group":  # adds losses up
@@ -154,12 +143,7 @@ class GuidedText:
     def _as_dict(self, row: int) -> dict[str, Any]:
         token, verdict = self.passage.student[row], self.verdicts[row]
         first, stop = self.passage.mapping[row]
-        return {
-            "token": token.text,
-            "id": token.id,
-            "start": token.start,
-            "end": token.end,
-            "student_loss": token.nll,
+        return _facts(token, "student_loss") | {
             "teacher": [first, stop] if first >= 0 else None,
             "teacher_loss": token.teacher_loss,
             "excess": token.excess,
@@ -178,60 +162,52 @@ class GuidedText:
         writer.writerow(CSV_COLUMNS)
         for row in range(len(self.passage.student)):
             cells = self._as_dict(row) | {"row": row, "kept": int(self.verdicts[row].kept)}
-            cells |= self._teacher_cells(row)
+            first, stop = self.passage.mapping[row]
+            if first >= 0:
+                tokens = self.passage.teacher[first:stop]
+                texts = json.dumps([token.text for token in tokens], ensure_ascii=False)
+                cells |= {"teacher_first": first, "teacher_stop": stop, "teacher_tokens": texts}
+                cells["teacher_losses"] = json.dumps([token.nll for token in tokens])
             writer.writerow([cells.get(name) for name in CSV_COLUMNS])
         return text.getvalue()
 
-    def _teacher_cells(self, row: int) -> dict[str, Any]:
-        first, stop = self.passage.mapping[row]
-        if first < 0:
-            return {}
-        tokens = self.passage.teacher[first:stop]
-        return {
-            "teacher_first": first,
-            "teacher_stop": stop,
-            "teacher_tokens": json.dumps([token.text for token in tokens], ensure_ascii=False),
-            "teacher_losses": json.dumps([token.nll for token in tokens]),
-        }
-
     def html(self) -> str:
         """A self-contained page."""
-        return guidance_page(
-            self.passage,
-            self.guidance,
-            introduction=self.summary(),
-            summary_rows=[
-                _summary_row("student", self.student, self.passage.student),
-                _summary_row("teacher", self.teacher, self.passage.teacher),
-            ],
-        )
+        rows = [
+            _summary_row("student", self.student, self.passage.student),
+            _summary_row("teacher", self.teacher, self.passage.teacher),
+        ]
+        text = self.summary()
+        return guidance_page(self.passage, self.guidance, introduction=text, summary_rows=rows)
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.summary())}</p>" + guidance_fragment(
-            self.passage, self.guidance
-        )
+        fragment = guidance_fragment(self.passage, self.guidance)
+        return f"<p>{html.escape(self.summary())}</p>{fragment}"
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """`rich.print(guided)` draws the table for terminals."""
+        """`rich.print(guided)` draws the table in the terminal."""
         from rich.text import Text
 
-        from vocagno.views.guidance_terminal import guidance_table, legend
+        from vocagno.views.terminal import guidance_signs, guidance_table
 
         yield guidance_table(self.passage, self.guidance, options.max_width)
         yield Text()
-        yield Text(legend(self.passage, self.guidance), "dim")
+        yield Text(guidance_signs(self.passage, self.guidance), "dim")
         yield Text(self.summary())
 
     def __repr__(self) -> str:
         return f"GuidedText({self.passage.text[:40]!r}: {self.summary()})"
 
 
-def _summary_row(
-    side: str, name: str, tokens: Sequence[StudentToken] | Sequence[TeacherToken]
-) -> dict[str, str]:
+def _summary_row(side: str, name: str, tokens: Sequence[Token]) -> dict[str, str]:
     losses = [token.nll for token in tokens if token.nll is not None]
     mean = f"{fmean(losses):.3f}" if losses else "none"
     return {"": side, "model": name, "tokens": f"{len(tokens):,}", "mean loss": f"{mean} nats"}
+
+
+def _facts(token: Token, loss: str) -> dict[str, Any]:
+    spans = {"start": token.start, "end": token.end}
+    return {"token": token.text, "id": token.id, **spans, loss: token.nll}
 
 
 def _be(number: int) -> str:

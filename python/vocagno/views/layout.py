@@ -1,30 +1,139 @@
-"""Where the characters of a text, and the tokens over them, stand in a fixed-width picture."""
+"""The one layout of all pictures: tokens above, tokens below, lines between.
 
-from collections.abc import Collection, Iterable, Sequence
+A text is laid out in blocks, the shortest stretches at whose ends both tokenizers cut, so a picture
+can wrap between any two blocks. A token without text, such as BOS, is a block of its own. The back
+ends (`terminal`, `html`, `vocagno.paper.figures.tokens`) draw blocks and compute no places.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from vocagno.views.glyphs import Glyph
+from vocagno.views.glyphs import Glyph, columns, glyphs
+from vocagno.views.passage import Passage, Token
+
+Span = tuple[int, int]
+"""Half-open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A token in its block."""
+
+    row: int
+    """Index among the passage's tokens of its side."""
+    left: int
+    right: int
+    """Half-open columns of the block."""
+    lane: int
+    """0 is next to the text. Tokens over the same bytes are stacked away from it."""
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """From a student token to one teacher token that it is mapped to."""
+
+    student: Placed
+    teacher: Placed
+    is_kept: bool
+    """Whether the student token is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Characters side by side, in columns that count from 0."""
+    """Characters next to each other, in columns from 0."""
 
     before: dict[int, int]
-    """The column in front of a byte, by its place in the text: of each character's first byte, of
-    every byte of a character that a token cuts, and of the end."""
+    """Column in front of a byte: of each character's first byte, every byte of a cut character, and
+    the end."""
     shown: list[tuple[str, int, int]]
-    """What is written, its first column and its columns; a combining mark stands with its base."""
+    """Sign, first column, number of columns. A combining mark is part of the sign of its base."""
     width: int
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of text with its tokens, or one token without text."""
+
+    student: Sequence[Placed]
+    teacher: Sequence[Placed]
+    lines: Sequence[Line]
+    text: Sequence[tuple[str, int, int]]
+    """As `Columns.shown`; empty in blocks of `in_rows`."""
+    width: int
+    """In columns, at least 1."""
+    ends_line: bool
+    """Whether the text has a line break at the end of the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    start: int
+    end: int
+    """In bytes; no text: one token."""
+    rows: tuple[Sequence[int], Sequence[int]]
+    """Of the student's and the teacher's tokens."""
+
+
+def over_text(passage: Passage) -> Iterator[Block]:
+    """Blocks in columns of characters: each token is over, or under, its text."""
+    for part in _parts(passage):
+        tokens = [side[row] for side, rows in _sides(passage, part) for row in rows]
+        if part.start == part.end:
+            width = max(1, columns(passage.label(tokens[0])))
+            yield _block(passage, part, [[(0, width)] * len(rows) for rows in part.rows], width)
+        else:
+            shown = glyphs(passage.data[part.start : part.end].decode(), part.start)
+            yield _over_columns(passage, part, side_by_side(shown, token_edges(tokens)))
+
+
+def over_whole_text(passage: Passage, axis: Columns) -> Block:
+    """The whole text as one block, without the tokens that have no text.
+
+    Args:
+        axis: of `side_by_side`, with at least the `token_edges` of this passage.
+    """
+    student, teacher = (
+        [row for row, token in enumerate(side) if token.start < token.end] for side in passage.sides
+    )
+    return _over_columns(passage, _Part(0, len(passage.data), (student, teacher)), axis)
+
+
+def in_rows(
+    passage: Passage, widths: Sequence[Sequence[int]], *, is_stretched: bool = False
+) -> Iterator[Block]:
+    """Blocks in columns of labels: the tokens of a side are next to each other.
+
+    Args:
+        widths: columns that each student token needs, and each teacher token.
+        is_stretched: the shorter side is stretched to the width of the longer one. Default: it is
+            centred, and one column is left between two tokens.
+    """
+    gap = 0 if is_stretched else 1
+    for part in _parts(passage):
+        sizes = [[side[row] for row in rows] for side, rows in zip(widths, part.rows, strict=True)]
+        width = max(1, *(sum(side) + gap * (len(side) - 1) for side in sizes))
+        yield _block(passage, part, [_in_a_row(side, gap, width) for side in sizes], width)
+
+
+def token_edges(tokens: Iterable[Token]) -> set[int]:
+    """Where the tokens that have text begin and end, in bytes."""
+    return {edge for one in tokens if one.start < one.end for edge in (one.start, one.end)}
+
+
 def side_by_side(characters: Sequence[Glyph], edges: Collection[int]) -> Columns:
-    """Sets characters side by side so that all edges lie between columns.
+    """Sets characters next to each other so that all edges lie between columns.
 
     Args:
         characters: at least one, without gaps.
-        edges: where tokens begin and end, in bytes. A character with one inside takes two columns a
-            byte, in which their hexadecimal digits have room.
+        edges: where tokens begin and end, in bytes. A character with an edge inside takes two
+            columns a byte, the room of its hexadecimal digits.
     """
     before: dict[int, int] = {}
     text: list[tuple[str, int, int]] = []
@@ -48,13 +157,102 @@ def side_by_side(characters: Sequence[Glyph], edges: Collection[int]) -> Columns
     return Columns(before, text, column)
 
 
-def lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """For each span the first lane in which it overlaps none before it: most are in lane 0, the
-    parts of a character that a tokenizer gives as one span are stacked."""
+def lanes(spans: Iterable[Span]) -> list[int]:
+    """For each span the first lane in which it overlaps none before it.
+
+    Most are in lane 0. The parts of a character that a tokenizer gives as one span are stacked.
+    """
     ends: list[int] = []
     found = []
     for start, end in spans:
         lane = next((lane for lane, taken in enumerate(ends) if taken <= start), len(ends))
         ends[lane : lane + 1] = [end]
         found.append(lane)
+    return found
+
+
+def _over_columns(passage: Passage, part: _Part, axis: Columns) -> Block:
+    at = axis.before
+    places = [
+        [(at[side[row].start], at[side[row].end]) for row in rows]
+        for side, rows in _sides(passage, part)
+    ]
+    return _block(passage, part, places, max(1, axis.width), axis.shown)
+
+
+def _in_a_row(widths: Sequence[int], gap: int, room: int) -> Sequence[Span]:
+    """Places of these widths: centred if there are gaps, else stretched alike."""
+    total = sum(widths) + gap * (len(widths) - 1)
+    at = (room - total) // 2 if gap else 0
+    places = []
+    for width in widths:
+        end = at + width
+        places.append((at, end) if gap else (at * room // total, end * room // total))
+        at = end + gap
+    return places
+
+
+def _block(
+    passage: Passage,
+    part: _Part,
+    places: Sequence[Sequence[Span]],
+    width: int,
+    text: Sequence[tuple[str, int, int]] = (),
+) -> Block:
+    student, teacher = (
+        [
+            Placed(row, *span, lane)
+            for row, span, lane in zip(rows, spans, lanes(spans), strict=True)
+        ]
+        for rows, spans in zip(part.rows, places, strict=True)
+    )
+    below = {token.row: token for token in teacher}
+    lines = [
+        Line(token, below[row], passage.is_kept(token.row))
+        for token in student
+        for row in range(*passage.mapping[token.row])
+        if row in below
+    ]
+    ends_line = part.start < part.end and passage.data[part.end - 1] == ord("\n")
+    return Block(student, teacher, lines, text, width, ends_line)
+
+
+def _sides(passage: Passage, part: _Part) -> Iterator[tuple[Sequence[Token], Sequence[int]]]:
+    return zip(passage.sides, part.rows, strict=True)
+
+
+def _parts(passage: Passage) -> Iterator[_Part]:
+    """In the order of the text; a token without text is before the next token of its side."""
+    cuts = _common_cuts(passage)
+    student, teacher = (_by_cut(side, cuts) for side in passage.sides)
+    for at, (start, end) in enumerate(pairwise([*cuts, len(passage.data)])):
+        for row in student[at, False]:
+            yield _Part(start, start, ([row], []))
+        for row in teacher[at, False]:
+            yield _Part(start, start, ([], [row]))
+        if start < end:
+            yield _Part(start, end, (student[at, True], teacher[at, True]))
+
+
+def _common_cuts(passage: Passage) -> list[int]:
+    """Byte positions, first and last included, that lie inside no token and inside no character."""
+    crossed = bytearray((byte & 0xC0) == 0x80 for byte in passage.data) + b"\0"
+    edges = {0, len(passage.data)}
+    for token in (*passage.student, *passage.teacher):
+        edges |= {token.start, token.end}
+        crossed[token.start + 1 : token.end] = b"\1" * max(0, token.end - token.start - 1)
+    return sorted(edge for edge in edges if not crossed[edge])
+
+
+def _by_cut(
+    tokens: Sequence[Token], cuts: Sequence[int]
+) -> Mapping[tuple[int, bool], Sequence[int]]:
+    """Rows by the number of their stretch, and by whether they have text."""
+    found: defaultdict[tuple[int, bool], deque[int]] = defaultdict(deque)
+    at = len(cuts) - 1
+    for row in reversed(range(len(tokens))):
+        has_text = tokens[row].start < tokens[row].end
+        if has_text:
+            at = bisect_right(cuts, tokens[row].start) - 1
+        found[at, has_text].appendleft(row)
     return found

@@ -1,13 +1,13 @@
-"""What decides that a token is kept, in words: the excess loss, its threshold, the neighbours and
-the weight, as a `GuidanceConfig` has them."""
+"""The rule of a `GuidanceConfig` in words: excess loss, threshold, neighbours and weight."""
 
 from vocagno.config.guidance import GuidanceConfig
 
 _ROUNDING = 1e-6
+"""Thresholds are compared in float32."""
 
 
 def is_quota(guidance: GuidanceConfig) -> bool:
-    """Whether the largest excess losses are kept, as many as a quota says (Eq. 4)."""
+    """Whether a fixed number of the largest excess losses is kept (Eq. 4)."""
     return guidance.has_quota_alone
 
 
@@ -23,27 +23,21 @@ def percent(guidance: GuidanceConfig) -> str:
 
 
 def excess_of(guidance: GuidanceConfig) -> str:
-    """What has to reach the threshold."""
+    """The loss that is compared with the threshold."""
     return "the excess loss of its group" if guidance.unit == "group" else "its excess loss"
 
 
-def is_capped(guidance: GuidanceConfig, threshold: float | None) -> bool:
-    """Whether a threshold is `max_threshold`, and not that of the quota."""
-    cap = guidance.max_threshold
-    if cap is None:
-        return False
-    # The threshold was compared with the cap in float32.
-    return guidance.top_fraction is None or threshold is None or threshold >= cap - _ROUNDING
-
-
 def threshold_that_applied(guidance: GuidanceConfig, threshold: float | None) -> str:
-    """The threshold of a scope, by the rule that set it.
+    """The threshold of a scope, named after the option that set it.
 
     Args:
         threshold: in nats; None if it is not known.
     """
-    if is_capped(guidance, threshold):
-        return f"the threshold of {guidance.max_threshold:g}"
+    cap = guidance.max_threshold
+    if cap is not None and (
+        guidance.top_fraction is None or threshold is None or threshold >= cap - _ROUNDING
+    ):
+        return f"the threshold of {cap:g}"
     quota = f"the threshold of the top {percent(guidance)}"
     return quota if threshold is None else f"{quota}, {threshold:+.3f}"
 
@@ -60,7 +54,7 @@ def threshold_of_any(guidance: GuidanceConfig) -> str:
 
 
 def rule(guidance: GuidanceConfig) -> str:
-    """Sentences on what the rule does with a token; not for a quota (`is_quota`)."""
+    """The rule as sentences; not for a quota (`is_quota`)."""
     least = f"{guidance.min_weight:g}"
     if guidance.has_no_threshold:
         sentences = ["A token with a teacher loss is kept unless it is noise."]
@@ -83,7 +77,7 @@ def rule(guidance: GuidanceConfig) -> str:
 
 
 def signs_of_noise(guidance: GuidanceConfig, whose: str) -> str:
-    """What the neighbours have to do for a token to be noise."""
+    """The conditions on the neighbours under which a token is noise."""
     signs = []
     if (most := guidance.window_max_loss) is not None:
         signs.append(f"the teacher loses more than {most:g} nats a byte on {whose} neighbours")
@@ -93,7 +87,7 @@ def signs_of_noise(guidance: GuidanceConfig, whose: str) -> str:
 
 
 def neighbours(guidance: GuidanceConfig) -> str:
-    """Whose losses the window takes."""
+    """The tokens in the window."""
     unit = "its group" if guidance.unit == "group" else "it"
     if guidance.window == "line":
         return f"the tokens of its line without {unit}"

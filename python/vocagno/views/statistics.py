@@ -1,4 +1,4 @@
-"""How alike two tokenizers are: their vocabularies, and what their tokens do to each other."""
+"""The likeness of two tokenizers: their vocabularies, and how their tokens overlap in a text."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,16 +14,16 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 @dataclass(frozen=True, slots=True)
 class VocabularyOverlap:
-    """What two vocabularies share, added tokens included (Fig. 1 of arXiv 2503.19123)."""
+    """The overlap of two vocabularies, added tokens included (Fig. 1 of arXiv 2503.19123)."""
 
     student_size: int
     teacher_size: int
     shared_strings: int
-    """Vocabulary strings, as they are written in the tokenizers' files, that both have."""
+    """Vocabulary strings, as in the tokenizers' files, that both have."""
     student_entries_shared: int
-    """Student entries whose bytes (`▁` and `Ġ` are a space) some teacher entry stands for."""
+    """Student entries whose bytes (`▁` and `Ġ` are a space) are those of a teacher entry."""
     teacher_entries_shared: int
-    """Teacher entries whose bytes some student entry stands for."""
+    """Teacher entries whose bytes are those of a student entry."""
 
     @property
     def string_share(self) -> float:
@@ -47,7 +47,7 @@ class VocabularyOverlap:
 
 
 def vocabulary_overlap(student: TokenSpans, teacher: TokenSpans) -> VocabularyOverlap:
-    """Counts what two vocabularies share, as strings and as bytes."""
+    """Counts the entries that two vocabularies share, as strings and as bytes."""
     left, right = student.vocabulary(), teacher.vocabulary()
     mine = [piece for piece in student.pieces() if piece is not None]
     theirs = [piece for piece in teacher.pieces() if piece is not None]
@@ -62,47 +62,46 @@ def vocabulary_overlap(student: TokenSpans, teacher: TokenSpans) -> VocabularyOv
 
 
 class Link(IntEnum):
-    """How a student token meets the teacher's."""
+    """The teacher tokens that a student token is mapped to."""
 
     UNMAPPED = 0
     ONE_TO_ONE = 1
-    """One teacher token, which no other student token meets."""
+    """One teacher token, which no other student token is mapped to."""
     ONE_TO_MANY = 2
     """Several teacher tokens."""
     MANY_TO_ONE = 3
-    """One teacher token, which other student tokens meet as well."""
+    """One teacher token, which other student tokens are mapped to as well."""
 
 
 def links(mapping: NDArray[np.int32], teacher_spans: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     """The `Link` of each student token, (N,) uint8, of a mapping into these teacher spans.
 
-    Teacher tokens without text (special ones inside a range) do not count.
+    Teacher tokens without text (special tokens inside a range) are not counted.
     """
     mapped = mapping[:, 0] >= 0
     first, stop = mapping[mapped, 0], mapping[mapped, 1]
     num_rows = len(teacher_spans)
     opened = np.bincount(first, minlength=num_rows + 1) - np.bincount(stop, minlength=num_rows + 1)
-    users = np.cumsum(opened)  # student tokens that meet each teacher row
+    users = np.cumsum(opened)  # student tokens that are mapped to each teacher row
     with_text = np.append(0, np.cumsum(teacher_spans[:, 0] < teacher_spans[:, 1]))
     several = with_text[stop] - with_text[first] > 1
     shared = users[first] > 1
     result = np.zeros(len(mapping), np.uint8)
-    result[mapped] = np.where(
-        several, Link.ONE_TO_MANY, np.where(shared, Link.MANY_TO_ONE, Link.ONE_TO_ONE)
-    )
+    one = np.where(shared, Link.MANY_TO_ONE, Link.ONE_TO_ONE)
+    result[mapped] = np.where(several, Link.ONE_TO_MANY, one)
     return result
 
 
 @dataclass(slots=True)
 class AlignmentRates:
-    """Counts over a corpus; shares are of student tokens with text unless they say otherwise."""
+    """Counts over a corpus. Shares are of the student tokens with text."""
 
     documents: int = 0
     bytes: int = 0
     student_tokens: int = 0
     teacher_tokens: int = 0
     with_text: int = 0
-    """Student tokens whose span is not empty."""
+    """Student tokens with a non-empty span."""
     mapped: int = 0
     one_to_one: int = 0
     one_to_many: int = 0
@@ -111,10 +110,10 @@ class AlignmentRates:
     truncated: int = 0
     hole: int = 0
     student_proved: int = 0
-    """Documents whose student spans come from the ids alone."""
+    """Documents whose student spans come from the ids only."""
     teacher_proved: int = 0
     student_without_tokens: list[int] = field(default_factory=list)
-    """Documents with text of which the student's tokenizer makes no token, by their number."""
+    """Numbers of the documents with text that are no token to the student's tokenizer."""
     teacher_without_tokens: list[int] = field(default_factory=list)
 
     @property
@@ -128,23 +127,19 @@ class AlignmentRates:
 
     def add(self, texts: Sequence[str], student: TokenizedTexts, teacher: TokenizedTexts) -> None:
         """Aligns and counts some documents."""
-        cu_seqlens = student.cu_seqlens, teacher.cu_seqlens
-        mapping = align(
-            student.spans, teacher.spans,
-            student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
-        )  # fmt: skip
+        spans, ends = (student.spans, teacher.spans), (student.cu_seqlens, teacher.cu_seqlens)
+        mapping = align(*spans, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1])
         reasons = unmapped_reasons(
-            student.spans, teacher.spans, mapping,
-            student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
-        )  # fmt: skip
+            *spans, mapping, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1]
+        )
         kinds = np.bincount(links(mapping, teacher.spans), minlength=len(Link))
         why = np.bincount(reasons, minlength=len(Reason))
-        for side in ("student", "teacher"):
-            tokens = student if side == "student" else teacher
-            lengths = np.diff(tokens.cu_seqlens)
-            getattr(self, f"{side}_without_tokens").extend(
-                self.documents + i for i, text in enumerate(texts) if text and not lengths[i]
-            )
+        for tokens, empty in (
+            (student, self.student_without_tokens),
+            (teacher, self.teacher_without_tokens),
+        ):
+            found = zip(texts, np.diff(tokens.cu_seqlens).tolist(), strict=True)
+            empty += [self.documents + i for i, (text, n) in enumerate(found) if text and not n]
         self.documents += len(texts)
         self.bytes += sum(len(text.encode()) for text in texts)
         self.student_tokens += len(student.ids)
@@ -162,18 +157,15 @@ class AlignmentRates:
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and shares, as JSON has them."""
-        kinds = {name: self.share(getattr(self, name)) for name in _KINDS}
+        kinds = ("one_to_one", "one_to_many", "many_to_one")
         return {
             **asdict(self),
             "coverage": self.coverage,
-            **{f"{name}_share": share for name, share in kinds.items()},
+            **{f"{name}_share": self.share(getattr(self, name)) for name in kinds},
             "student_bytes_per_token": self.bytes / max(1, self.student_tokens),
             "teacher_bytes_per_token": self.bytes / max(1, self.teacher_tokens),
             "student_tokens_per_teacher_token": self.student_tokens / max(1, self.teacher_tokens),
         }
-
-
-_KINDS = ("one_to_one", "one_to_many", "many_to_one")
 
 
 def alignment_rates(

@@ -1,181 +1,246 @@
-"""The alignment of a passage in a terminal: two rows of tokens and the links between them.
+"""Pictures in a terminal. The alignment: two rows of tokens, and lines between them.
 
     The│␣qu│ick│␣fox     the student's tokens
      │   └─┬─┘   │       1:1, two on one, 1:1
     The│␣quick│␣fox      the teacher's tokens
 
-Every group is a cell of the same width in all three rows; cells fill lines as words do.
+The guidance: a table with a line for each student token, and one for each teacher token of it.
+
+    student  loss       teacher  loss    max  excess
+    ␣quick   7.00  ━┳━  ␣qu      3.00   3.00   +4.00  ● top
+                    ┗━  ick      0.10
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from rich.table import Table
 from rich.text import Text
 
-from vocagno.views.glyphs import columns, token_label
-from vocagno.views.passage import Group, Passage, StudentToken, TeacherToken, groups
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.views.glyphs import columns, number, shortened
+from vocagno.views.layout import Block, Placed, in_rows
+from vocagno.views.passage import Passage, Token
+from vocagno.views.verdicts import Verdict, verdicts
 
 LEGEND = "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte"
+"""Signs of `terminal_lines`."""
+
+Labels = Sequence[Sequence[str]]
+"""Of the student's and the teacher's tokens."""
 
 _STUDENT, _TEACHER, _LINK, _UNMAPPED = "bold cyan", "bold yellow", "dim", "bold red"
 _MARGIN = "  "
+_BOXES = {"lr": "─", "ud": "│", "ur": "└", "ul": "┘", "dr": "┌", "dl": "┐"}
+_BOXES |= {"ulr": "┴", "dlr": "┬", "udr": "├", "udl": "┤", "udlr": "┼"}
+"""Signs by where lines lead from them: up, down, left, right."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """One group: labels of its tokens, which of them are linked, and whether the line ends."""
-
-    student: list[str]
-    teacher: list[str]
-    linked: list[bool]
-    """Which student tokens are mapped."""
-    ends_line: bool = False
-
-    @property
-    def width(self) -> int:
-        return max(_width(self.student), _width(self.teacher), 1)
+_WIDE, _NARROW = 80, 56
+"""Columns that the whole table needs; below the second, no losses are shown but the excess."""
+_LEAST_LABEL = 8
+_WEIGHT = 4
+"""Columns of a weight."""
+_SIGNS = {True: "●", False: "○", None: "·"}
+_TIES = {True: ("━━━", "━┳━", " ┣━", " ┗━"), False: ("╌╌╌", "╌┬╌", " ├╌", " └╌")}
+"""To one teacher token; to the first, one in the middle, and the last of several."""
 
 
 def terminal_lines(passage: Passage, width: int) -> Iterator[Text]:
-    """Lines for a terminal of so many columns, at least 20."""
+    """The alignment for a terminal of `width` columns, at least 20; blocks wrap as words."""
     room = max(20, width) - len(_MARGIN)
-    line: list[_Cell] = []
-    for cell in _cells(passage, room):
-        used = sum(other.width + 1 for other in line)
-        if line and used + cell.width > room:
-            yield from _drawn(line)
+    labels = [[shortened(passage.label(one), room // 2) for one in side] for side in passage.sides]
+    line: list[Block] = []
+    for block in in_rows(passage, [[columns(label) for label in side] for side in labels]):
+        if line and sum(other.width + 1 for other in line) + block.width > room:
+            yield from _drawn(line, labels)
             line = []
-        if cell.width > room:
-            yield from _too_wide(cell, room)
+        if block.width > room:
+            yield from _too_wide(block, labels, room)
             continue
-        line.append(cell)
-        if cell.ends_line:
-            yield from _drawn(line)
+        line.append(block)
+        if block.ends_line:
+            yield from _drawn(line, labels)
             line = []
     if line:
-        yield from _drawn(line)
+        yield from _drawn(line, labels)
 
 
-def _cells(passage: Passage, room: int) -> Iterator[_Cell]:
-    for group in groups(passage):
-        for row in group.student_before:
-            yield _Cell([short_label(passage, passage.student[row], room)], [], [False])
-        for row in group.teacher_before:
-            yield _Cell([], [short_label(passage, passage.teacher[row], room)], [])
-        if group.end > group.start:
-            yield _cell(passage, group, room)
-
-
-def _cell(passage: Passage, group: Group, room: int) -> _Cell:
-    return _Cell(
-        [short_label(passage, passage.student[row], room) for row in group.student],
-        [short_label(passage, passage.teacher[row], room) for row in group.teacher],
-        [passage.mapping[row][0] >= 0 for row in group.student],
-        passage.data[group.end - 1] == ord("\n"),
-    )
-
-
-def short_label(passage: Passage, token: StudentToken | TeacherToken, room: int) -> str:
-    """A token's signs; the middle of one that takes more than half a line is counted, not shown."""
-    label = token_label(passage.data, token.start, token.end, token.text)
-    most = room // 2
-    if columns(label) <= most:
-        return label
-    kept = max(1, (most - 10) // 4)  # characters at each end, which may be wide
-    return f"{label[:kept]}⟨+{len(label) - 2 * kept}⟩{label[-kept:]}"
-
-
-def _width(labels: Sequence[str]) -> int:
-    return sum(map(columns, labels)) + max(0, len(labels) - 1)
-
-
-def _drawn(cells: Sequence[_Cell]) -> Iterator[Text]:
+def _drawn(blocks: Sequence[Block], labels: Labels) -> Iterator[Text]:
     """Three lines, and an empty one."""
     rows = Text(_MARGIN), Text(_MARGIN), Text(_MARGIN)
-    for index, cell in enumerate(cells):
-        if index:
-            for row, between in zip(rows, "│ │", strict=True):
-                row.append(between, _LINK)
-        width = cell.width
-        for row, labels, style in (
-            (rows[0], cell.student, _STUDENT), (rows[2], cell.teacher, _TEACHER),
-        ):  # fmt: skip
-            _append_labels(row, labels, cell.linked if row is rows[0] else [], style, width)
-        rows[1].append(_link(cell), _UNMAPPED if not any(cell.linked) else _LINK)
+    for index, block in enumerate(blocks):
+        linked = {line.student.row for line in block.lines}
+        cells = (
+            _cell(block.student, labels[0], block.width, _STUDENT, linked),
+            Text(_bars(block), _LINK if linked else _UNMAPPED),
+            _cell(block.teacher, labels[1], block.width, _TEACHER),
+        )
+        for row, cell, between in zip(rows, cells, "│ │", strict=True):
+            row.append(between if index else "", _LINK).append_text(cell)
     for row in rows:
         row.rstrip()
         yield row
     yield Text()
 
 
-def _append_labels(
-    row: Text, labels: Sequence[str], linked: Sequence[bool], style: str, width: int
-) -> None:
-    left = (width - _width(labels)) // 2
-    row.append(" " * left)
-    for index, label in enumerate(labels):
-        if index:
-            row.append("│", _LINK)
-        row.append(label, style if not linked or linked[index] else _UNMAPPED)
-    row.append(" " * (width - left - _width(labels)))
+def _cell(
+    tokens: Sequence[Placed],
+    labels: Sequence[str],
+    width: int,
+    style: str,
+    linked: set[int] | None = None,
+) -> Text:
+    """One side of a block. `linked`: rows of the tokens that are mapped; default: all."""
+    cell = Text(" " * (tokens[0].left if tokens else width))
+    for token in tokens:
+        cell.append("│" if token is not tokens[0] else "", _LINK)
+        is_linked = linked is None or token.row in linked
+        cell.append(labels[token.row], style if is_linked else _UNMAPPED)
+    return cell.append(" " * (width - tokens[-1].right if tokens else 0))
 
 
-def _link(cell: _Cell) -> str:
+def _bars(block: Block) -> str:
     """The line between the two rows, from the middle of each token to the middle of its others."""
-    width = cell.width
-    up = [
-        at for at, linked in zip(_middles(cell.student, width), cell.linked, strict=True) if linked
-    ]
-    down = _middles(cell.teacher, width)
-    if not up or not down:
-        return "×".center(width)
-    first, last = min(up[0], down[0]), max(up[-1], down[-1])
-    signs = [
-        _BOX[at in up, at in down, at > first, at < last] if first <= at <= last else " "
-        for at in range(width)
-    ]
+    if not block.lines:
+        return "×".center(block.width)
+    up = {_middle(line.student) for line in block.lines}
+    down = {_middle(line.teacher) for line in block.lines}
+    first, last = min(up | down), max(up | down)
+    signs = []
+    for at in range(block.width):
+        sides = "l" * (first < at <= last) + "r" * (first <= at < last)
+        signs.append(_BOXES.get("u" * (at in up) + "d" * (at in down) + sides, " "))
     return "".join(signs)
 
 
-def _middles(labels: Sequence[str], width: int) -> list[int]:
-    at, middles = (width - _width(labels)) // 2, []
-    for label in labels:
-        middles.append(at + max(0, columns(label) - 1) // 2)
-        at += columns(label) + 1
-    return middles
+def _middle(token: Placed) -> int:
+    return max(token.left, (token.left + token.right - 1) // 2)
 
 
-_BOX = {
-    (up, down, left, right): sign
-    for sign, (up, down, left, right) in {
-        "─": (False, False, True, True), "│": (True, True, False, False),
-        "└": (True, False, False, True), "┘": (True, False, True, False),
-        "┌": (False, True, False, True), "┐": (False, True, True, False),
-        "┴": (True, False, True, True), "┬": (False, True, True, True),
-        "├": (True, True, False, True), "┤": (True, True, True, False),
-        "┼": (True, True, True, True),
-    }.items()
-}  # fmt: skip
-"""Signs by where they lead: up, down, left, right."""
-
-
-def _too_wide(cell: _Cell, room: int) -> Iterator[Text]:
-    """A group of more tokens than fit a line: the student's, how many to how many, the others."""
-    yield from _wrapped(cell.student, _STUDENT, room)
-    yield Text(f"{_MARGIN}└── {len(cell.student)}:{len(cell.teacher)} ──┐", _LINK)
-    yield from _wrapped(cell.teacher, _TEACHER, room)
+def _too_wide(block: Block, labels: Labels, room: int) -> Iterator[Text]:
+    """A block wider than a line: the student's tokens, how many to how many, the teacher's."""
+    yield from _wrapped(block.student, labels[0], _STUDENT, room)
+    yield Text(f"{_MARGIN}└── {len(block.student)}:{len(block.teacher)} ──┐", _LINK)
+    yield from _wrapped(block.teacher, labels[1], _TEACHER, room)
     yield Text()
 
 
-def _wrapped(labels: Sequence[str], style: str, room: int) -> Iterator[Text]:
+def _wrapped(
+    tokens: Sequence[Placed], labels: Sequence[str], style: str, room: int
+) -> Iterator[Text]:
     row, used = Text(_MARGIN), 0
-    for index, label in enumerate(labels):
+    for token in tokens:
+        label = labels[token.row]
         if used and used + 1 + columns(label) > room:
             yield row
             row, used = Text(_MARGIN), 0
-        if index:
+        if token is not tokens[0]:
             row.append("│", _LINK)
             used += 1
         row.append(label, style)
         used += columns(label)
     yield row
+
+
+def guidance_signs(passage: Passage, guidance: GuidanceConfig) -> str:
+    """The signs of `guidance_table`, in a line."""
+    kept, dropped = "kept", "dropped"
+    if guidance.weight != "hard":
+        kept, dropped = f"weight {passage.least_kept:g} or more", "less"
+    unmapped = "in no whole group" if guidance.unit == "group" else "unmapped"
+    return f"● ━ {kept}   ○ ╌ {dropped}   · not predicted   × {unmapped}   - no loss"
+
+
+def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Table:
+    """The table for a terminal of `width` columns, at least 44."""
+    found = verdicts(passage, guidance)
+    sizes = _column_sizes(passage, guidance, found, width)
+    compared, weight = _compared(guidance), "weight" if passage.has_soft_weights else ""
+    headings = {"nll": "loss", "aggregated": compared, "why": weight}
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    for name, size in sizes.items():
+        table.add_column(
+            headings.get(name, name),
+            justify="left" if name in ("student", "teacher", "why", "") else "right",
+            width=size,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row, verdict in enumerate(found):
+        for cells in _table_lines(passage, row, verdict, sizes):
+            style = "" if verdict.kept else "dim"
+            table.add_row(*(cells.get(name, "") for name in sizes), style=style)
+    return table
+
+
+def _column_sizes(
+    passage: Passage, guidance: GuidanceConfig, found: Sequence[Verdict], width: int
+) -> dict[str, int]:
+    """The columns that the terminal has room for, by name; tokens share the rest."""
+    words = max((len(_why(passage, verdict)) for verdict in found), default=0)
+    sizes = {"#": len(str(max(1, len(found) - 1))), "student": 0, "nll": 6, "": 3, "teacher": 0}
+    sizes |= {"loss": 6, "aggregated": max(6, len(_compared(guidance))), "excess": 7}
+    sizes |= {"why": 2 + words}
+    if width < _WIDE:
+        sizes |= {"why": 2 + _WEIGHT if passage.has_soft_weights else 1}
+        del sizes["#"]
+    if width < _NARROW:
+        del sizes["nll"], sizes["aggregated"]
+        if passage.has_soft_weights:
+            del sizes["loss"]
+    between = 2 * (len(sizes) - 1)
+    room = max(_LEAST_LABEL, (width - sum(sizes.values()) - between) // 2)
+    for name, tokens in zip(("student", "teacher"), passage.sides, strict=True):
+        needed = (columns(shortened(passage.label(token), room)) for token in tokens)
+        sizes[name] = max(len(name), *needed, 0)
+    return sizes
+
+
+def _compared(guidance: GuidanceConfig) -> str:
+    """The source of a token's teacher loss."""
+    return "group" if guidance.unit == "group" else guidance.aggregation
+
+
+def _why(passage: Passage, verdict: Verdict) -> str:
+    """The last column after its sign: the weight, if any is between 0 and 1, and the verdict."""
+    if not passage.has_soft_weights or verdict.why == "not predicted":
+        return verdict.short
+    weight = f"{verdict.token.weight:.2f}"
+    return weight if verdict.short == "weighted" else f"{weight} {verdict.short}"
+
+
+def _table_lines(
+    passage: Passage, row: int, verdict: Verdict, sizes: dict[str, int]
+) -> Iterator[dict[str, Text]]:
+    """Cells of a student token by their columns: a line, and one more for each further teacher
+    token that it is mapped to."""
+    token, (first, stop) = passage.student[row], passage.mapping[row]
+    mark = _SIGNS[None if verdict.why == "not predicted" else verdict.kept]
+    words = _why(passage, verdict)[: max(0, sizes["why"] - 2)]
+    style = "bold" if verdict.kept else ""
+    line = {
+        "#": Text(str(row)),
+        "student": _label(passage, token, sizes["student"], f"{style} cyan"),
+        "nll": _number(token.nll),
+        "": Text(" × ", "red"),
+        "aggregated": _number(token.teacher_loss),
+        "excess": _number(token.excess, "+.2f", style),
+        "why": Text(f"{mark} {words}".rstrip(), f"{style} green" if verdict.kept else ""),
+    }
+    one, top, middle, bottom = _TIES[verdict.kept]
+    for place in range(first, stop):
+        tie = top if place == first else bottom if place == stop - 1 else middle
+        line[""] = Text(one if stop - first == 1 else tie)
+        line["teacher"] = _label(passage, passage.teacher[place], sizes["teacher"], "yellow")
+        line["loss"] = _number(passage.teacher[place].nll)
+        yield line
+        line = {}
+    if line:
+        yield line
+
+
+def _label(passage: Passage, token: Token, room: int, style: str) -> Text:
+    return Text(shortened(passage.label(token), room), style)
+
+
+def _number(value: float | None, form: str = ".2f", style: str = "") -> Text:
+    return Text(number(value, form, missing="-"), style)

@@ -1,8 +1,11 @@
-"""Student tokens over teacher tokens, on one axis of characters, with lines between those that are
-mapped to one another (Fig. 2 and 8 of arXiv 2503.19123)."""
+"""Tokens above, tokens below, lines between, as a figure (Fig. 2 and 8 of arXiv 2503.19123).
 
-from collections.abc import Iterable, Sequence
+The back end of `vocagno.views.layout` for matplotlib: one block, the whole text, in one line.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,38 +16,43 @@ from matplotlib.patches import Rectangle
 from vocagno.errors import InputError
 from vocagno.paper.figures.style import COLOURS, plain
 from vocagno.views.aligned_text import AlignedText
-from vocagno.views.glyphs import glyphs, token_label
-from vocagno.views.layout import Columns, lanes, side_by_side
-from vocagno.views.passage import Passage, StudentToken, TeacherToken
+from vocagno.views.glyphs import glyphs
+from vocagno.views.layout import Block, Columns, Placed, over_whole_text, side_by_side, token_edges
+from vocagno.views.passage import Passage, Token
 from vocagno.views.statistics import Link
 
 MOST_COLUMNS = 100
-"""Characters that stand side by side in a figure."""
+"""Columns of the longest text that is drawn."""
 
 _FONTS = ["DejaVu Sans Mono", "DejaVu Sans"]
-"""Come with matplotlib; the second has some signs that the first has not."""
+"""Part of matplotlib; the second has some signs that the first lacks."""
 _PAGES = "pages take any text: --html, of `vocagno align` and `vocagno guidance`"
 _HEIGHT = 0.68
-"""Of a box, in units of the vertical axis; lanes of boxes are 1 apart."""
+"""Of a box, in units of the vertical axis. Lanes of boxes are 1 apart."""
 _TO_TEACHER = 1.75
 _TO_NEXT_PAIR = 0.6
 _INCHES = 0.38
 """Of such a unit."""
 _LEAST_WIDTH = 5.2
-"""In inches; the legend takes no less."""
+"""In inches, the least that the legend needs."""
 _GREY = "#777777"
 _TEACHERS_FILL = "#EEEEEE"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Of student tokens: what their lines are called, and how lines and boxes look."""
+    """A kind of student tokens: its name, and the look of its lines and boxes."""
 
     name: str
     colour: str
     dashes: str
     width: float
     fill: str = "#DCEAF4"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The look of a line, as matplotlib takes it."""
+        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
 
 
 _LINKS = {
@@ -57,8 +65,6 @@ _CHOICE = {
     True: _Kind("trained on", COLOURS[1], "-", 1.7, "#FADCC8"),
     False: _Kind("left out", _GREY, "--", 1.0, "white"),
 }
-
-
 _ABOVE = 0.3
 """Room for the weights above the boxes of the first row, in units of the vertical axis."""
 
@@ -67,48 +73,38 @@ _ABOVE = 0.3
 class _Pair:
     """A row of student tokens, and a row of teacher tokens below it."""
 
-    student: str
-    teacher: str
+    names: tuple[str, str]
+    """Of student and teacher."""
     passage: Passage
     kinds: Sequence[_Kind]
     """Of each student token."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """A token that has text."""
-
-    left: int
-    right: int
-    bottom: float
-    label: str
-
-    @property
-    def middle(self) -> float:
-        return (self.left + self.right) / 2
+Bottoms = Mapping[int, float]
+"""Lower edge of the box of each token that has text, by the token's row."""
 
 
 def draw_tokens(found: Sequence[AlignedText]) -> Figure:
-    """Draws one text under a student's tokenizer and, below it, each teacher's; lines by how many
-    tokens they tie. Tokens without text are counted, not drawn.
+    """Draws one text under a student's tokenizer and, below it, under each teacher's.
+
+    The kind of a line says how many tokens it connects. Tokens without text are counted, not drawn.
 
     Args:
         found: at least one, of one text and one student.
     Raises: InputError for a text without tokens, too long, or with characters that the fonts lack.
     """
-    pairs = [
-        _Pair(
-            one.student.tokenizer, one.teacher.tokenizer, one.passage(""),
-            [_LINKS[Link(kind)] for kind in one.links.tolist()],
-        )
-        for one in found
-    ]  # fmt: skip
+    pairs = []
+    for one in found:
+        kinds = [_LINKS[Link(kind)] for kind in one.links.tolist()]
+        names = one.student.tokenizer, one.teacher.tokenizer
+        pairs.append(_Pair(names, one.passage(""), kinds))
     return _draw(pairs, [kind for link, kind in _LINKS.items() if link != Link.UNMAPPED])
 
 
 def draw_guidance(passage: Passage) -> Figure:
-    """Draws one text with what the student is trained on, by the weights of its tokens; if some lie
-    between 0 and 1, with all weights as numbers.
+    """Draws one text with the tokens that the student is trained on, by their weights.
+
+    If some weights are between 0 and 1, all weights are shown as numbers.
 
     Raises: as `draw_tokens`.
     """
@@ -118,42 +114,45 @@ def draw_guidance(passage: Passage) -> Figure:
         names = {True: f"weight {least} or more", False: f"weight below {least}"}
         choice = {kept: replace(kind, name=names[kept]) for kept, kind in _CHOICE.items()}
     kinds = [choice[passage.is_kept(row)] for row in range(len(passage.student))]
-    return _draw([_Pair("student", "teacher", passage, kinds)], [*choice.values()])
+    return _draw([_Pair(("student", "teacher"), passage, kinds)], [*choice.values()])
 
 
 def _draw(pairs: Sequence[_Pair], kinds: Sequence[_Kind]) -> Figure:
     """`kinds`: of lines, for the legend."""
-    columns = _columns([pair.passage for pair in pairs])
+    axis = _axis([pair.passage for pair in pairs])
     figure = Figure(layout="constrained")
     axes = figure.subplots()
     rows: list[tuple[float, str]] = []
     top = bottom = 0.0
     for pair in pairs:
-        student, teacher = _boxes(pair.passage, columns, top)
-        _draw_boxes(axes, student, [kind.fill for kind in pair.kinds])
-        if pair.passage.has_soft_weights:
-            _draw_weights(axes, pair.passage, student)
-        _draw_boxes(axes, teacher, [_TEACHERS_FILL] * len(teacher))
-        _draw_links(axes, pair, student, teacher)
-        rows += [_row(pair.student, student), _row(pair.teacher, teacher)]
-        bottom = min(box.bottom for box in teacher if box)
+        block = over_whole_text(pair.passage, axis)
+        student_base = top - max(token.lane for token in block.student) - _HEIGHT
+        teacher_base = student_base - _TO_TEACHER
+        bottoms = (
+            {token.row: student_base + token.lane for token in block.student},
+            {token.row: teacher_base - token.lane for token in block.teacher},
+        )
+        _draw_boxes(axes, pair, block, bottoms)
+        _draw_lines(axes, pair, block, bottoms)
+        rows += map(_row, pair.names, pair.passage.sides, bottoms)
+        bottom = min(bottoms[1].values())
         top = bottom - _TO_NEXT_PAIR
     axes.set_yticks(*zip(*rows, strict=True), fontsize=9)
     above = _ABOVE if pairs[0].passage.has_soft_weights else 0.1
     axes.set_ylim(bottom - 0.1, above)
-    axes.set_xlim(-0.3, columns.width + 0.3)
+    axes.set_xlim(-0.3, axis.width + 0.3)
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.set_frame_on(False)
     _legend(figure, [kind for kind in kinds if any(kind in pair.kinds for pair in pairs)])
-    of_column = min(0.24, max(0.1, 7.2 / columns.width))
-    width = max(_LEAST_WIDTH, 1.7 + columns.width * of_column)
+    of_column = min(0.24, max(0.1, 7.2 / axis.width))
+    width = max(_LEAST_WIDTH, 1.7 + axis.width * of_column)
     figure.set_size_inches(width, 0.5 - bottom * _INCHES)
     return figure
 
 
 def check_text(text: str) -> None:
-    """Refuses what takes more than a line, or would be drawn as empty squares.
+    """Refuses a text that needs more than a line, or characters that the fonts lack.
 
     Raises: InputError with what to do instead.
     """
@@ -171,116 +170,69 @@ def check_text(text: str) -> None:
 def _check_width(columns: int) -> None:
     if columns > MOST_COLUMNS:
         raise InputError(
-            f"the text takes {columns:,} columns; at most {MOST_COLUMNS} stand in a line of a "
+            f"the text takes {columns:,} columns; at most {MOST_COLUMNS} fit in a line of a "
             f"figure. Give a shorter one; {_PAGES}"
         )
 
 
-def _columns(passages: Sequence[Passage]) -> Columns:
+def _axis(passages: Sequence[Passage]) -> Columns:
     """The one axis of all rows."""
     text = passages[0].text
     check_text(text)
-    sides = [_edges(side) for one in passages for side in (one.student, one.teacher)]
-    if not all(sides):
+    edges = [token_edges(side) for passage in passages for side in passage.sides]
+    if not all(edges):
         raise InputError(f"no tokens in {text[:40]!r} to draw; give it some text")
-    columns = side_by_side(glyphs(text), set().union(*sides))
-    _check_width(columns.width)  # characters that are cut take more
-    return columns
+    axis = side_by_side(glyphs(text), set().union(*edges))
+    _check_width(axis.width)  # characters that are cut take more
+    return axis
 
 
-def _edges(tokens: Iterable[StudentToken | TeacherToken]) -> set[int]:
-    """Where the tokens that have text begin and end, in bytes."""
-    return {
-        edge for token in tokens if token.end > token.start for edge in (token.start, token.end)
-    }
+def _draw_boxes(axes: Axes, pair: _Pair, block: Block, bottoms: tuple[Bottoms, Bottoms]) -> None:
+    passage = pair.passage
+    for token in block.student:
+        label = passage.label(passage.student[token.row])
+        bottom = bottoms[0][token.row]
+        _draw_box(axes, token, bottom, label, pair.kinds[token.row].fill)
+        if passage.has_soft_weights:  # ".4" is 0.4
+            weight = f"{passage.student[token.row].weight:.2f}".removeprefix("0")
+            weight = weight.rstrip("0").rstrip(".") or "0"
+            _write(axes, token.middle, bottom + _HEIGHT + 0.03, weight, va="bottom", fontsize=5.5)
+    for token in block.teacher:
+        label = passage.label(passage.teacher[token.row])
+        _draw_box(axes, token, bottoms[1][token.row], label, _TEACHERS_FILL)
 
 
-def _boxes(
-    passage: Passage, columns: Columns, top: float
-) -> tuple[list[_Box | None], list[_Box | None]]:
-    """Both rows: lanes of the student's go up to `top`, those of the teacher's down from theirs."""
-    upper, lower = _lanes(passage.student), _lanes(passage.teacher)
-    student_base = top - max(upper.values()) - _HEIGHT
-    teacher_base = student_base - _TO_TEACHER
-
-    def boxes(
-        tokens: Sequence[StudentToken | TeacherToken], bottoms: dict[int, float]
-    ) -> list[_Box | None]:
-        return [
-            _Box(
-                columns.before[token.start], columns.before[token.end], bottoms[row],
-                token_label(passage.data, token.start, token.end, token.text),
-            )
-            if row in bottoms
-            else None
-            for row, token in enumerate(tokens)
-        ]  # fmt: skip
-
-    return (
-        boxes(passage.student, {row: student_base + lane for row, lane in upper.items()}),
-        boxes(passage.teacher, {row: teacher_base - lane for row, lane in lower.items()}),
-    )
+def _draw_box(axes: Axes, token: Placed, bottom: float, label: str, fill: str) -> None:
+    corner, width = (token.left + 0.06, bottom), token.right - token.left - 0.12
+    box = Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=_GREY, linewidth=0.7)
+    axes.add_patch(box)
+    middle = bottom + 0.48 * _HEIGHT
+    _write(axes, token.middle, middle, plain(label), va="center", fontsize=9)
 
 
-def _lanes(tokens: Sequence[StudentToken | TeacherToken]) -> dict[int, int]:
-    """By the rows of the tokens that have text."""
-    spans = {
-        row: (token.start, token.end) for row, token in enumerate(tokens) if token.end > token.start
-    }
-    return dict(zip(spans, lanes(spans.values()), strict=True))
+def _write(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
+    axes.text(x, y, text, ha="center", family=_FONTS, **options)
 
 
-def _draw_boxes(axes: Axes, boxes: Sequence[_Box | None], fills: Sequence[str]) -> None:
-    for box, fill in zip(boxes, fills, strict=True):
-        if box is None:
-            continue
-        corner, width = (box.left + 0.06, box.bottom), box.right - box.left - 0.12
-        outline = Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=_GREY, linewidth=0.7)
-        axes.add_patch(outline)
-        axes.text(
-            box.middle, box.bottom + 0.48 * _HEIGHT, plain(box.label), ha="center", va="center",
-            family=_FONTS, fontsize=9,
-        )  # fmt: skip
+def _draw_lines(axes: Axes, pair: _Pair, block: Block, bottoms: tuple[Bottoms, Bottoms]) -> None:
+    for line in block.lines:
+        upper = bottoms[0][line.student.row]
+        lower = bottoms[1][line.teacher.row] + _HEIGHT
+        style = pair.kinds[line.student.row].line
+        axes.plot([line.student.middle, line.teacher.middle], [upper, lower], zorder=0.5, **style)
 
 
-def _draw_weights(axes: Axes, passage: Passage, boxes: Sequence[_Box | None]) -> None:
-    """Above each student token; ".4" is 0.4."""
-    for box, token in zip(boxes, passage.student, strict=True):
-        if box is not None:
-            weight = f"{token.weight:.2f}".removeprefix("0").rstrip("0").rstrip(".") or "0"
-            axes.text(
-                box.middle, box.bottom + _HEIGHT + 0.03, weight, ha="center", va="bottom",
-                family=_FONTS, fontsize=5.5,
-            )  # fmt: skip
-
-
-def _draw_links(
-    axes: Axes, pair: _Pair, student: Sequence[_Box | None], teacher: Sequence[_Box | None]
-) -> None:
-    for box, kind, (first, stop) in zip(student, pair.kinds, pair.passage.mapping, strict=True):
-        for other in teacher[first:stop] if first >= 0 else ():
-            if box is not None and other is not None:
-                axes.plot(
-                    [box.middle, other.middle], [box.bottom, other.bottom + _HEIGHT],
-                    color=kind.colour, linestyle=kind.dashes, linewidth=kind.width, zorder=0.5,
-                )  # fmt: skip
-
-
-def _row(name: str, boxes: Sequence[_Box | None]) -> tuple[float, str]:
-    """Where the name of a row stands, and the name."""
-    bottoms = [box.bottom for box in boxes if box]
-    without = len(boxes) - len(bottoms)
-    counted = f"{len(boxes):,} token{'s'[: len(boxes) != 1]}"
+def _row(name: str, tokens: Sequence[Token], bottoms: Bottoms) -> tuple[float, str]:
+    """The middle of a row, and its name with the number of tokens."""
+    without = len(tokens) - len(bottoms)
+    counted = f"{len(tokens):,} token{'s'[: len(tokens) != 1]}"
     counted += f", {without:,} without text" if without else ""
-    return (min(bottoms) + max(bottoms) + _HEIGHT) / 2, f"{plain(name)}\n{counted}"
+    middle = (min(bottoms.values()) + max(bottoms.values()) + _HEIGHT) / 2
+    return middle, f"{plain(name)}\n{counted}"
 
 
 def _legend(figure: Figure, kinds: Sequence[_Kind]) -> None:
-    handles = [
-        Line2D([], [], color=kind.colour, linestyle=kind.dashes, linewidth=kind.width,
-               label=kind.name)
-        for kind in kinds
-    ]  # fmt: skip
+    handles = [Line2D([], [], label=kind.name, **kind.line) for kind in kinds]
     figure.legend(
         handles=handles, loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9
     )

@@ -1,0 +1,82 @@
+"""The layout of pictures: each token is placed once, in order, and has the lines of the mapping."""
+
+import pytest
+
+from pages import CASES, cut, passage
+from vocagno.views.glyphs import columns, glyphs
+from vocagno.views.layout import in_rows, over_text, over_whole_text, side_by_side, token_edges
+
+
+def widths(drawn):
+    return [[max(1, columns(drawn.label(token))) for token in side] for side in drawn.sides]
+
+
+def whole(drawn):
+    if not drawn.text:
+        return []
+    edges = token_edges([*drawn.student, *drawn.teacher])
+    return [over_whole_text(drawn, side_by_side(glyphs(drawn.text), edges))]
+
+
+LAYOUTS = {
+    "over text": lambda drawn: list(over_text(drawn)),
+    "centred": lambda drawn: list(in_rows(drawn, widths(drawn))),
+    "stretched": lambda drawn: list(in_rows(drawn, widths(drawn), is_stretched=True)),
+    "whole text": whole,
+}
+
+
+@pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tokens_and_lines_of_each_layout(drawn, name):
+    blocks = LAYOUTS[name](drawn)
+    for side, tokens in (("student", drawn.student), ("teacher", drawn.teacher)):
+        rows = sorted(token.row for block in blocks for token in getattr(block, side))
+        with_text = [row for row, token in enumerate(tokens) if token.start < token.end]
+        assert rows == (with_text if name == "whole text" else list(range(len(tokens))))
+        for block in blocks:
+            for token in getattr(block, side):
+                assert 0 <= token.left < token.right <= block.width
+            taken = [(token.lane, token.left, token.right) for token in getattr(block, side)]
+            for lane, left, right in taken:
+                assert not any(
+                    lane == other and left < end and start < right
+                    for other, start, end in taken
+                    if (other, start, end) != (lane, left, right)
+                )
+    ties = [(line.student.row, line.teacher.row) for block in blocks for line in block.lines]
+    mapped = [(row, other) for row, ends in enumerate(drawn.mapping) for other in range(*ends)]
+    assert sorted(ties) == mapped if drawn.text else not ties
+
+
+def test_blocks_end_where_both_tokenizers_cut():
+    text = "one two\nthree"
+    drawn = passage(
+        text, cut(text, "on", "e", " two", "\n", "three"), cut(text, "one", " two", "\nthr", "ee")
+    )
+    blocks = list(over_text(drawn))
+    assert ["".join(sign for sign, _, _ in block.text) for block in blocks] == [
+        "one",
+        "␣two",
+        "⏎three",
+    ]
+    assert [(len(block.student), len(block.teacher)) for block in blocks] == [
+        (2, 1),
+        (1, 1),
+        (2, 2),
+    ]
+    assert [block.width for block in blocks] == [3, 4, 6]
+    assert [(token.left, token.right) for token in blocks[0].student] == [(0, 2), (2, 3)]
+    ends = passage("a\nb", cut("a\nb", "a\n", "b"), cut("a\nb", "a\n", "b"))
+    assert [block.ends_line for block in over_text(ends)] == [True, False]
+
+
+def test_the_shorter_side_is_centred_or_stretched():
+    drawn = passage("abcd", cut("abcd", "a", "bcd"), cut("abcd", "abcd"))
+    (centred,) = in_rows(drawn, [[1, 3], [4]])
+    assert [(token.left, token.right) for token in centred.student] == [(0, 1), (2, 5)]
+    assert [(token.left, token.right) for token in centred.teacher] == [(0, 4)]
+    (stretched,) = in_rows(drawn, [[2, 4], [3]], is_stretched=True)
+    assert [(token.left, token.right) for token in stretched.teacher] == [(0, 6)]
+    assert [line.student.middle for line in stretched.lines] == [1, 4]
+    assert [line.is_kept for line in stretched.lines] == [True, True]
