@@ -117,7 +117,7 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
             chunk = next(c for c in range(4) if c * n // 4 <= token < (c + 1) * n // 4)
             part = losses[chunk * m // 4 : (chunk + 1) * m // 4]
             wanted = np.float32(np.mean(part)) if part else np.float32(np.nan)
-            np.testing.assert_allclose(view.loss[before + token], wanted, rtol=1e-5)
+            np.testing.assert_allclose(view.teacher_loss[before + token], wanted, rtol=1e-5)
         before += n
 
 
@@ -181,7 +181,7 @@ def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers
     chosen = [store[index] for index in range(6)]
     view, before = collator.aligned(chosen), 0
     for row in chosen:
-        found = np.isfinite(view.loss[before : before + len(row.ids)])
+        found = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
         assert found.any() != (0 in row.documents)
         before += len(row.ids)
 

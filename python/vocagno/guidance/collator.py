@@ -176,7 +176,7 @@ class Collator:
         loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
             for values, fill in (
-                (tokens.loss, np.nan),
+                (tokens.teacher_loss, np.nan),
                 (tokens.reasons, Reason.SPECIAL),
                 (tokens.with_text, False),
                 (tokens.first_only, False),

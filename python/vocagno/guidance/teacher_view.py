@@ -29,7 +29,8 @@ Scores = StoredScores | LivePieces | SameRows
 class TeacherView:
     """The teacher's side of n tokens, in the order of the rows."""
 
-    loss: NDArray[np.float32]
+    teacher_loss: NDArray[np.float32]
+    """The loss that each token is compared with, nats; NaN for none."""
     reasons: NDArray[np.uint8]
     with_text: NDArray[np.bool_]
     first_only: NDArray[np.bool_]
@@ -79,7 +80,7 @@ def teacher_view(
         pieces.student, pieces.teacher, meeting, losses=pieces.teacher_nll, **pieces.cu_seqlens
     )
     return TeacherView(
-        loss=compared.teacher_loss,
+        teacher_loss=compared.teacher_loss,
         reasons=reasons,
         with_text=pieces.student[:, 0] < pieces.student[:, 1],
         first_only=pieces.first_only(meeting),
@@ -111,7 +112,7 @@ def _same_rows(rows: Sequence[Row]) -> TeacherView:
     n = len(spans)
     place = np.arange(n, dtype=np.int32)
     return TeacherView(
-        loss=np.zeros(n, np.float32),
+        teacher_loss=np.zeros(n, np.float32),
         reasons=np.full(n, Reason.MAPPED, np.uint8),
         with_text=np.ones(n, bool),
         first_only=np.zeros(n, bool),
