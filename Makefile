@@ -33,7 +33,7 @@ $(VENV)/.built: $(VENV)/.packages $(VENV)/.module
 	touch $@
 
 quickstart: $(VENV)/.module ## a student guided by a teacher with another vocabulary, in minutes
-	$(BIN)/python -m vocagno.quickstart
+	$(BIN)/vocagno quickstart
 
 # The pages need neither the compiled module nor torch. They are built in a copy: Zensical walks the whole folder it stands in, hangs
 # on a large `target`, and would with --clean empty `.cache`, scores and all.

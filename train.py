@@ -1,6 +1,7 @@
 """Trains a student under a teacher: `accelerate launch train.py [--config FILE] [--OPTION VALUE]`.
 
-Without `--config` this runs the quickstart's guided configuration, and makes what it needs first.
+It is `vocagno train`. Without `--config` it trains the guided student of the quickstart, and makes
+what that needs.
 """
 
 import sys
@@ -10,7 +11,8 @@ try:
     from vocagno.quickstart.assets import make_assets
     from vocagno.training.main import main
 except ModuleNotFoundError as error:
-    sys.exit(f"error: needs {error.name}: pip install '.[train]'")
+    print(f"error: needs {error.name}: pip install '.[train]'", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     quickstart = Path(__file__).parent / "configs" / "quickstart-guided.yaml"

@@ -31,8 +31,8 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.selection import Selection
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.loading import local_device
+from vocagno.training.configuration import kept_config
 from vocagno.training.inputs import resolve
-from vocagno.training.main import kept_config
 from vocagno.training.student import GuidedStudent
 
 

@@ -29,7 +29,7 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     has_gpu = torch.cuda.is_available()
     plan = PLAN if has_gpu else _small_plan(sizes, folder)
     out = folder / "study"
-    command = [sys.executable, "-m", "vocagno", "study", str(plan), "--out", str(out)]
+    command = [sys.executable, "-m", "vocagno.paper", "study", str(plan), "--out", str(out)]
     running = [
         subprocess.Popen(command, stdout=sys.stderr) for _ in range(PROCESSES if has_gpu else 1)
     ]
@@ -56,7 +56,7 @@ def _as_they_end(
             break
         time.sleep(1)
     if any(done):
-        raise SystemExit(f"vocagno study ended with status {max(done)}")
+        raise SystemExit(f"the study ended with status {max(done)}")
 
 
 def _small_plan(sizes: Sizes, folder: Path) -> Path:

@@ -25,6 +25,16 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def require_at_least(least: int, section: str, options: object, *names: str) -> None:
+    """Raises: ConfigError for the first of these options that is below a number; None passes."""
+    for name in names:
+        value = getattr(options, name)
+        require(
+            value is None or value >= least,
+            f"{section}.{name} must be at least {least}, got {value}",
+        )
+
+
 @contextmanager
 def naming(option: str) -> Iterator[None]:
     """Says which option made a library fail, whatever it raises.

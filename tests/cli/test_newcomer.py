@@ -63,16 +63,12 @@ def checked(captured):
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        ([], [r"align Aligns one text under two", r"eval Asks a model .*math-verify\.",
-              r"scores What a store of teacher scores holds"]),
-        (["scores"], [r"info Sizes, counts", r"import Makes a store out of exported"]),
-        (["figures"], [r"sweep Draws what an option does", r"all Makes all tables"]),
+        ([], [r"align Show one text under two", r"eval Grade a model on math", r"train Train a"]),
+        (["scores"], [r"info Describe a store", r"import Make a store from exported"]),
     ],
-)  # fmt: skip
+)
 def test_help_says_what_each_command_does(arguments, lines, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([*arguments, "--help"])
-    assert end.value.code == 0
+    assert main([*arguments, "--help"]) == 0
     shown = capsys.readouterr().out
     for line in lines:
         assert re.search(line, " ".join(shown.split()))
@@ -94,7 +90,7 @@ def test_version(capsys):
         ("scores inf x", "inf: no such command of `vocagno scores`, which has info, verify, "
          r"export, import; did you mean info\?"),
         ("verify x", r"verify: no such .*did you mean scores verify\?"),
-        ("frobnicate", "frobnicate: no such command of `vocagno`, which has .*, study, figures"),
+        ("frobnicate", "frobnicate: no such command of `vocagno`, which has .*, train, quickstart"),
         ("--foo", "--foo: no such option; see `vocagno --help`"),
         ("score --teacher.contxt 3",
          r"--teacher\.contxt: no such option; did you mean --teacher\.context\?"),
@@ -114,7 +110,7 @@ def test_version(capsys):
         ("prepare c", "missing: --tokenizer; see `vocagno prepare --help`"),
         ("align a", "missing: teacher; see `vocagno align --help`"),
         ("scores export x", "missing: --out; see `vocagno scores export --help`"),
-        ("figures table", "missing: FILE; see `vocagno figures table --help`"),
+        ("curves", "missing: DIR; see `vocagno curves --help`"),
         ("align --student a --teacher b", "--student: no such option; student is given without its "
          "name, see `vocagno align --help`; --teacher: .*"),
         ("align a b some words", "unexpected: words; put quotes .*; see `vocagno align --help`"),
@@ -160,16 +156,16 @@ def train_complaint(capsys, *arguments):
         ("--optimizer.max_grad_norm x",
          "--optimizer.max_grad_norm: expected a number, or null, got x"),
         ("--optimizer.betas [1,2,3]", r"--optimizer.betas: expected a list of 2, each a number, "
-         r"got \[1, 2, 3\]"),
+         r"got \[1,2,3\]"),
         ("--train.log_with [x]",
-         "--train.log_with: expected a list, each one of tensorboard, wandb, trackio, got x"),
+         "--train.log_with: expected a list, each one of tensorboard, wandb, trackio, got \\[x\\]"),
         ("--train.compile x", "--train.compile: expected true or false, got x"),
         ("--student.architecture 3",
          "--student.architecture: expected a mapping of `name: value`, or null, got 3"),
         ('--optimizer {"lr":"x"}', "--optimizer.lr: expected a number, got x"),
         ("--optimizer {", r"--optimizer: expected options as .*, got { \(while parsing .*\)"),
         ("--student 3", "--student: expected options as `name: value`, .*, got 3"),
-        ("more", "unexpected: more; .*; see `train.py --help`"),
+        ("more", "unexpected: more; .*; see `vocagno train --help`"),
     ],
 )  # fmt: skip
 def test_options_of_training(config, typed, answer, capsys):
@@ -184,14 +180,14 @@ def test_options_of_training(config, typed, answer, capsys):
         ({"optimiser": {"lr": 1}}, r"optimiser\.lr in .*; did you mean optimizer\.lr\?"),
         ({"optimiser": 1}, r"optimiser in .*: no such option; did you mean optimizer\?"),
         ({"train": {"steps": [1]}}, r"train\.steps in .*: expected a whole number, got \[1\]"),
-        ({"train": {"steps": None}}, r"missing: --train\.steps \(or in .*\); see `train\.py .*`"),
+        ({"train": {"steps": None}}, r"missing: --train\.steps \(or in .*\); see `.*train .*`"),
         ({"data": {"train": 3}}, r"data\.train in .*: expected text, got 3"),
         ({"guidance": {"method": ["cpt"]}}, r"guidance\.method in .*: expected one of vocagno, .*"),
         ({"teacher": {"scores": [1]}}, r"teacher\.scores in .*: .* a path, or null, got \[1\]"),
-        ({"output": 3}, r"output in .*: expected a path, got one of type int"),
+        ({"output": 3}, r"output in .*: expected a path, got 3"),
         ({"guidance": None}, r"guidance in .*: expected options as `name: value`, .*, got null"),
         ({"guidance": 3}, r"guidance in .*: expected options as `name: value`, .*, got 3"),
-        ({1: 2}, r".*\.yaml: expected options as `name: value`, in YAML, got 1\."),
+        ({1: 2}, r"1 in .*\.yaml: no such option; see `.*train --help`"),
     ],
 )  # fmt: skip
 def test_configurations(config, parts, answer, capsys, files):
@@ -225,10 +221,10 @@ def test_plans_say_it_alike(files):
     from vocagno.paper.study.plan import read_plan
 
     (files / "plan.yaml").write_text("variants: 3\n")
-    with pytest.raises(ConfigError, match=r"plan\.yaml: variants: expected a mapping .*, got 3"):
+    with pytest.raises(ConfigError, match=r"variants in .*\.yaml: expected a mapping .*, got 3"):
         read_plan(files / "plan.yaml")
     (files / "plan.yaml").write_text("variants: {}\n")
-    with pytest.raises(ConfigError, match=r"plan\.yaml: missing: config, baseline, tables"):
+    with pytest.raises(ConfigError, match=r"missing in .*plan\.yaml: config, baseline, tables"):
         read_plan(files / "plan.yaml")
 
 

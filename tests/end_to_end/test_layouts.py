@@ -25,7 +25,7 @@ from runs import (
 from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
 from vocagno.training.accelerator import set_up_deepspeed
-from vocagno.training.main import parse
+from vocagno.training.configuration import parse
 
 SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
 ROWS = 8
@@ -322,7 +322,7 @@ def test_accelerate_reads_its_configurations(path, monkeypatch):
 
 def test_what_deepspeed_is_told(matrix):
     """DeepSpeed itself was never run: this is what it would get."""
-    config, _ = parse(["--config", str(matrix / "run.yaml"), "--train.micro_batch", "2"])
+    config = parse(["--config", str(matrix / "run.yaml"), "--train.micro_batch", "2"])
     settings = {"gradient_clipping": "auto", "gradient_accumulation_steps": 1}
     set_up_deepspeed(settings, config, 2)
     assert settings == {

@@ -1,4 +1,4 @@
-"""`vocagno figures all`: what is made of which inputs, what is said of the rest, the errors."""
+"""`python -m vocagno.paper all`: what is made of which inputs, what is skipped, the errors."""
 
 import gzip
 import json
@@ -64,9 +64,8 @@ def test_everything_there_is(command, inputs, tmp_path, capsys):
     expected = {*TABLES, *made_of(*every, FROM_BOTH)}
     assert {path.name for path in (tmp_path / "out").iterdir()} == expected
     assert sorted(captured.out.split()) == sorted(f"out/{name}" for name in expected)
-    assert [line[:17] for line in captured.err.splitlines()] == [
-        "left out: Fig. 7,", "left out: Fig. 8,"
-    ]  # fmt: skip
+    notes = [line[:15] for line in captured.err.splitlines()]
+    assert notes == ["skipped Fig. 7,", "skipped Fig. 8,"]
     before = {name: (tmp_path / "out" / name).read_bytes() for name in expected}
     again = [*arguments(inputs, "tokenizers", "corpus", "runs"), "--paper", "out"]
     assert command(*again) == 0  # from the tables that it wrote itself
@@ -93,15 +92,15 @@ def test_scores_meet_the_granularity_just_measured(command, inputs, tmp_path):
 
 
 LEFT_OUT = {
-    "tables": "left out: Tables 1 to 4, without --paper",
-    "1": "left out: Fig. 1, shared vocabulary, without --tokenizers",
-    "scores": "without the teachers' scores, which --paper has: Fig. 1",
-    "2": "left out: Fig. 2, a text in tokens, without --tokenizers",
-    "4": "left out: Fig. 4 and 5, students by teacher, without --paper",
-    "6": "left out: Fig. 6, scores by granularity, without --paper",
-    "levels": "left out: Fig. 6, scores by granularity, without out/granularity.csv, which "
+    "tables": "skipped Tables 1 to 4: needs --paper",
+    "1": "skipped Fig. 1, shared vocabulary: needs --tokenizers",
+    "scores": "Fig. 1 has no scores of the teachers: they need --paper",
+    "2": "skipped Fig. 2, a text in tokens: needs --tokenizers",
+    "4": "skipped Fig. 4 and 5, students by teacher: needs --paper",
+    "6": "skipped Fig. 6, scores by granularity: needs --paper",
+    "levels": "skipped Fig. 6, scores by granularity: needs out/granularity.csv, which "
     "--tokenizers and --corpus make",
-    "runs": "left out: learning curves, without --runs",
+    "runs": "skipped learning curves: needs --runs",
 }
 
 
@@ -121,7 +120,7 @@ def test_what_is_left_out_is_named(command, inputs, tmp_path, capsys, given, lef
     found = json.loads(captured.out)
     expected = {LEFT_OUT[name] for name in left_out}
     if fig_3:
-        expected.add(f"left out: Fig. 3, chunks and tokens, without {fig_3}")
+        expected.add(f"skipped Fig. 3, chunks and tokens: needs {fig_3}")
     assert set(captured.err.splitlines()[:-2]) == expected
     assert captured.err.splitlines() == found["notes"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -139,12 +138,12 @@ def test_granularity_that_was_there_is_named(command, inputs, tmp_path, capsys):
     assert "out/granularity.csv: no teacher mistral-v0.1; it has zipped" in capsys.readouterr().err
     named = ["--teachers", "zipped=Mistral-ProXMath"]
     assert command(*arguments(inputs, "paper"), *named) == 0
-    words = "drawn from out/granularity.csv as it was: Fig. 6, scores by granularity"
+    words = "Fig. 6, scores by granularity: from the out/granularity.csv that was there"
     assert words in capsys.readouterr().err.splitlines()
     assert drawn.is_file()
     drawn.unlink()
     assert command(*arguments(inputs, "paper"), "--teachers", "zipped") == 0
-    assert "without one of --teachers as NAME=Mistral-ProXMath" in capsys.readouterr().err
+    assert "needs one of --teachers as NAME=Mistral-ProXMath" in capsys.readouterr().err
     assert not drawn.exists()
 
 

@@ -114,7 +114,7 @@ def test_students_are_drawn(command, files, tmp_path, capsys, name):
 
 
 def test_the_bars_are_the_scores(command, files):
-    from vocagno.paper.figures.students import draw_gains, draw_scores
+    from vocagno.paper.figures.scores import draw_gains, draw_scores
 
     paths = files()
     found = compare_teachers(read_results([paths["students"]]), read_results([paths["teachers"]]))

@@ -153,7 +153,7 @@ def test_the_levels_as_csv(spans, tmp_path):
 def run(tokenizer_files, tmp_path, monkeypatch):
     """The command on a small corpus, with the byte-level tokenizer as teacher."""
     pytest.importorskip("jsonargparse")
-    from vocagno.cli.app import main
+    from vocagno.paper.__main__ import main
 
     monkeypatch.chdir(tmp_path)
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
@@ -235,7 +235,7 @@ def test_errors_of_the_command(run, rest, words, tmp_path, capsys):
 
 
 def test_names_of_teachers():
-    from vocagno.cli.corpora import short_names
+    from vocagno.paper.inputs import short_names
 
     paths = ["a/qwen2.5.json.gz", "b/llama/tokenizer.json", "org/model", "x.json"]
     assert short_names(paths, "--teachers") == ["qwen2.5", "llama", "model", "x"]

@@ -1,4 +1,4 @@
-"""`vocagno figures run`: the numbers, the errors, and that a figure comes out."""
+"""`vocagno curves`: the numbers, the errors, and that a figure comes out."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def figures_run(drawing, tmp_path, monkeypatch):
     from vocagno.cli.app import main
 
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: main(["figures", "run", *map(str, arguments)])
+    return lambda *arguments: main(["curves", *map(str, arguments)])
 
 
 def test_reading_needs_numpy_alone():
@@ -233,6 +233,6 @@ def test_without_matplotlib(naive, monkeypatch, capsys):
         if name.startswith(("matplotlib", "vocagno.paper.figures")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["figures", "run", str(naive)]) == 2
+    assert main(["curves", str(naive)]) == 2
     words = "error: needs matplotlib: pip install 'vocagno[viz]'\n"
     assert capsys.readouterr().err == words

@@ -118,9 +118,9 @@ def _plain(text):
 @pytest.fixture(scope="module")
 def parse():
     pytest.importorskip("accelerate", reason="training needs vocagno[train]")
-    from vocagno.training.main import parse
+    from vocagno.training.configuration import parse
 
-    return lambda name, *more: parse(["--config", str(FOLDER / f"{name}.yaml"), *more])[0]
+    return lambda name, *more: parse(["--config", str(FOLDER / f"{name}.yaml"), *more])
 
 
 @pytest.mark.parametrize("name", NAMES)

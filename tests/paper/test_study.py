@@ -14,8 +14,8 @@ import yaml
 from corpora import write_corpus
 from families import TEXTS
 from runs import environment, write_config
-from vocagno.cli.app import main
 from vocagno.errors import ConfigError, InputError
+from vocagno.paper.__main__ import main
 from vocagno.paper.study import carrying_out
 from vocagno.paper.study.assets import make_assets
 from vocagno.paper.study.carrying_out import carry_out, measured_so_far
@@ -337,7 +337,7 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
         "        file.write('x')\n"
         "    return train(run)\n"
         "carrying_out._train = counted\n"
-        "from vocagno.cli.app import main\n"
+        "from vocagno.paper.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     out = tmp_path / "study"
@@ -365,7 +365,7 @@ def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
     for run in plan.runs(tmp_path, {}):
         arguments = [str(part) for part in run.arguments]
         arguments[1] = str(folder / arguments[1])
-        from vocagno.training.main import parse
+        from vocagno.training.configuration import parse
 
-        config, _ = parse([*arguments, "--output", str(run.folder)])
+        config = parse([*arguments, "--output", str(run.folder)])
         assert config.train.seed == (100 if run.seed is None else run.seed)

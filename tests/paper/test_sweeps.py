@@ -96,7 +96,7 @@ def test_a_sweep_is_drawn(command, swept, tmp_path, capsys):
         "A                          0.6           2.0000  2.0000   2.0000     1",
     ]
     assert len(lines(tmp_path / "sweep.csv")) == 4
-    from vocagno.paper.figures.sweep import draw_sweep
+    from vocagno.paper.figures.scores import draw_sweep
 
     (axes,) = draw_sweep(read_sweep(runs, "guidance.top_fraction")).axes
     assert axes.lines[0].get_xydata().tolist() == [[0.4, 2.75], [0.6, 2.0]]

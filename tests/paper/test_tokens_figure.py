@@ -1,4 +1,4 @@
-"""`vocagno figures tokens`: where tokens stand, what is tied to what, the numbers, the errors."""
+"""`python -m vocagno.paper tokens`: where tokens stand, what is tied to what, the errors."""
 
 import json
 
@@ -29,12 +29,12 @@ def aligned(spans, text=TEXT):
 def run(tokenizer_files, tmp_path, monkeypatch):
     pytest.importorskip("jsonargparse")
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.cli.app import main
+    from vocagno.paper.__main__ import main
 
     monkeypatch.chdir(tmp_path)
     student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
     teachers = ["--teachers", teacher, student]
-    return lambda *rest: main(["figures", "tokens", student, *teachers, *map(str, rest)])
+    return lambda *rest: main(["tokens", student, *teachers, *map(str, rest)])
 
 
 def test_characters_stand_side_by_side():

@@ -1,4 +1,4 @@
-"""`vocagno figures overlap`: the bars, the scores beside them, the numbers, the errors."""
+"""`python -m vocagno.paper overlap`: the bars, the scores beside them, the numbers, the errors."""
 
 import csv
 import json
@@ -23,12 +23,12 @@ def run(tokenizer_files, tmp_path, monkeypatch):
     """The command, with the student's tokenizer as second teacher."""
     pytest.importorskip("jsonargparse")
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.cli.app import main
+    from vocagno.paper.__main__ import main
 
     monkeypatch.chdir(tmp_path)
     student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
     teachers = ["--teachers", teacher, student]
-    return lambda *rest: main(["figures", "overlap", student, *teachers, *map(str, rest)])
+    return lambda *rest: main(["overlap", student, *teachers, *map(str, rest)])
 
 
 def written(path, text):

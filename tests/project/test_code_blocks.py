@@ -52,12 +52,15 @@ CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
     "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
-    "vocagno": ("study*|*--fetch*|*gguf*", f"{sys.executable} -m vocagno"),
+    "vocagno": ("*--fetch*|*gguf*", f"{sys.executable} -m vocagno"),
     "accelerate": (
         "*--config_file*|*--num_processes*",  # GPUs, and other machines
         f"{sys.executable} -m accelerate.commands.accelerate_cli",
     ),
-    "python": ("benches/*|*real-text*", sys.executable),  # where a report says what was run
+    "python": (
+        "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
+        sys.executable,
+    ),
 }
 """Of each program: with which arguments (a pattern of bash) it is not run, and how it is else."""
 
@@ -179,7 +182,7 @@ def _catch(folder):
         lines = [
             "#!/bin/bash",
             f'case "$*" in {pattern}) exec {sys.executable} {record} {name} "$@";; esac',
-            f'case "$*" in *train.py*) exec {real} "$@" {FEW};; esac',
+            f'case "$*" in *train.py*|"train "*) exec {real} "$@" {FEW};; esac',
             f'exec {real} "$@"',
         ]
         program = folder / name
@@ -270,9 +273,14 @@ def _read_lm_eval(arguments):
 
 
 def _read_vocagno(arguments):
-    from vocagno.cli.app import named, read_options
+    from vocagno.cli.app import main
 
-    read_options(named(arguments), arguments)
+    _read_options(main, arguments)
+
+
+def _read_options(program, arguments):
+    name, words = program.split(arguments)
+    program.commands[name].read(name, words)
 
 
 def _read_accelerate(arguments):
@@ -280,7 +288,7 @@ def _read_accelerate(arguments):
         file = Path(arguments[arguments.index("--config_file") + 1])
         assert yaml.safe_load(file.read_text())["num_processes"]
     if "train.py" in arguments:
-        from vocagno.training.main import parse
+        from vocagno.training.configuration import parse
 
         parse(arguments[arguments.index("train.py") + 1 :])
     else:
@@ -288,6 +296,10 @@ def _read_accelerate(arguments):
 
 
 def _read_python(arguments):
+    if arguments[:2] == ["-m", "vocagno.paper"]:
+        from vocagno.paper.__main__ import main
+
+        return _read_options(main, arguments[2:])
     if arguments[0] == "train.py":
         _read_accelerate(arguments)
     assert (ROOT / arguments[0]).is_file()

@@ -7,8 +7,7 @@ import yaml
 
 pytest.importorskip("torch")
 
-from vocagno.quickstart import __main__ as quickstart
-from vocagno.quickstart import assets
+from vocagno.quickstart import assets, students
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -34,7 +33,7 @@ def small(tmp_path, monkeypatch):
 
 
 def test_it_ends_in_a_table_and_a_page(small, capsys):
-    assert quickstart.main() == 0
+    assert students.main([]) == 0
     output = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert lines["naive"][-1] == "100.0%"
@@ -61,7 +60,7 @@ def test_the_students_differ_in_guidance_only():
     """Same start, same tokens: nothing else in the files may differ."""
     naive, paper, guided = (
         yaml.safe_load((CONFIGS / f"quickstart-{name}.yaml").read_text())
-        for name in quickstart.STUDENTS
+        for name in students.STUDENTS
     )
     assert paper["teacher"] == guided["teacher"]
     for config in (naive, paper, guided):
@@ -72,5 +71,5 @@ def test_the_students_differ_in_guidance_only():
 
 def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert quickstart.main() == 2
+    assert students.main([]) == 2
     assert "folder of the project" in capsys.readouterr().err

@@ -187,7 +187,7 @@ def test_another_live_teacher_is_refused(tmp_path, config, teacher_model, capsys
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "live", "scores": "store"}, "teacher.mode: live needs no teacher.scores"),
+        ({"mode": "live", "scores": "store"}, "teacher.scores: are for teacher.mode: stored"),
         ({"mode": "live", "model": None}, "teacher.model: guidance needs a teacher"),
         ({"mode": "live", "tensor_parallel": True}, "teacher.tensor_parallel: is for scoring"),
         ({"shard": True}, "teacher.shard: is for teacher.mode: live"),

@@ -23,7 +23,7 @@ from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.training.benchmarks import Evaluation
-from vocagno.training.main import parse
+from vocagno.training.configuration import parse
 
 MATRIX = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
 TASKS = ["gsm8k", "sat_math"]
@@ -103,7 +103,7 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
 def test_weights_in_pieces_are_refused(config):
     plugin = SimpleNamespace(zero_stage=3)
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
-    options = parse(["--config", str(config("with", every=3))])[0].eval
+    options = parse(["--config", str(config("with", every=3))]).eval
     with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
         Evaluation(options, Path("unused"), accelerator, None, None, None)
 

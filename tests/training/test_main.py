@@ -287,7 +287,7 @@ def test_sigterm_saves_and_exits_with_75(tmp_path, config):
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     last = json.loads(log.read_text().splitlines()[-1])["step"]
     assert saved.name == f"step_{last}"
-    assert "run again to go on" in errors
+    assert "Run the same command again to resume" in errors
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path, config, capsys):
@@ -336,7 +336,7 @@ def test_going_on_with_another_configuration_is_refused(tmp_path, config, capsys
         (["--student.architecture.hidden_size", "33"], "student.architecture: "),
         (["--student.architecture.max_position_embeddings", "16"], "data.seq_len: 32 tokens, but"),
         (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
-        (["--train.seed", "-1"], "train.seed is negative"),
+        (["--train.seed", "-1"], "train.seed must be at least 0"),
         (["--teacher.model", "{empty}"], "no weights in"),
         (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at"),
     ],

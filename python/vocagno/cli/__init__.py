@@ -1,1 +1,1 @@
-"""What `vocagno COMMAND` does: a module for each kind of command, a class for each command."""
+"""The commands of `vocagno`: for each, a function that adds its options and one that runs it."""

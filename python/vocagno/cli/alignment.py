@@ -4,35 +4,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli.corpora import CORPUS, TOKENIZER, tracked
-from vocagno.cli.drawing import draw_in_terminal
 from vocagno.cli.texts import add_text, given_text
+from vocagno.config.commands import CORPUS, TOKENIZER
 from vocagno.errors import InputError
+from vocagno.system.terminal import draw_in_terminal, tracked
 from vocagno.system.text_tables import in_columns
 
 
 def add_align(parser: Any) -> None:
-    """Aligns one text under two tokenizers: a picture, or the mapping as JSON.
+    """Show one text under two tokenizers: as a picture, as a page, or as JSON.
 
-    Without --json, --picture and --html: the picture if this is a terminal, else JSON.
+    Without --picture, --html and --json: the picture on a terminal, else JSON.
     """
     _add_pair(parser)
     add_text(parser, "align")
     parser.add_argument(
-        "--special_tokens", action="store_true", help="with each tokenizer's own BOS and EOS"
+        "--special_tokens", action="store_true", help="add each tokenizer's own BOS and EOS"
     )
     parser.add_argument("--picture", action="store_true", help="draw it in the terminal")
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
 
 
 def add_overlap(parser: Any) -> None:
-    """Counts the shared entries of two vocabularies and, on a corpus, the kinds of alignment."""
+    """Count what two vocabularies share, and how their tokens meet on a corpus."""
     _add_pair(parser)
     parser.add_argument("corpus", type=Path, nargs="?", help=CORPUS)
 
 
 def add_describe(parser: Any) -> None:
-    """Describes the source of a tokenizer's spans."""
+    """Describe a tokenizer, and where the spans of its tokens come from."""
     parser.add_argument("tokenizer", type=str, help=TOKENIZER)
 
 
@@ -42,7 +42,7 @@ def _add_pair(parser: Any) -> None:
 
 
 def align(options: Any) -> dict[str, Any] | None:
-    """Prints the picture, writes the page, or returns the mapping as data."""
+    """Prints the picture or writes the page; or the mapping as data."""
     from vocagno.tokens.token_spans import TokenSpans
     from vocagno.views.aligned_text import align_text
 
@@ -51,7 +51,7 @@ def align(options: Any) -> dict[str, Any] | None:
         raise InputError(f"--{' and --'.join(wanted)}: choose one")
     text = given_text(
         options,
-        "`align` shows one text. For a corpus use `vocagno overlap`, for the mapping only "
+        "`align` shows one text. For a corpus use `vocagno overlap`, for only the mapping "
         "vocagno.align in Python",
     )
     student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
@@ -68,7 +68,7 @@ def align(options: Any) -> dict[str, Any] | None:
 
 
 def overlap(options: Any) -> dict[str, Any] | None:
-    """Returns the counts as data, or prints them in words."""
+    """The counts as data, or in words."""
     from vocagno.tokens.token_spans import TokenSpans
     from vocagno.views.statistics import alignment_rates, vocabulary_overlap
 
@@ -130,7 +130,7 @@ def _corpus_rows(rates: Any) -> dict[str, str]:
 
 
 def describe(options: Any) -> dict[str, Any] | None:
-    """Prints the description, or returns it as data."""
+    """The description as data, or in words."""
     from vocagno.tokens.token_spans import TokenSpans
 
     description = TokenSpans.from_pretrained(options.tokenizer).describe()

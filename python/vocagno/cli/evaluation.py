@@ -1,4 +1,4 @@
-"""`vocagno eval`: mathematical benchmarks, scored as the paper scored them."""
+"""`vocagno eval`: mathematical benchmarks, graded as the paper graded them."""
 
 import sys
 from pathlib import Path
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 
 def add_eval(parser: Any) -> None:
-    """Asks a model the questions of mathematical benchmarks, with worked examples before each, and
-    grades its answers by the rules of the paper's harness and by math-verify.
+    """Grade a model on mathematical benchmarks, as the paper does and by math-verify.
 
-    Every answer is kept in --out as it comes; a killed evaluation goes on from there. With
-    --regrade, grades completions that are already there, without a model.
+    Each question follows worked examples. Every answer is kept in --out at once, so a killed
+    evaluation resumes. --regrade grades completions in a file, without a model.
     """
     parser.add_argument("model", type=str, nargs="?", help="a folder, or a name on the hub")
     parser.add_argument(
-        "--data", type=Path, required=True,
+        "--data",
+        type=Path,
+        required=True,
         help="folder of NAME/test.jsonl, plain or .gz, and prompts/cot/NAME.md",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--tasks", type=str, nargs="+", metavar="NAME", help="default: the ten of the paper"
     )
@@ -39,15 +40,16 @@ def add_eval(parser: Any) -> None:
         "--regrade", type=Path, metavar="FILE", help="JSON Lines of `idx` and `completion`"
     )
     parser.add_argument(
-        "--fetch", action="store_true",
-        help="writes the questions of --tasks, those that the hub has, to --data, and asks nothing",
-    )  # fmt: skip
+        "--fetch",
+        action="store_true",
+        help="only download the questions of --tasks that the hub has, into --data",
+    )
     parser.add_argument("--task", type=str, metavar="NAME", help="--regrade: the benchmark")
-    parser.add_argument("--items", type=Path, help="--regrade: file for a verdict a line")
+    parser.add_argument("--items", type=Path, help="--regrade: file to write, a verdict a line")
 
 
 def eval_(options: Any) -> dict[str, Any] | None:
-    """Evaluates or grades; gives the scores as data, or prints a table."""
+    """Evaluates or grades; the scores as data, or a table of them."""
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 item, got {options.limit}")
     if options.fetch:
@@ -120,13 +122,11 @@ def _answers(
     about = {
         "weights": weights_identity(named_model, out / "cache", "model"),
         "dtype": options.dtype,
-        "vocagno": __version__,  # verdicts of before are not given anew
-    }  # fmt: skip
+        "vocagno": __version__,  # earlier verdicts are not given again
+    }
     check_same_run(out, about)
-    lm = load(
-        options.model, dtype=options.dtype, device=options.device, gguf_file=options.gguf_file,
-        batch_size=options.batch_size,
-    )  # fmt: skip
+    names = ("dtype", "device", "gguf_file", "batch_size")
+    lm = load(options.model, **{name: options[name] for name in names})
     tasks = prepared(lm, benchmarks, options.data, limit=options.limit)
     say_what_is_short(tasks)
     note_run(out, about)

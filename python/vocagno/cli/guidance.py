@@ -1,30 +1,29 @@
-"""`vocagno guidance`: the teacher's choice in one text."""
+"""`vocagno guidance`: what a student learns of one text."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli.drawing import draw_in_terminal
 from vocagno.cli.texts import add_text, given_text
 from vocagno.errors import InputError
+from vocagno.system.terminal import draw_in_terminal
 
 _RULE = (
     *("unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold"),
     *("weight", "weight_scale", "min_weight", "aggregation", "unmapped"),
 )
-"""Options of `GuidanceConfig` for the choice. A text is a row of its own, so `scope` and
-`normalize` have no effect."""
-
-_TEACHER = ("bos", "context", "min_context", "dtype")
-"""Options of `TeacherConfig` under their own names."""
+"""Fields of `GuidanceConfig` that are options here. A text is a row of its own, so `scope` and
+`normalize` say nothing about it."""
+_OF_TEACHER = ("bos", "context", "min_context", "dtype")
+"""Fields of `TeacherConfig` that are options here."""
 
 _MODEL = "folder or hub name of a causal language model"
 
 
 def add_guidance(parser: Any) -> None:
-    """Shows which tokens of a text the teacher chooses for the student to learn, and why.
+    """Show which tokens of a text the student learns from the teacher, and why.
 
-    As a table, a page, a figure or numbers. The text is ranked by itself, as a row of its own.
+    As a table, a page, a figure or numbers. The text is ranked as a row of its own.
     """
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.run import TeacherConfig
@@ -40,17 +39,16 @@ def add_guidance(parser: Any) -> None:
     parser.add_argument("--eos", type=str, help="token after the text; default: the tokenizer's")
     parser.add_argument("--gguf", type=str, help="name of a GGUF file in the teacher's folder")
     parser.add_argument("--teacher_tokenizer", type=str, help="default: that of the teacher")
-    _add_fields(parser, TeacherConfig, _TEACHER)
+    _add_fields(parser, TeacherConfig, _OF_TEACHER)
 
 
 def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
-    """Adds fields of a configuration as options, with their types, defaults and help."""
-    others = set(config.__dataclass_fields__) - set(wanted)
-    parser.add_class_arguments(config, skip=others)
+    """Adds fields of a configuration, with their types, defaults and descriptions."""
+    parser.add_class_arguments(config, skip=set(config.__dataclass_fields__) - set(wanted))
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
-    """Writes page, figure and numbers, and returns the guidance as data or prints it as a table."""
+    """Writes page, figure and numbers; the guidance as data, or as a table."""
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.run import StudentConfig, TeacherConfig
 
@@ -63,9 +61,9 @@ def guidance(options: Any) -> dict[str, Any] | None:
         model=options.teacher,
         gguf_file=options.gguf,
         tokenizer=options.teacher_tokenizer,
-        **{name: getattr(options, name) for name in _TEACHER},
+        **{name: options[name] for name in _OF_TEACHER},
     )
-    rule = GuidanceConfig(**{name: getattr(options, name) for name in _RULE})
+    rule = GuidanceConfig(**{name: options[name] for name in _RULE})
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
         from vocagno.paper.figures.style import check_format

@@ -1,9 +1,11 @@
-"""What a store of teacher scores holds, whether it is whole, and how it is shared."""
+"""`vocagno scores`: describe, check and share a store of teacher scores."""
 
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vocagno.system.exit_status import DONE, FOUND_WRONG
 
 if TYPE_CHECKING:
     from vocagno.data.store.store import Damage
@@ -11,28 +13,29 @@ if TYPE_CHECKING:
 
 
 def add_info(parser: Any) -> None:
-    """Sizes, counts, what the scores were made from, and how the losses are distributed."""
+    """Describe a store: sizes, counts, what it was made from, and the spread of the losses."""
     _add_store(parser)
 
 
 def add_verify(parser: Any) -> None:
-    """Compares every file with its hash and every document with its checksum."""
+    """Compare every file with its hash and every document with its checksum."""
     _add_store(parser)
     parser.add_argument(
-        "--discard", action="store_true",
+        "--discard",
+        action="store_true",
         help="remove damaged shards and the manifest, so that `vocagno score` makes them again",
-    )  # fmt: skip
+    )
 
 
 def add_export(parser: Any) -> None:
-    """Writes a store as Parquet files with a dataset card, to be shared."""
+    """Write a store as Parquet files with a dataset card, to share it."""
     _add_store(parser)
     parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
     parser.add_argument("--title", type=str, default="Teacher scores", help="of the dataset card")
 
 
 def add_import(parser: Any) -> None:
-    """Makes a store out of exported Parquet files, with the same bytes as the one exported."""
+    """Make a store from exported Parquet files, with the bytes of the original."""
     parser.add_argument("folder", type=Path, help="folder with scores-*.parquet")
     parser.add_argument("--out", type=Path, required=True, help="folder of the new store")
 
@@ -65,9 +68,8 @@ def info(options: Any) -> dict[str, Any] | None:
     return None
 
 
-def verify(options: Any) -> dict[str, Any] | None:
-    """Says what is damaged, as a result and as an error; removes it if asked to."""
-    from vocagno.data.store.shards import StoreError
+def verify(options: Any) -> dict[str, Any] | int:
+    """Says what is damaged. With --discard removes it; else the exit status says so, too."""
     from vocagno.teacher.scores import ScoreStore
 
     store = ScoreStore(options.store)
@@ -87,11 +89,13 @@ def verify(options: Any) -> dict[str, Any] | None:
     print(json.dumps(found) if options.json else "\n".join(found["damaged"]))
     if options.discard:
         _discard(store, damages)
-        return None
-    raise StoreError(
-        f"{store.folder}: {len(damages):,} damages; with --discard the damaged shards are removed, "
-        "and `vocagno score` makes them again"
+        return DONE
+    print(
+        f"{store.folder}: {len(damages):,} damages; --discard removes the damaged shards, and "
+        "`vocagno score` makes them again",
+        file=sys.stderr,
     )
+    return FOUND_WRONG
 
 
 def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:

@@ -1,7 +1,7 @@
-"""`vocagno score` and `vocagno prepare`: what training needs, made ahead.
+"""`vocagno score` and `vocagno prepare`: the stores that training reads, made before it.
 
-Both may be started any number of times, on any number of machines that see one folder: they share
-the shards, and each returns when all is there. A killed one loses the shard it was at.
+Any number of processes may run one command, on all machines that see the folder. They share the
+shards, and each returns when all shards are there. A killed process loses only its shard.
 """
 
 import os
@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli.corpora import CORPUS
+from vocagno.config.commands import CORPUS
 from vocagno.errors import InputError
 
 
 def add_score(parser: Any) -> None:
-    """Runs a teacher over a corpus and stores one loss a token."""
+    """Run a teacher over a corpus, and store its loss of every token."""
     from vocagno.config.run import TeacherConfig
 
     _add_corpus(parser)
@@ -23,7 +23,7 @@ def add_score(parser: Any) -> None:
 
 
 def add_prepare(parser: Any) -> None:
-    """Tokenizes a corpus for a student and packs it into rows."""
+    """Tokenize a corpus for a student, and pack it into rows."""
     _add_corpus(parser)
     parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
     parser.add_argument(
@@ -44,7 +44,7 @@ def _add_corpus(parser: Any) -> None:
 
 
 def score(options: Any) -> dict[str, Any] | None:
-    """Makes the store, or finds it made; of processes started together the first one says so."""
+    """Makes the store where it is missing. Of processes of one launch the first one says so."""
     from vocagno.data.prepare import scanned
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
@@ -78,7 +78,7 @@ def score(options: Any) -> dict[str, Any] | None:
 
 
 def prepare(options: Any) -> dict[str, Any]:
-    """Makes the rows, or finds them made."""
+    """Makes the rows where they are missing."""
     from vocagno.data.prepare import prepared_rows, scanned
     from vocagno.system.signals import terminable
     from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -93,10 +93,8 @@ def prepare(options: Any) -> dict[str, Any]:
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
         corpus = scanned(options.corpus, options.cache, show_progress=True)
-        rows, made = prepared_rows(
-            corpus, tokenizer, options.seq_len, options.cache,
-            show_progress=True, workers=workers, folder=options.out,
-        )  # fmt: skip
+        given = corpus, tokenizer, options.seq_len, options.cache
+        rows, made = prepared_rows(*given, show_progress=True, workers=workers, folder=options.out)
     return {
         "store": str(rows.folder),
         "documents": corpus.documents,

@@ -1,4 +1,4 @@
-"""The one text that a command is given: as an argument, in a file, or on standard input."""
+"""The text of a command: an argument, a file, or standard input."""
 
 import sys
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from vocagno.errors import InputError
 
 MOST_BYTES = 20_000_000
-"""Longest text that a command takes: it keeps every token of it in memory, and shows it."""
+"""Longest text that a command takes: all of its tokens are in memory, and are shown."""
 
 
 def add_text(parser: Any, doing: str) -> None:
-    """The argument and the option. `doing`: what the command does to the text."""
+    """Adds the argument and the option. `doing`: what the command does to the text."""
     parser.add_argument("text", type=str, nargs="?", help="default: --file, else standard input")
     parser.add_argument("--file", type=Path, help=f"UTF-8 text to {doing}; - is standard input")
 

@@ -1,13 +1,14 @@
-"""What jsonargparse finds wrong with options, in the words that a user typed or wrote.
+"""Options from the command line and from YAML files, and errors in the words that the user typed.
 
-Its errors are sentences alone, so they are told apart by their beginnings; one that is not known
-here (a release with other words) is passed on in one line.
+jsonargparse reads them. Its errors are sentences without a key or a value. So a mistake is looked
+for here, in what the user gave: unknown names, wrong values, missing options.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -16,61 +17,57 @@ from vocagno.errors import ConfigError
 
 _LONGEST = 80
 """Characters of a wrong value that are shown."""
-
-_REJECTED_KEY = re.compile(
-    r"(?:(?:Group '(?P<group>.+)'|Subcommand '.+') does not accept option|Option)"
-    r" '(?P<key>.+?)'(?: is not accepted.*)?"
-)
-_WRONG_VALUE = re.compile(r'.*Parser key "(?P<key>[^"]+)"(?: element \d+)?:(?P<why>.*)', re.DOTALL)
-_NO_GROUP = re.compile(
-    r"""Unable to load config ['"](?P<value>.*?)['"]\s*(?:- (?P<why>.+))?$""", re.DOTALL
-)
-_GIVEN = re.compile(r"(?:Got|Given) value: ?(.*)|, not (\w+)$", re.DOTALL)
 _OPTION = re.compile("--?[a-zA-Z_]")
 _KINDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path",
-}  # fmt: skip
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+}
+_NO_OPTIONS = "expected options as `name: value`, or a YAML file of them"
 
 
 def new_parser(**words: Any) -> Any:
-    """A parser whose errors `read_arguments` can explain.
+    """A parser for `read_arguments` and `read_file`.
 
-    It takes no option by a part of its name: `--teacher.mode`, where there is none, would be
-    `--teacher.model`.
+    An option needs its whole name: as an abbreviation, `--teacher.mode` would be `--teacher.model`.
     """
     from jsonargparse import ArgumentParser, set_parsing_settings
 
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # what --help says of fields
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # --help has those of fields
     return ArgumentParser(exit_on_error=False, allow_abbrev=False, **words)
 
 
-def read_arguments(
-    parser: Any, arguments: Sequence[str], *, command: str = "", of_command: Any = None
-) -> tuple[Any, Any]:
-    """What was given, as jsonargparse keeps it, and the same with dataclasses made.
+def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
+    """The options of a command line, with dataclasses made.
 
-    Args:
-        command: which of the parser's commands is named; its words have one space between them.
-        of_command: the parser of that command.
-    Raises: ConfigError, of one line, for an unknown option or a value of the wrong kind.
+    Raises: ConfigError, of one line, for an unknown or missing option, or for a wrong value.
     """
+    return _read(parser, lambda: parser.parse_args(list(arguments)), _Given(parser, arguments))
+
+
+def read_file(parser: Any, path: Path) -> Any:
+    """The options in a YAML file, with dataclasses made.
+
+    Raises: as `read_arguments`.
+    """
+    values = _load(path)
+    return _read(parser, lambda: parser.parse_object(values), _Given(parser, file=path))
+
+
+def _read(parser: Any, parse: Callable[[], Any], given: "_Given") -> Any:
     from jsonargparse import ArgumentError, Namespace
 
-    prefix = "".join(f"{word}." for word in command.split())
-    speaker = _Speaker(of_command or parser, arguments, prefix)
     try:
-        found = parser.parse_args(list(arguments))
-        for group in speaker.groups():
-            if not isinstance(value := found.get(prefix + group), Namespace):
-                raise ConfigError(speaker.not_a_group(group, "null" if value is None else value))
-        return found, parser.instantiate(found)
+        found = parse()
     except ArgumentError as error:
-        raise ConfigError(speaker.explain(str(error))) from error
-
-
-def explain(error: Exception, parser: Any) -> str:
-    """An error about a file that was read as a whole, in one line."""
-    return _Speaker(parser).explain(str(error))
+        inside = f"{given.file}: " if given.file else ""
+        raise ConfigError(next(given.mistakes(), f"{inside}{_one_line(error)}")) from error
+    for group in given.groups:
+        if not isinstance(found.get(group), Namespace):  # `guidance: null`
+            raise ConfigError(next(given.mistakes(), f"{group}: {_NO_OPTIONS}"))
+    return parser.instantiate(found)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -78,138 +75,202 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Names that end in the same word count as near: `steps`, and `train.steps`.
     """
-    known = list(known)
-    end = _last_word(name)
-    near = get_close_matches(name, known, 1, cutoff=0.7)
-    near = near or [other for other in known if _last_word(other) == end]
+    last = {other: re.split(r"[ .]|--", other)[-1] for other in (name, *known)}
+    others = [other for other in last if other != name]
+    near = get_close_matches(name, others, 1, cutoff=0.7)
+    near = near or [other for other in others if last[other] == last[name]]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _last_word(name: str) -> str:
-    return re.split(r"[ .]|--", name)[-1]
-
-
 @dataclass(frozen=True)
-class _Speaker:
-    """Puts errors of one parser into words."""
+class _Given:
+    """What the user gave to a parser: a command line, or one file."""
 
     parser: Any
-    arguments: Sequence[str] = ()
-    """As they were typed; none if a file was read."""
-    prefix: str = ""
-    """What jsonargparse puts before the names of options: the command."""
+    words: Sequence[str] = ()
+    file: Path | None = None
 
+    def mistakes(self) -> Iterator[str]:
+        """The mistakes that are found, in one line each."""
+        options, others = self._split()
+        if unknown := [name for name, dest, _ in options if not dest]:
+            yield "; ".join(f"{name}: no such option{self._instead(name)}" for name in unknown)
+        files = [] if self.file is None else [self.file]
+        settings: list[tuple[str, str, Any]] = []
+        for name, dest, words in options:
+            nargs = self._actions[dest].nargs
+            if words and nargs == 0:
+                yield f"{name}: takes no value, got {words[0]!r}"
+            if not words and nargs in (None, "+"):
+                yield f"{name}: expected {'one argument' if nargs is None else 'arguments'}"
+            if dest == "config":
+                files += map(Path, words)
+            elif name in self._options:
+                settings += [place for word in words for place in self._typed(dest, word)]
+        for file in files:
+            values = _load(file, "--config: " if self.words else "")
+            settings += [(f"{key} in {file}", key, value) for key, value in self._flat(values)]
+        yield from filter(None, (self._wrong(*setting) for setting in settings))
+        if extra := others[len(self._positional) :]:
+            yield self._unexpected(extra)
+        given = {key for _, key, value in settings if value is not None}
+        given |= {action.dest for action, _ in zip(self._positional, others, strict=False)}
+        given |= {dest for _, dest, _ in options}
+        required = [name for name, action in self._actions.items() if action.required]
+        if missing := [name for name in required if name not in given]:
+            yield self._missing(missing, files)
+        if others:  # argparse skips a word that may be left out if an option comes first
+            yield self._unexpected(others[-1:])
+
+    @cached_property
     def groups(self) -> list[str]:
         """Names that stand for several options: `teacher`."""
-        return [name for name in self.parser.groups if self._action(name) is not None]
+        return [name for name in self.parser.groups if name in self._actions]
 
-    def explain(self, message: str) -> str:
-        """The error, in one line."""
-        for start, explained in (
-            ("unrecognized arguments: ", self._unknown_words),
-            ("the following arguments are required: ", self._missing),
-            ("Problems parsing config: ", self._not_yaml),
-            ("Unexpected config: ", self._no_options),
-            ("Key must be a string, got: ", self._no_options),
-        ):
-            if message.startswith(start):
-                return explained(message.removeprefix(start))
-        if found := _REJECTED_KEY.fullmatch(message):
-            group = f"{found['group']}." if found["group"] else ""
-            return self._unknown_key(group + found["key"])
-        if found := _WRONG_VALUE.fullmatch(message):
-            return self._wrong_value(found["key"], found["why"])
-        message = message.replace("ignored explicit argument", "takes no value, got")
-        return _one_line(message.removeprefix("argument "))
+    @cached_property
+    def _actions(self) -> dict[str, Any]:
+        return {action.dest: action for action in self.parser._actions}
 
-    def not_a_group(self, name: str, value: Any) -> str:
-        """For a value where options of a group belong."""
-        return (
-            f"{self._named(name)}: expected options as `name: value`, or a YAML file of them, got "
-            f"{_short(str(value))}"
-        )
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        named = self.parser._actions
+        return {name: action for action in named for name in action.option_strings}
 
-    def _unknown_words(self, words: str) -> str:
-        names = [word.partition("=")[0] for word in words.split() if _OPTION.match(word)]
-        if not _OPTION.match(words):
-            remedy = "put quotes round what holds spaces"
-            optional = [action.dest for action in self.parser._actions if action.nargs == "?"]
-            if optional and any(map(_OPTION.match, self.arguments)):
-                # argparse takes one that may be left out for left out when an option comes first
-                remedy += f", and {optional[-1]} before the options"
-            return f"unexpected: {_short(words)}; {remedy}; see {self._help}"
-        return "; ".join(f"{name}: no such option{self._instead(name)}" for name in names)
-
-    def _instead(self, option: str) -> str:
-        for action in self.parser._actions:
-            if not action.option_strings and option == f"--{action.dest}":
-                return f"; {self._named(action.dest)} is given without its name, see {self._help}"
-        options = [name for action in self.parser._actions for name in action.option_strings]
-        return did_you_mean(option, options) or f"; see {self._help}"
-
-    def _unknown_key(self, key: str) -> str:
-        known = [action.dest for action in self.parser._actions]
-        instead = did_you_mean(key, known) or (f"; see {self._help}" if self.arguments else "")
-        return f"{self._named(key)}: no such option{instead}"
-
-    def _missing(self, keys: str) -> str:
-        names = [key.removeprefix(self.prefix) for key in keys.split(", ")]
-        named = ", ".join(self._named(name, in_files=False) for name in names)
-        files = f" (or in {self._files})" if self._files else ""
-        return f"missing: {named}{files}" + (f"; see {self._help}" if self.arguments else "")
-
-    def _not_yaml(self, why: str) -> str:
-        return ": ".join(filter(None, [self._files, "not YAML", _yaml_error(why)]))
-
-    def _no_options(self, content: str) -> str:
-        files = f"{self._files}: " if self._files else ""
-        what = _short(content) or "nothing"
-        return f"{files}expected options as `name: value`, in YAML, got {what}"
-
-    def _wrong_value(self, key: str, why: str) -> str:
-        if key == "config":
-            path = why.partition(": ")[2].strip("'")
-            missing = f"--config: {path}: no such file"
-            return missing if "does not exist" in why else f"--config: {_one_line(why)}"
-        if found := _NO_GROUP.search(why):
-            reason = f" ({_yaml_error(found['why'])})" if found["why"] else ""
-            return self.not_a_group(key, found["value"]) + reason
-        action = self._action(key)
-        expected = _expected(getattr(action, "_typehint", None))
-        given = _GIVEN.search(why)
-        if not expected or not given:
-            return f"{self._named(key)}: {_one_line(why)}"
-        what = f"one of type {given[2]}" if given[2] else _short(given[1]) or "nothing"
-        return f"{self._named(key)}: expected {expected}, got {what}"
-
-    def _named(self, key: str, *, in_files: bool = True) -> str:
-        """As it was given: `corpus`, `--seq_len`, `train.steps in FILE`."""
-        action = self._action(key)
-        if action is not None and not action.option_strings:
-            return str(action.metavar or key)
-        if not self.arguments:
-            return key
-        typed = {word.partition("=")[0] for word in self.arguments}
-        parts = key.split(".")
-        here = any(f"--{'.'.join(parts[:end])}" in typed for end in range(1, len(parts) + 1))
-        return f"--{key}" if here or not in_files or not self._files else f"{key} in {self._files}"
-
-    def _action(self, key: str) -> Any:
-        return next((action for action in self.parser._actions if action.dest == key), None)
-
-    @property
-    def _files(self) -> str:
-        """The configuration files, as they were named."""
-        found: list[str] = []
-        for at, word in enumerate(self.arguments):
-            name, equals, value = word.partition("=")
-            if name == "--config":
-                found += [value] if equals else self.arguments[at + 1 : at + 2]
-        return " or ".join(found)
+    @cached_property
+    def _positional(self) -> list[Any]:
+        return [action for action in self.parser._actions if not action.option_strings]
 
     @property
     def _help(self) -> str:
-        return f"`{self.parser.prog.replace(' [options]', '')} --help`"
+        return f"see `{self.parser.prog} --help`"
+
+    def _split(self) -> tuple[list[tuple[str, str, list[str]]], list[str]]:
+        """The options of the command line: as typed, full name, values. And all other words."""
+        options: list[tuple[str, str, list[str]]] = []
+        others: list[str] = []
+        room = 0  # for values of the last option
+        for word in self.words:
+            if _OPTION.match(word):
+                name, equals, value = word.partition("=")
+                dest = self._dest(name)
+                options.append((name, dest, [value] if equals else []))
+                nargs = self._actions[dest].nargs if dest and not equals else 0
+                room = {0: 0, "+": len(self.words)}.get(nargs, 1)
+            elif room:
+                options[-1][2].append(word)
+                room -= 1
+            else:
+                others.append(word)
+        return options, others
+
+    def _dest(self, option: str) -> str:
+        """Full name of what an option sets; "" if there is no such option.
+
+        `--name+` appends to a list, `--name.key` sets one key of a mapping.
+        """
+        if option in self._options:  # -h, too
+            return str(self._options[option].dest)
+        parts = option.removesuffix("+").split(".")
+        names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        found = next((name for name in names if name in self._options), "").removeprefix("--")
+        return "" if found in self.groups else found
+
+    def _typed(self, dest: str, word: str) -> list[tuple[str, str, Any]]:
+        """Settings in one value of an option: several, if the option is a group."""
+        if dest not in self.groups:
+            return [(f"--{dest}", dest, word)]
+        try:
+            values = _load(Path(word)) if Path(word).is_file() else _yaml(word)
+        except ValueError as error:
+            raise ConfigError(f"--{dest}: {_NO_OPTIONS}, got {_short(word)} ({error})") from error
+        if not isinstance(values, dict):
+            return [(f"--{dest}", dest, word)]
+        return [(f"--{key}", key, value) for key, value in self._flat(values, f"{dest}.")]
+
+    def _flat(self, values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Options by their full names, and groups that are not mappings."""
+        for key, value in values.items():
+            name = f"{prefix}{key}"
+            is_option = name in self._actions and name not in self.groups
+            if isinstance(value, Mapping) and value and not is_option:
+                yield from self._flat(value, f"{name}.")
+            else:
+                yield name, value
+
+    def _wrong(self, shown: str, name: str, value: Any) -> str | None:
+        """What is wrong with a setting; `shown` is its name for the user."""
+        if name not in self._actions:
+            instead = did_you_mean(name, self._actions)
+            return f"{shown}: no such option{instead or (self.words and f'; {self._help}') or ''}"
+        if name in self.groups:
+            return None if value == {} else f"{shown}: {_NO_OPTIONS}, got {_short(value)}"
+        hint = getattr(self._actions[name], "_typehint", None)
+        expected = _expected(hint)
+        is_inside = isinstance(value, Mapping) and _accepts(hint, {})  # jsonargparse says where
+        if value is None or not expected or is_inside or _accepts(hint, value):
+            return None
+        return f"{shown}: expected {expected}, got {_short(value)}"
+
+    def _missing(self, names: Sequence[str], files: Sequence[Path]) -> str:
+        inside = f" (or in {' or '.join(map(str, files))})" if files else ""
+        if not self.words and files:
+            return f"missing in {files[0]}: {', '.join(names)}"
+        known = {action.dest: action.metavar or action.dest for action in self._positional}
+        shown = ", ".join(str(known.get(name, f"--{name}")) for name in names)
+        return f"missing: {shown}{inside}; {self._help}"
+
+    def _unexpected(self, words: Sequence[str]) -> str:
+        remedy = "put quotes round what holds spaces"
+        for action in self._positional:
+            if action.nargs == "?" and any(map(_OPTION.match, self.words)):
+                remedy += f", and {action.dest} before the options"
+        return f"unexpected: {_short(' '.join(words))}; {remedy}; {self._help}"
+
+    def _instead(self, option: str) -> str:
+        if option.removeprefix("--") in [action.dest for action in self._positional]:
+            return f"; {option.removeprefix('--')} is given without its name, {self._help}"
+        return did_you_mean(option, self._options) or f"; {self._help}"
+
+
+def _load(path: Path, option: str = "") -> dict[str, Any]:
+    """The options in a YAML file, not yet checked.
+
+    Raises: ConfigError for a file that is missing, not YAML, or without options.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{option}{path}: no such file")
+    try:
+        values = _yaml(text := path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected options as `name: value`, in YAML, got {_short(text)}")
+    return values
+
+
+def _yaml(text: str) -> Any:
+    """What jsonargparse reads in a text. Raises: ValueError, of one line, if it is not YAML."""
+    from jsonargparse import get_loader
+    from yaml import YAMLError
+
+    try:
+        return get_loader("yaml")(text)
+    except YAMLError as error:
+        where = str(error).replace('in "<unicode string>",', "at")
+        raise ValueError(_one_line(where)) from error
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Whether jsonargparse takes a value for a type."""
+    from jsonargparse import ArgumentError
+
+    parser = new_parser()
+    parser.add_argument("--value", type=hint)
+    try:
+        parser.parse_object({"value": value})
+    except ArgumentError:
+        return False
+    return True
 
 
 def _expected(hint: Any) -> str:
@@ -228,14 +289,10 @@ def _expected(hint: Any) -> str:
     return "a mapping of `name: value`" if origin is dict else _KINDS.get(hint, "")
 
 
-def _yaml_error(text: str) -> str:
-    return _one_line(text.replace('in "<unicode string>",', "at"))
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _short(text: str) -> str:
-    text = _one_line(text)
+def _short(value: object) -> str:
+    text = "null" if value is None else _one_line(value) or "nothing"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

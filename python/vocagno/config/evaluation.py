@@ -1,8 +1,8 @@
-"""Options of the benchmarks that a run asks its student now and then."""
+"""Options of the benchmarks that a run asks its student at intervals."""
 
 from dataclasses import dataclass, field
 
-from vocagno.errors import require
+from vocagno.errors import require, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,7 @@ class EvaluationConfig:
     """The most that an answer may have; the benchmarks as the paper has them allow 1,024."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "limit", "batch_size", "new_tokens"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"eval.{name} must be at least 1, got {value}")
+        require_at_least(1, "eval", self, "every", "limit", "batch_size", "new_tokens")
         require(
             self.every is None or self.data is not None,
             "eval.data: the folder of the benchmarks is needed with eval.every",

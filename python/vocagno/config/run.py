@@ -1,4 +1,4 @@
-"""What a run is: dataclasses, filled from YAML files and the command line by jsonargparse."""
+"""The options of a run, as dataclasses that jsonargparse fills from files and the command line."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.errors import require
+from vocagno.errors import require, require_at_least
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
@@ -18,7 +18,7 @@ class StudentConfig:
     """The model that is trained."""
 
     model: str | None = None
-    """Folder or hub name of a causal language model to go on from."""
+    """Folder or hub name of a causal language model to continue from."""
     architecture: dict[str, Any] | None = None
     """Instead of `model`: a new one, as the fields of its transformers config (with model_type)."""
     tokenizer: str | None = None
@@ -29,7 +29,7 @@ class StudentConfig:
     def __post_init__(self) -> None:
         require(
             (self.model is None) != (self.architecture is None),
-            "student: give either `student.model` (to go on from) or `student.architecture` (new)",
+            "student: give either `student.model` (to train on) or `student.architecture` (new)",
         )
         require(
             self.tokenizer is not None or self.model is not None,
@@ -59,8 +59,8 @@ class TeacherConfig:
     bos: str | None = None
     """Token put before every document if the tokenizer puts none itself."""
     mode: Literal["stored", "live"] = "stored"
-    """stored: the corpus is scored first, once, and whole documents are read; live: the teacher
-    reads each piece of a row beside the student, in every epoch anew."""
+    """stored: the teacher scores whole documents once, before training. live: it reads each piece
+    of a row during training, in every epoch again."""
     scores: Path | None = None
     """A finished store of scores to use; default: one in the cache, made where missing."""
     dtype: Dtype = "auto"
@@ -73,8 +73,8 @@ class TeacherConfig:
     batch_tokens: int = 8192
     """Tokens of one forward pass, padding included."""
     batching: Batching = "auto"
-    """How documents are read together: one behind the other in packed rows, or one a row and like
-    lengths together; auto: packed if the attention takes boundaries (flash attention)."""
+    """packed: documents follow one another in a row. buckets: one document a row, similar lengths
+    together. auto: packed if the attention takes boundaries (flash attention)."""
     attention: str | None = None
     """Attention implementation, as transformers names it; default: the model's own choice."""
     device_map: str | None = None
@@ -87,7 +87,8 @@ class TeacherConfig:
     layer at a time; otherwise each process holds it whole."""
 
     def __post_init__(self) -> None:
-        require(self.context >= 2, f"teacher.context must be at least 2, got {self.context}")
+        require_at_least(2, "teacher", self, "context")
+        require_at_least(1, "teacher", self, "batch_tokens")
         require(
             0 <= self.min_context < self.context,
             f"teacher.min_context must be in [1, {self.context}), or 0 for a quarter of it; got "
@@ -95,23 +96,17 @@ class TeacherConfig:
         )
         require(
             not (self.tensor_parallel and self.device_map),
-            "teacher.tensor_parallel: cannot be had together with teacher.device_map",
+            "teacher.tensor_parallel: excludes teacher.device_map; use one of them",
         )
+        live = self.mode == "live"
+        require(not (live and self.scores), "teacher.scores: are for teacher.mode: stored")
         require(
-            not (self.mode == "live" and self.scores),
-            "teacher.mode: live needs no teacher.scores; drop them, or use stored",
-        )
-        require(
-            not (self.mode == "live" and self.tensor_parallel),
+            not (live and self.tensor_parallel),
             "teacher.tensor_parallel: is for scoring; a live teacher is spread by teacher.shard",
         )
         require(
-            not (self.shard and (self.mode != "live" or self.device_map)),
+            not self.shard or (live and not self.device_map),
             "teacher.shard: is for teacher.mode: live, without teacher.device_map",
-        )
-        require(
-            self.batch_tokens >= 1,
-            f"teacher.batch_tokens must be positive, got {self.batch_tokens}",
         )
 
     @property
@@ -122,7 +117,7 @@ class TeacherConfig:
 
     @property
     def names_tokenizer(self) -> bool:
-        """Whether the teacher's tokenizer is known, and not its scores alone."""
+        """Whether the teacher's tokenizer is known, not only its scores."""
         return self.tokenizer is not None or self.model is not None
 
 
@@ -141,14 +136,14 @@ class DataConfig:
     """Whether attention stops at document borders (default: it crosses them). Refused for models
     with layers that read across them anyway, and for sliding windows shorter than a row."""
     cache: Path = Path(".cache/vocagno")
-    """Where prepared rows, teacher scores and (for a live teacher) texts are kept, by the hashes of
-    what they are made from."""
+    """Folder of prepared rows, teacher scores and (for a live teacher) texts, by the hashes of
+    their sources."""
     num_workers: int = 0
-    """Processes that load and align beside each training process."""
+    """Processes that load and align for each training process."""
 
     def __post_init__(self) -> None:
-        require(self.seq_len >= 1, f"data.seq_len must be positive, got {self.seq_len}")
-        require(self.num_workers >= 0, f"data.num_workers is negative: {self.num_workers}")
+        require_at_least(1, "data", self, "seq_len")
+        require_at_least(0, "data", self, "num_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,26 +156,24 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
-    """Decoupled; of matrices only (norms and biases are left out)."""
+    """Decoupled; of matrices only (not of norms and biases)."""
     max_grad_norm: float | None = 1.0
     """Clipping of the norm of the gradient of a step; null: none."""
     skip_nonfinite: bool = False
-    """Leaves out (and counts) a step whose gradient is no number, instead of stopping there; the
-    host waits for the device in every step to know."""
+    """Skip and count steps with a NaN or infinite gradient, instead of stopping. Costs a device
+    sync per step."""
 
     def __post_init__(self) -> None:
         require(
             all(0 <= beta < 1 for beta in self.betas),
             f"optimizer.betas must be in [0, 1), got {self.betas}",
         )
-        require(self.eps >= 0, f"optimizer.eps is negative: {self.eps}")
-        require(self.weight_decay >= 0, f"optimizer.weight_decay is negative: {self.weight_decay}")
+        require_at_least(0, "optimizer", self, "eps", "weight_decay", "warmup_steps")
         require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
         require(
             0 <= self.min_lr <= self.lr,
             f"optimizer.min_lr must be in [0, lr = {self.lr}], got {self.min_lr}",
         )
-        require(self.warmup_steps >= 0, f"optimizer.warmup_steps is negative: {self.warmup_steps}")
         require(
             self.max_grad_norm is None or self.max_grad_norm > 0,
             f"optimizer.max_grad_norm must be positive or null, got {self.max_grad_norm}",
@@ -203,9 +196,9 @@ class TrainConfig:
     """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel
     (CUDA; the host waits in each step); auto: what was fastest where it was measured, the loop."""
     gradient_checkpointing: bool = False
-    """Keeps the inputs of layers alone and computes the rest anew in the backward pass."""
+    """Keep only the inputs of layers, and compute the rest again in the backward pass."""
     compile: bool = False
-    """Compiles the decoder layers (torch.compile), one for all that are alike."""
+    """Compile the decoder layers (torch.compile); equal ones share the result."""
     seed: int = 0
     """Of new weights and of the order of the rows."""
     log_every: int = 10
@@ -216,26 +209,21 @@ class TrainConfig:
     sample_every: int | None = None
     """Steps between pages that show what the teacher chose (`samples/step_N.html`); null: none."""
     log_with: list[Literal["tensorboard", "wandb", "trackio"]] = field(default_factory=list)
-    """Trackers that get what `metrics.jsonl` gets; each is a package of its own."""
+    """Trackers that get the lines of `metrics.jsonl`; each needs its own package."""
     project: str = "vocagno"
     """What the trackers call the runs that belong together."""
     spike_ratio: float = 1.5
     """A step's loss this many times that of the window before is logged with its documents."""
     collective_timeout: float = 1800.0
-    """Seconds after which a process that waits for the others in a step gives up; benchmarks in
-    training may take longer."""
+    """Seconds that a process waits for the others in a step before it stops. Benchmarks in training
+    may take longer."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_every"):
-            require(getattr(self, name) >= 1, f"train.{name} must be at least 1")
-        require(
-            self.sample_every is None or self.sample_every >= 1,
-            "train.sample_every must be at least 1, or null",
-        )
-        require(self.seed >= 0, f"train.seed is negative: {self.seed}")
-        require(self.checkpoint_every >= 1, "train.checkpoint_every must be at least 1")
+        batches = ("steps", "global_batch", "micro_batch")
+        intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
+        require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")
+        require_at_least(0, "train", self, "seed")
         require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
-        require(self.keep_checkpoints >= 1, "train.keep_checkpoints must be at least 1")
 
     def accumulation(self, num_processes: int) -> int:
         """Forward passes of each process in one optimizer step."""
@@ -256,7 +244,7 @@ class Config:
     data: DataConfig
     train: TrainConfig
     resume: Literal["auto", "never"] = "auto"
-    """auto: goes on from the last checkpoint in `output`; never: stops if there is one."""
+    """auto: resume from the last checkpoint in `output`; never: stop if there is one."""
     output: Path
     """Folder of the run: resolved configuration, metrics, checkpoints, final model."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
@@ -279,14 +267,14 @@ class Config:
             f"guidance.{'criterion' if guidance.selects else 'method'}: needs more of the teacher "
             "than its stored losses; use teacher.mode: live",
         )
+        is_loop = self.train.head_loss in ("auto", "loop")
         require(
-            not guidance.needs_distributions or self.train.head_loss in ("auto", "loop"),
-            f"train.head_loss: {self.train.head_loss} computes cross-entropy alone; use loop with "
+            not guidance.needs_distributions or is_loop,
+            f"train.head_loss: {self.train.head_loss} computes only cross-entropy; use loop with "
             f"guidance.method: {guidance.method}",
         )
         require(
-            not (guidance.selects and guidance.has_soft_weights)
-            or self.train.head_loss in ("auto", "loop"),
+            not (guidance.selects and guidance.has_soft_weights) or is_loop,
             f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
             "guidance.weight and guidance.min_weight",
         )

@@ -81,7 +81,7 @@ def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
 
 
 def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
-    """In the form of `vocagno figures table`: percentages by the paper's columns, which are
+    """In the form of `python -m vocagno.paper table`: percentages by the paper's columns, which are
     those of its harness; errors, counts and the other metric under `about`."""
     found = {metric: scores(verdicts, metric) for metric in METRICS}
     details = {

@@ -1,4 +1,4 @@
-"""Guided students beside one another: by their teachers, and by how finely they were aligned."""
+"""Guided students compared: by their teachers, and by how finely they were aligned."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
@@ -129,7 +129,7 @@ def compare_granularities(
 
     Args:
         overlaps: CSV with `teacher`, `chunks` (`token` for the level of tokens), `iou` and `ios`,
-            as `vocagno granularity` writes it.
+            as the command `granularity` writes it.
         teacher: whose rows of `overlaps` to take, if it has several.
     Raises: ResultError for a level that has no overlap, or a file of another form.
     """
@@ -166,7 +166,7 @@ def _read_levels(path: Path, teacher: str | None) -> dict[int | None, tuple[floa
     for column in ("teacher", "chunks", "iou", "ios"):
         if column not in header:
             raise ResultError(
-                f"{path}: no column `{column}`; expected what `vocagno granularity --out` writes"
+                f"{path}: no column `{column}`; expected what `granularity --out` writes"
             )
     rows = [dict(zip(header, line, strict=False)) for line in lines]
     names = list(dict.fromkeys(row.get("teacher", "") for row in rows))
@@ -178,15 +178,16 @@ def _read_levels(path: Path, teacher: str | None) -> dict[int | None, tuple[floa
         raise ResultError(f"{path}: no teacher {teacher}; it has {', '.join(names)}")
     levels: dict[int | None, tuple[float, float]] = {}
     for number, row in enumerate(rows, 2):
-        if row.get("teacher") == (teacher or names[0]):
-            try:
-                chunks = None if row["chunks"] == TOKENS else int(row["chunks"])
-                levels[chunks] = float(row["iou"]), float(row["ios"])
-            except (KeyError, ValueError) as error:
-                raise ResultError(
-                    f"{path}, row {number}: expected numbers as chunks (or {TOKENS}), iou and ios: "
-                    f"{error}"
-                ) from error
+        if row.get("teacher") != (teacher or names[0]):
+            continue
+        try:
+            chunks = None if row["chunks"] == TOKENS else int(row["chunks"])
+            levels[chunks] = float(row["iou"]), float(row["ios"])
+        except (KeyError, ValueError) as error:
+            raise ResultError(
+                f"{path}, row {number}: expected numbers as chunks (or {TOKENS}), iou and ios: "
+                f"{error}"
+            ) from error
     return levels
 
 

@@ -17,6 +17,8 @@ from vocagno.errors import InputError
 from vocagno.system.files import write_table
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
+_Int64 = NDArray[np.int64]
+
 CHUNKS = tuple(2**power for power in range(11))
 """Chunks of a sequence, 1 to 1,024, by default."""
 
@@ -91,13 +93,13 @@ def granularity(
 def write_csv(path: Path, results: Sequence[Granularity]) -> None:
     """Writes the levels of all teachers; `chunks` is "token" at token level."""
     header = ("student", "teacher", "seq_len", "chunks", "iou", "ios", "counted")
-    lines = [
-        (found.student, found.teacher, found.seq_len, level.chunks or "token",
-         f"{level.iou:.6f}", f"{level.ios:.6f}", level.counted)
-        for found in results
-        for level in found.levels
-    ]  # fmt: skip
-    write_table(path, [header, *lines])
+    lines: list[Sequence[object]] = [header]
+    for found in results:
+        names = found.student, found.teacher, found.seq_len
+        for level in found.levels:
+            shares = f"{level.iou:.6f}", f"{level.ios:.6f}"
+            lines.append([*names, level.chunks or "token", *shares, level.counted])
+    write_table(path, lines)
 
 
 def _checked_chunks(seq_len: int, chunks: Sequence[int] | None) -> list[int]:
@@ -154,7 +156,7 @@ class _Meter:
             right = _from_last_token(right, measured)
         self._student, self._teacher = left, right
 
-    def _measure(self, student: NDArray[np.int64], teacher: NDArray[np.int64]) -> None:
+    def _measure(self, student: _Int64, teacher: _Int64) -> None:
         """Whole sequences of the student, and the teacher tokens of their text at least."""
         self._token_means.add(overlap(student, teacher, align(student, teacher)))
         firsts = np.arange(0, len(student), self._seq_len)
@@ -190,10 +192,7 @@ class _Meter:
         )
 
 
-def _overlap_of_chunks(
-    student: NDArray[np.int64], own: NDArray[np.int64],
-    teacher: NDArray[np.int64], other: NDArray[np.int64],
-) -> Overlap:  # fmt: skip
+def _overlap_of_chunks(student: _Int64, own: _Int64, teacher: _Int64, other: _Int64) -> Overlap:
     """Each chunk of the student with the teacher's of the same number, for S sequences.
 
     `own` and `other` are (S, chunks + 1) boundaries in the spans.
@@ -204,14 +203,12 @@ def _overlap_of_chunks(
     # Each sequence is a text of its own: teacher tokens that two of them share, nested ones say,
     # would stand out of order.
     sequences = np.arange(0, len(numbers) + 1, chunks)
-    return overlap(
-        _extents(student, pairs[0]), _extents(teacher, pairs[1]),
-        np.stack([numbers, numbers + 1], axis=1),
-        student_cu_seqlens=sequences, teacher_cu_seqlens=sequences,
-    )  # fmt: skip
+    texts = _extents(student, pairs[0]), _extents(teacher, pairs[1])
+    mapping = np.stack([numbers, numbers + 1], axis=1)
+    return overlap(*texts, mapping, student_cu_seqlens=sequences, teacher_cu_seqlens=sequences)
 
 
-def _extents(spans: NDArray[np.int64], ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+def _extents(spans: _Int64, ranges: _Int64) -> _Int64:
     """From the start of the first token with text to the end of the last, of each range of rows.
 
     (0, 0) where there is none. The spans are in order, but for the empty ones.
@@ -225,9 +222,7 @@ def _extents(spans: NDArray[np.int64], ranges: NDArray[np.int64]) -> NDArray[np.
     return extents
 
 
-def _from_last_token(
-    teacher: NDArray[np.int64], measured: NDArray[np.int64]
-) -> NDArray[np.int64]:  # fmt: skip
+def _from_last_token(teacher: _Int64, measured: _Int64) -> _Int64:
     """The teacher's tokens from the first that the student's next one could share text with.
 
     No token starts before the one in front of it, so that is one that ends behind the start of the
@@ -240,7 +235,7 @@ def _from_last_token(
     return teacher[np.argmax(reaching) :] if reaching.any() else teacher[:0]
 
 
-def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> NDArray[np.int64]:
+def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> _Int64:
     """Spans of the tokens in characters of `"".join(texts)`.
 
     Returns: (n, 2) int64, half-open. A token that is a part of a character gets the whole of it,
@@ -253,7 +248,7 @@ def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> NDArray[np.in
     sizes = [len(text) for text in encoded]
     first_byte = np.append(0, np.cumsum(sizes))[:-1]
     spans = tokens.spans + np.repeat(first_byte, np.diff(tokens.cu_seqlens))[:, None]
-    characters: NDArray[np.int64] = before[spans].astype(np.int64, copy=False)
+    characters: _Int64 = before[spans].astype(np.int64, copy=False)
     filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
     characters[filled, 0] -= is_inside[spans[filled, 0]]
     return characters

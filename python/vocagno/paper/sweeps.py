@@ -1,4 +1,4 @@
-"""Runs that differ in one option, beside one another: what it does under several teachers."""
+"""Runs that differ in one option: what it does under several teachers."""
 
 import json
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.evaluation.results import read_results
+from vocagno.training.configuration import may_change
 from vocagno.training.run_log import RunError, read_run
 
 CONFIG = "config.yaml"
@@ -19,13 +20,6 @@ VALIDATION_LOSS = "validation_loss"
 
 _SAME = ("student.", "guidance.", "optimizer.", "train.")
 _ALSO_SAME = ("data.train", "data.validation", "data.seq_len", "data.isolate")
-_MAY_DIFFER = (
-    "train.seed", "train.log_every", "train.log_with", "train.project", "train.sample_every",
-    "train.eval_every", "train.checkpoint_every", "train.keep_checkpoints", "train.micro_batch",
-    "train.collective_timeout", "train.head_loss", "train.gradient_checkpointing", "train.compile",
-    "train.spike_ratio", "optimizer.skip_nonfinite", "guidance.min_coverage",
-)  # fmt: skip
-"""What does not make it another experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,7 @@ class Sweep:
 
 
 def read_sweep(folders: Sequence[Path], option: str, *, quantity: str = VALIDATION_LOSS) -> Sweep:
-    """Reads runs that differ in one option alone, seeds and teachers aside.
+    """Reads runs that differ only in one option, their seeds and their teachers.
 
     Args:
         option: by its full name, as `guidance.top_fraction`; its values must be numbers.
@@ -159,12 +153,14 @@ def _check_alike(configs: dict[Path, dict[str, Any]], option: str) -> None:
     names = [
         name
         for name in model
-        if (name.startswith(_SAME) or name in _ALSO_SAME) and name not in (*_MAY_DIFFER, option)
+        if (name.startswith(_SAME) or name in _ALSO_SAME)
+        and name not in ("train.seed", "train.micro_batch", option)
+        and not may_change(name)
     ]
     for folder, options in others:
         for name in names:
             if json.dumps(options.get(name)) != json.dumps(model[name]):
                 raise RunError(
                     f"{folder}: {name} is {options.get(name)!r}, but {model[name]!r} in {first}; "
-                    f"the runs of a sweep differ in {option}, the teacher and the seed alone"
+                    f"the runs of a sweep differ only in {option}, the teacher and the seed"
                 )

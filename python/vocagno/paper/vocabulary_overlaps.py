@@ -1,4 +1,4 @@
-"""One student's vocabulary overlap with several teachers, beside the teachers' scores."""
+"""One student's vocabulary overlap with several teachers, and the teachers' scores."""
 
 import csv
 import math
@@ -28,12 +28,8 @@ class TeacherOverlap:
 
     def as_dict(self) -> dict[str, Any]:
         """Name, counts, shares, score and whose it is, as JSON has them."""
-        return {
-            "teacher": self.teacher,
-            **self.overlap.as_dict(),
-            "score": self.score,
-            "model": self.model,
-        }
+        shared = self.overlap.as_dict()
+        return {"teacher": self.teacher, **shared, "score": self.score, "model": self.model}
 
 
 def share_with_each(
@@ -51,38 +47,33 @@ def read_scores(path: Path, teachers: Sequence[str]) -> list[float]:
 
     Other columns, and rows of other teachers, are not looked at.
     Raises: InputError for a column or teacher that is missing or there twice, and for a score that
-        is no number; OSError.
+        is missing, NaN or infinite; OSError.
     """
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
-        columns = reader.fieldnames or []
-        for column in (_NAME, _SCORE):
-            if column not in columns:
-                raise InputError(
-                    f"{path}: no column `{column}`; expected `{_NAME}` and `{_SCORE}`, got "
-                    f"{', '.join(columns) or 'nothing'}"
-                )
-        cells: dict[str, str | None] = {}
-        for row in reader:
-            if row[_NAME] in teachers and row[_NAME] in cells:
-                raise InputError(f"{path}: {row[_NAME]} is there twice; leave one row of it")
-            cells[row[_NAME]] = row[_SCORE]
-    return [_score(path, teacher, cells) for teacher in teachers]
+        columns, rows = reader.fieldnames or ["nothing"], list(reader)
+    for column in (_NAME, _SCORE):
+        if column not in columns:
+            raise InputError(
+                f"{path}: no column `{column}`; expected `{_NAME}` and `{_SCORE}`, got "
+                f"{', '.join(columns)}"
+            )
+    return [_score(path, teacher, rows) for teacher in teachers]
 
 
-def _score(path: Path, teacher: str, cells: dict[str, str | None]) -> float:
-    if teacher not in cells:
-        raise InputError(
-            f"{path}: no row for the teacher {teacher}; it has {', '.join(cells) or 'none'}"
-        )
+def _score(path: Path, teacher: str, rows: Sequence[dict[str, str | None]]) -> float:
+    cells = [row[_SCORE] for row in rows if row[_NAME] == teacher]
+    if len(cells) > 1:
+        raise InputError(f"{path}: {teacher} is there twice; keep one row of it")
+    if not cells:
+        names = ", ".join(str(row[_NAME]) for row in rows) or "none"
+        raise InputError(f"{path}: no row for the teacher {teacher}; it has {names}")
     try:
-        score = float(cells[teacher] or "")
+        score = float(cells[0] or "")
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(
-            f"{path}: expected a number as `{_SCORE}` of {teacher}, got {cells[teacher]!r}"
-        )
+        raise InputError(f"{path}: expected a number as `{_SCORE}` of {teacher}, got {cells[0]!r}")
     return score
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from vocagno.errors import InputError
-from vocagno.system.shared_work import share
 
 CONFIGS = Path("configs")
 FOLDER = Path("runs/quickstart")
@@ -30,6 +29,8 @@ def make_assets(configs: Path, folder: Path = FOLDER) -> None:
     Args:
         configs: the folder with `quickstart-teacher.yaml`.
     """
+    from vocagno.system.shared_work import share
+
     tokenizers, teacher = folder / "tokenizers", folder / "teacher" / "final"
     share(["texts"], folder, done=lambda _: tokenizers.is_dir(), make=lambda _: _make_texts(folder))
     share(
@@ -63,11 +64,8 @@ def _train_teacher(configs: Path) -> None:
     """Trains the teacher by the naive method, in one process, whoever calls."""
     print("training the teacher", file=sys.stderr)
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
-    command = [sys.executable, "-m", "vocagno.training"]
-    status = subprocess.run(
-        [*command, "--config", str(configs / "quickstart-teacher.yaml")],
-        env=environment,
-        check=False,
-    ).returncode
+    command = [sys.executable, "-m", "vocagno", "train"]
+    command += ["--config", str(configs / "quickstart-teacher.yaml")]
+    status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         raise InputError(f"training the quickstart's teacher failed with status {status}")

@@ -1,4 +1,4 @@
-"""What SIGTERM does: a run that can go on later stops soon and says so by its exit status."""
+"""SIGTERM and Ctrl-C: a run that can resume stops soon, with an exit status that says so."""
 
 import signal
 import sys
@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-UNFINISHED = 75
-"""Exit status of a run that was told to stop and can go on (EX_TEMPFAIL)."""
-
 
 class Terminated(BaseException):
-    """SIGTERM: whatever was being done is given up, and leaves no trace."""
+    """SIGTERM: the work in hand is dropped, and leaves no trace."""
 
 
 @contextmanager
@@ -49,6 +46,6 @@ class StopRequest:
         if is_typed and self.received:
             raise KeyboardInterrupt
         self.received = True
-        more = " (once more: not even that)" if is_typed else ""
+        more = ". Press Ctrl-C again to quit without saving." if is_typed else ""
         name = signal.Signals(number).name
         print(f"{name}: saving after this step{more}", file=sys.stderr, flush=True)

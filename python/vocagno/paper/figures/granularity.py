@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from vocagno.paper.figures.style import line_style, plain, tidy
+from vocagno.paper.figures.style import line_style, plain, shared_legend, tidy
 from vocagno.paper.granularity import Granularity
 
 _GAP = 1.6
@@ -36,20 +36,18 @@ def draw_granularity(found: Sequence[Granularity]) -> Figure:
         panel.yaxis.set_major_formatter(PercentFormatter(1))
         tidy(panel)
     panels[0].set_ylabel("mean over chunks (characters)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(found), frameon=False)
+    shared_legend(figure, panels[0])
     return figure
 
 
 def _draw_line(
     panel: Axes, places: Sequence[float], values: Sequence[float], index: int, name: str
 ) -> None:
-    """The chunks as a line; the token level, which is no number of chunks, as a marker alone."""
+    """The chunks as a line; the token level as only a marker."""
     # The first ones are wide and their markers large, so that they show behind others like them.
     size = max(4.0, 8.0 - 1.5 * index)
-    style = line_style(index) | {
-        "markersize": size, "linewidth": size / 3.5, "markerfacecolor": "none",
-    }  # fmt: skip
+    style = line_style(index) | {"markersize": size, "linewidth": size / 3.5}
+    style["markerfacecolor"] = "none"
     panel.plot(places[:-1], values[:-1], **style, label=plain(name))
     panel.plot(places[-1:], values[-1:], **style | {"linestyle": ""})
 

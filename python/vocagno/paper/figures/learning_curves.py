@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from vocagno.paper.figures.style import count_tokens, line_style, plain, tidy
+from vocagno.paper.figures.style import count_tokens, legend_above, line_style, plain, tidy
 from vocagno.training.run_log import Run
 
 _MARKED: dict[str, Any] = {"markersize": 5, "zorder": 3}
@@ -17,7 +17,7 @@ _THIN: dict[str, Any] = {"marker": "", "linewidth": 0.9, "alpha": 0.5}
 _GREY = "#555555"
 _MOST_MARKERS = 30
 _LETTERS = 84
-"""That fit beside one another above a panel."""
+"""That fit in a line above a panel."""
 
 
 def draw_learning_curves(
@@ -61,10 +61,8 @@ def _name_lines(losses: Axes, drawn: Sequence[Line2D], names: Sequence[str]) -> 
     labels = [*map(_label, names), "validation", "training"]
     widths = [8 + max(map(len, label.splitlines())) for label in labels]
     columns = len(labels) if sum(widths) <= _LETTERS else max(1, _LETTERS // max(widths))
-    losses.legend(
-        [*drawn, validation, training], labels, ncols=columns, loc="lower left",
-        bbox_to_anchor=(0, 1), borderaxespad=0, frameon=False,
-    )  # fmt: skip
+    handles = [*drawn, validation, training]
+    legend_above(losses, handles=handles, labels=labels, ncols=columns)
 
 
 def _label(name: str) -> str:

@@ -1,6 +1,7 @@
 """A table of a study as dots: every seed, and the mean of each variant."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,9 +39,9 @@ def draw_study(rows: Sequence[Row]) -> Figure:
 
 
 def _dots(axes: Axes, place: int, spread: Spread, colour: str) -> None:
+    style: dict[str, Any] = {"linestyle": "", "color": colour}
+    places = [place] * len(spread.values)
     axes.plot(
-        spread.values, [place] * len(spread.values), linestyle="", marker="o", markersize=4,
-        color=colour, alpha=0.35, markeredgewidth=0,
-    )  # fmt: skip
-    axes.plot([spread.mean], [place], linestyle="", marker="|", markersize=11, markeredgewidth=2,
-              color=colour)  # fmt: skip
+        spread.values, places, marker="o", markersize=4, alpha=0.35, markeredgewidth=0, **style
+    )
+    axes.plot([spread.mean], [place], marker="|", markersize=11, markeredgewidth=2, **style)

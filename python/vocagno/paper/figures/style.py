@@ -1,4 +1,4 @@
-"""What the figures have in common: colours, counts of tokens on an axis, files."""
+"""What the figures have in common: colours, legends, counts of tokens on an axis, files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,26 @@ def tidy(axes: "Axes") -> None:
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def write_near(
+    axes: "Axes", text: str, place: tuple[float, float], above: float, **style: Any
+) -> None:
+    """Writes a small text so many points above a place."""
+    style |= {"textcoords": "offset points", "ha": "center", "fontsize": 8}
+    axes.annotate(text, place, (0, above), **style)
+
+
+def legend_above(axes: "Axes", **words: Any) -> None:
+    """A legend without a frame, above the panel on the left."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, frameon=False, **words)
+
+
+def shared_legend(figure: "Figure", panel: "Axes", **words: Any) -> None:
+    """A legend in one line above all panels, which have the lines of one of them."""
+    handles, labels = panel.get_legend_handles_labels()
+    words = {"loc": "outside upper center", "ncols": len(labels), "frameon": False} | words
+    figure.legend(handles, labels, **words)
 
 
 def count_tokens(axes: "Axes") -> None:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from vocagno.paper.figures.style import COLOURS, plain, tidy
+from vocagno.paper.figures.style import COLOURS, plain, shared_legend, tidy
 from vocagno.paper.vocabulary_overlaps import TeacherOverlap
 
 _SHARES = (
@@ -21,7 +21,7 @@ _HEIGHT = 0.26
 def draw_vocabulary_overlap(student: str, found: Sequence[TeacherOverlap]) -> Figure:
     """Draws the shared part of the vocabularies, three bars a teacher, first teacher on top.
 
-    Beside it the teachers' own scores, if any of them has one.
+    A second panel has the teachers' own scores, if any of them has one.
     """
     scored = any(one.score is not None for one in found)
     figure = Figure(figsize=(9 if scored else 7.2, 1.3 + 0.75 * len(found)), layout="constrained")
@@ -39,10 +39,7 @@ def draw_vocabulary_overlap(student: str, found: Sequence[TeacherOverlap]) -> Fi
         tidy(panel)
         panel.grid(visible=False, axis="y")
         panel.tick_params(axis="y", length=0)
-    handles, labels = shares.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper center", ncols=len(_SHARES), frameon=False, fontsize=9,
-    )  # fmt: skip
+    shared_legend(figure, shares, fontsize=9)
     return figure
 
 

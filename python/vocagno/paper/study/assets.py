@@ -37,10 +37,8 @@ def _make_quickstart(noise: list[float], out: Path) -> None:
         folder = out / f"noise-{100 * fraction:02g}"
         if not folder.is_dir():
             unfinished = folder.with_suffix(".tmp")
-            write_corpus(
-                unfinished, train_documents=assets.TRAIN_DOCUMENTS, valid_documents=1,
-                questions=1, noise_fraction=fraction,
-            )  # fmt: skip
+            sizes = {"train_documents": assets.TRAIN_DOCUMENTS, "valid_documents": 1}
+            write_corpus(unfinished, **sizes, questions=1, noise_fraction=fraction)
             unfinished.rename(folder)
 
 

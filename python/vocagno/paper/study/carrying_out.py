@@ -1,7 +1,7 @@
 """Carries out the runs of a study, each in a process of its own, and measures them.
 
-A run that is measured already stays as it is, one that was killed goes on. Several processes may
-carry out one study together, on all machines that see its folder.
+A run that is measured is skipped, and a killed one resumes. Several processes may carry out one
+study together, on all machines that see its folder.
 """
 
 import os
@@ -22,7 +22,7 @@ from vocagno.system.shared_work import share
 from vocagno.training.run_log import read_run
 
 RESULTS = "results.json"
-"""Scores in the form of `vocagno.evaluation.results`, for `vocagno figures sweep`."""
+"""Scores in the form of `vocagno.evaluation.results`, for the command `sweep`."""
 ENOUGH = 0.8
 """Share of the questions whose first step is `Measured.steps_to_80`."""
 _ATTEMPTS = "attempts"
@@ -94,10 +94,10 @@ def _lacks_confidence(run: Run, plan: Plan) -> bool:
 
 def _checked(run: Run) -> Config:
     """The configuration of a run; if it was begun before, that of then."""
-    from vocagno.training.main import check_same_run, parse
+    from vocagno.training.configuration import check_same_run, parse
 
     try:
-        config, _ = parse([*run.arguments, "--output", str(run.folder)])
+        config = parse([*run.arguments, "--output", str(run.folder)])
         check_same_run(config)
     except InputError as error:
         raise type(error)(f"{run.name}: {error}") from error
@@ -124,7 +124,7 @@ def _measure(run: Run, plan: Plan) -> None:
 def _trained(run: Run, plan: Plan) -> Measured:
     """Trains to the end and asks the questions."""
     attempts = run.folder / _ATTEMPTS
-    at_one_go = not attempts.is_file()
+    is_first = not attempts.is_file()
     run.folder.mkdir(parents=True, exist_ok=True)
     attempts.touch()
     usage = _train(run)
@@ -132,10 +132,15 @@ def _trained(run: Run, plan: Plan) -> Measured:
     held_out = found.curve("validation_loss")[1]
     answers = _answers(run.folder, plan.questions)
     measured = Measured(
-        run.variant, run.seed, round(held_out[-1], 6), answers, round(found.kept_share, 6),
-        found.points[-1].tokens, usage["cpu_seconds"] if at_one_go else None,
-        usage["peak_memory_mib"],
-    )  # fmt: skip
+        variant=run.variant,
+        seed=run.seed,
+        held_out_loss=round(held_out[-1], 6),
+        exact_answers=answers,
+        trained_on=round(found.kept_share, 6),
+        tokens=found.points[-1].tokens,
+        cpu_seconds=usage["cpu_seconds"] if is_first else None,
+        peak_memory_mib=usage["peak_memory_mib"],
+    )
     if answers is None:
         return measured
     scores = {"exact answers": 100 * answers}
@@ -155,11 +160,10 @@ def _train(run: Run) -> dict[str, float | None]:
     Raises: InputError if it fails.
     """
     log = run.folder / _LOG
-    command = [sys.executable, "-m", "vocagno.training", *run.arguments]
+    command = [sys.executable, "-m", "vocagno", "train", *run.arguments]
+    command += ["--output", str(run.folder)]
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            [*command, "--output", str(run.folder)], stdout=file, stderr=file
-        )  # fmt: skip
+        process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             usage = _waited(process)
         except BaseException:

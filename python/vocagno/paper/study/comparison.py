@@ -1,4 +1,4 @@
-"""Runs of a study beside one another: means over the seeds, and differences seed by seed."""
+"""The runs of a study compared: means over the seeds, and differences seed by seed."""
 
 import math
 import statistics
@@ -69,7 +69,7 @@ class ConfidenceRow:
 
 
 def compared(plan: Plan, measured: Sequence[Measured], names: Sequence[str]) -> list[Row]:
-    """The rows of a table; variants of which nothing is measured yet are left out."""
+    """The rows of a table; variants without a measured run are skipped."""
     by_variant = {name: _by_seed(measured, name) for name in plan.variants}
     return [
         _row(name, plan.against(name), by_variant[name], by_variant[plan.against(name)])
@@ -153,18 +153,20 @@ def _row(
     ]
     memory = [run.peak_memory_mib for run in runs.values() if run.peak_memory_mib is not None]
     asked = [run for run in runs.values() if run.answers_at is not None]
+    answers = (run.exact_answers for run in runs.values() if run.exact_answers is not None)
     return Row(
-        name, against if against != name else None,
-        Spread(tuple(run.held_out_loss for run in runs.values())),
-        _spread(differences),
-        _spread(100 * run.exact_answers for run in runs.values() if run.exact_answers is not None),
-        Spread(tuple(run.trained_on for run in runs.values())),
-        statistics.median(ratios) if ratios else None,
-        statistics.median(memory) if memory else None,
-        _spread(float(run.steps_to_80) for run in asked if run.steps_to_80 is not None),
-        len(asked),
-        _confidence(runs, others, shared),
-    )  # fmt: skip
+        variant=name,
+        against=against if against != name else None,
+        held_out_loss=Spread(tuple(run.held_out_loss for run in runs.values())),
+        difference=_spread(differences),
+        exact_answers=_spread(100 * share for share in answers),
+        trained_on=Spread(tuple(run.trained_on for run in runs.values())),
+        cpu_ratio=statistics.median(ratios) if ratios else None,
+        peak_memory_mib=statistics.median(memory) if memory else None,
+        steps_to_80=_spread(run.steps_to_80 for run in asked if run.steps_to_80 is not None),
+        asked_at_steps=len(asked),
+        confidence=_confidence(runs, others, shared),
+    )
 
 
 def _confidence(

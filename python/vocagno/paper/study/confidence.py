@@ -20,7 +20,7 @@ from vocagno.models.head import Head, chunks, hidden_states, language_head
 from vocagno.models.loading import local_device
 from vocagno.paper.study.measured import Confidence
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.main import kept_config
+from vocagno.training.configuration import kept_config
 
 COLDEST, HOTTEST = 0.02, 50.0
 """Temperatures that are looked at. A model that is always right would suit none: the colder, the
@@ -63,10 +63,8 @@ def confidence_of_states(
     """
     first = _at(states_NH, head, labels_N, 1.0)
     inverse, tempered = _suiting(states_NH, head, labels_N, first)
-    return Confidence(
-        wanted, len(labels_N), _rounded(first.loss), _rounded(first.entropy),
-        _rounded(first.right), _rounded(first.best), _rounded(1 / inverse), _rounded(tempered),
-    )  # fmt: skip
+    found = (first.loss, first.entropy, first.right, first.best, 1 / inverse, tempered)
+    return Confidence(wanted, len(labels_N), *(round(value, 6) for value in found))
 
 
 @torch.inference_mode()
@@ -150,7 +148,3 @@ def _suiting(states_NH: Tensor, head: Head, labels_N: Tensor, found: _Means) -> 
         inverse = target if least < target < most else math.sqrt(least * most)
         found = _at(states_NH, head, labels_N, inverse)
     return inverse, found.loss
-
-
-def _rounded(value: float) -> float:
-    return round(value, 6)

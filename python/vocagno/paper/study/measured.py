@@ -9,6 +9,8 @@ from typing import Any
 from vocagno.system.files import write_json, write_table
 
 MEASURED = "measured.json"
+_EXTRAS = ("answers_at", "steps_to_80", "confidence")
+"""Fields of `Measured` that only some plans ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,17 @@ def write_measured(folder: Path, measured: Measured) -> None:
 
 
 def write_runs(path: Path, measured: Sequence[Measured]) -> None:
-    """Every run, a line each; without columns for what was measured of no run."""
-    names = [field.name for field in fields(Measured)]
-    names = [name for name in names if name not in ("answers_at", "steps_to_80", "confidence")]
+    """Writes a line a run; without the columns of extras that were measured of no run."""
+    header = [field.name for field in fields(Measured) if field.name not in _EXTRAS]
     if any(run.answers_at is not None for run in measured):
-        names.append("steps_to_80")
-    of_confidence = []
+        header.append("steps_to_80")
     if any(run.confidence is not None for run in measured):
-        of_confidence = [field.name for field in fields(Confidence)]
-    header = [*names, *(f"confidence_{name}" for name in of_confidence)]
-    lines = [
-        [getattr(run, name) for name in names]
-        + [getattr(run.confidence, name, None) for name in of_confidence]
-        for run in measured
-    ]
+        header += [f"confidence_{field.name}" for field in fields(Confidence)]
+    lines = []
+    for run in measured:
+        values = asdict(run)
+        values |= {
+            f"confidence_{name}": cell for name, cell in (values["confidence"] or {}).items()
+        }
+        lines.append([values.get(name) for name in header])
     write_table(path, [header, *lines])

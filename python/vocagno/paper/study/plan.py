@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vocagno.config.arguments import explain, new_parser
+from vocagno.config.arguments import new_parser, read_file
 from vocagno.errors import ConfigError, InputError, require
 
 OUT = "{out}"
@@ -214,19 +214,13 @@ class Runs:
 def read_plan(path: Path) -> Plan:
     """Reads a plan.
 
-    Raises: ConfigError for what is no option of one, or of the wrong kind.
+    Raises: ConfigError for an unknown or missing option, or for a wrong value.
     """
-    from jsonargparse import ArgumentError
-
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the plan of a study, as in configs/study")
     parser = new_parser(prog="plan")
     parser.add_class_arguments(Plan, fail_untyped=True)
-    try:
-        values = parser.instantiate(parser.parse_path(str(path)))
-    except ArgumentError as error:
-        raise ConfigError(f"{path}: {explain(error, parser)}") from error
-    return Plan(**dict(values.items()))
+    return Plan(**dict(read_file(parser, path).items()))
 
 
 def slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""All of the paper's tables and figures in one command, from what is at hand."""
+"""All tables and figures of the paper in one command, from the inputs that are given."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,12 +7,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli.corpora import CORPUS, Named, load_tokenizer, refuse_repeated
-from vocagno.cli.figures import PAPERS_TEXT, draw_aligned, draw_runs, draw_shared
-from vocagno.cli.granularity import add_sequences, check_sequences, drawn, measured
-from vocagno.cli.result_figures import draw_and_write, join_granularities
-from vocagno.cli.results import write_table_files
+from vocagno.config.commands import CORPUS
 from vocagno.errors import InputError
+from vocagno.evaluation.results import read_results
+from vocagno.paper.inputs import Named, refuse_repeated
+from vocagno.paper.outputs import write_curves
+from vocagno.paper.result_figures import (
+    write_granularity_scores,
+    write_points_figure,
+    write_tables,
+)
+from vocagno.paper.tokenizer_figures import (
+    PAPERS_TEXT,
+    add_sequences,
+    check_sequences,
+    measured,
+    write_aligned,
+    write_levels,
+    write_shared,
+)
+from vocagno.tokens.token_spans import TokenSpans
 
 _PAPER = "of arXiv 2503.19123 (Shin et al., ICML 2025); averages computed from the scores."
 _TABLES = range(1, 5)
@@ -28,15 +42,13 @@ _TEACHERS = (
 
 
 def add_all(parser: Any) -> None:
-    """Makes all tables and figures anew, from what is given, and says what is left out.
+    """Make all tables and figures that the given inputs allow, and name the others.
 
     All of them need --paper, --tokenizers, --corpus and --runs.
     """
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument(
-        "--paper",
-        type=Path,
-        help="folder of the paper's tables: table1.csv (or paper-table1.csv) to table4.csv",
+        "--paper", type=Path, help="folder of table1.csv (or paper-table1.csv) to table4.csv"
     )
     parser.add_argument(
         "--tokenizers", type=Path, help="folder of NAME.json.gz, NAME.json or NAME/tokenizer.json"
@@ -57,16 +69,15 @@ def add_all(parser: Any) -> None:
 
 
 def all_(options: Any) -> dict[str, Any] | None:
-    """Writes the files and names them; on stderr what was left out, and what would make it."""
+    """Writes the files and names them; says on stderr what was skipped, and what it needs."""
     inputs = _Inputs(options)
     inputs.check()
     made: list[Path] = []
-    for part in _PARTS:
-        missing = [f"--{name}" for name in part.needs if options[name] is None]
-        if missing:
-            inputs.notes.append(f"left out: {part.name}, without {' and '.join(missing)}")
+    for name, needs, make in _PARTS:
+        if missing := [f"--{need}" for need in needs if options[need] is None]:
+            inputs.notes.append(f"skipped {name}: needs {' and '.join(missing)}")
         else:
-            made += part.make(inputs)
+            made += make(inputs)
     notes = [*inputs.notes, *_ELSEWHERE]
     print(*notes, sep="\n", file=sys.stderr)
     if options.json:
@@ -81,10 +92,10 @@ class _Inputs:
 
     options: Any
     notes: list[str] = field(default_factory=list)
-    """What people should know of what was made, or was not."""
+    """What people should know of what was made or skipped."""
 
     def check(self) -> None:
-        """Refuses what cannot be, before anything is made."""
+        """Refuses wrong inputs before anything is made."""
         options = self.options
         if not any(options[name] is not None for name in ("paper", "tokenizers", "runs")):
             raise InputError("nothing to draw: give --paper, --tokenizers or --runs")
@@ -101,10 +112,9 @@ class _Inputs:
         if options.runs is not None:
             self.run_folders()
 
-    @property
-    def out(self) -> Path:
-        out: Path = self.options.out
-        return out
+    def out(self, name: str) -> Path:
+        """A file to write."""
+        return Path(self.options.out / name)
 
     def table(self, number: int) -> Path:
         """The file of one of the paper's tables."""
@@ -116,20 +126,22 @@ class _Inputs:
 
     @cached_property
     def models(self) -> Mapping[str, str]:
-        """Names of the teachers' tokenizers, and the models that they stand for or nothing."""
-        pairs = [given.partition("=") for given in self.options.teachers]
-        for given, (name, equals, model) in zip(self.options.teachers, pairs, strict=True):
+        """Names of the teachers' tokenizers, and the models that they stand for, or ""."""
+        models = []
+        for given in self.options.teachers:
+            name, equals, model = given.partition("=")
             if not name or (equals and not model):
                 raise InputError(f"--teachers: expected NAME or NAME=MODEL, got {given}")
-        refuse_repeated([name for name, _, _ in pairs], "--teachers")
-        return {name: model for name, _, model in pairs}
+            models.append((name, model))
+        refuse_repeated([name for name, _ in models], "--teachers")
+        return dict(models)
 
-    def place(self, name: str, option: str) -> Path:
+    def place(self, name: str, option: str) -> str:
         """The file or folder of a tokenizer."""
         folder = self.options.tokenizers
         for path in (folder / f"{name}.json.gz", folder / f"{name}.json", folder / name):
             if path.exists():
-                return Path(path)
+                return str(path)
         raise InputError(
             f"--tokenizers: {folder} has no {name}.json.gz, {name}.json or {name}/tokenizer.json; "
             f"put one there, or name others with {option}"
@@ -138,46 +150,43 @@ class _Inputs:
     @cached_property
     def student(self) -> Named:
         name = self.options.student
-        return Named(name, load_tokenizer(str(self.place(name, "--student"))))
+        return Named(name, TokenSpans.from_pretrained(self.place(name, "--student")))
 
     @cached_property
     def teachers(self) -> list[Named]:
-        places = {name: str(self.place(name, "--teachers")) for name in self.models}
-        return [Named(name, load_tokenizer(place)) for name, place in places.items()]
+        places = {name: self.place(name, "--teachers") for name in self.models}
+        return [Named(name, TokenSpans.from_pretrained(place)) for name, place in places.items()]
 
     def run_folders(self) -> list[Path]:
         """The folders of training runs in that of `--runs`."""
         from vocagno.training.run_log import METRICS
 
-        found = sorted(path.parent for path in self.options.runs.glob(f"*/{METRICS}"))
-        if not found:
-            raise InputError(
-                f"--runs: no folder in {self.options.runs} has a {METRICS}; expected the one in "
-                "which the `output` folders of training runs lie"
-            )
-        return found
+        if found := sorted(path.parent for path in self.options.runs.glob(f"*/{METRICS}")):
+            return found
+        raise InputError(
+            f"--runs: no folder in {self.options.runs} has a {METRICS}; expected the one in which "
+            "the `output` folders of training runs lie"
+        )
 
 
-def _vocabularies(inputs: _Inputs) -> list[Path]:
+def _vocabularies(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.paper.vocabulary_overlaps import share_with_each
 
     shared = share_with_each(inputs.student.spans, dict(inputs.teachers))
     if inputs.options.paper is None:
-        inputs.notes.append("without the teachers' scores, which --paper has: Fig. 1")
+        inputs.notes.append("Fig. 1 has no scores of the teachers: they need --paper")
     else:
         scores = _own_scores(inputs)
+        models = inputs.models.values()
         shared = [
-            replace(one, score=scores[model], model=model)
-            if (model := inputs.models[one.teacher])
-            else one
-            for one in shared
+            replace(one, score=scores[model], model=model) if model else one
+            for one, model in zip(shared, models, strict=True)
         ]
-    return draw_shared(inputs.student.name, shared, inputs.out / "overlap.svg")
+    return write_shared(inputs.student.name, shared, inputs.out("overlap.svg"))
 
 
 def _own_scores(inputs: _Inputs) -> dict[str, float]:
     """Table 4, which has to have the models that are named."""
-    from vocagno.evaluation.results import read_results
     from vocagno.paper.comparisons import scores_by
 
     path = inputs.table(4)
@@ -188,88 +197,73 @@ def _own_scores(inputs: _Inputs) -> dict[str, float]:
     return scores
 
 
-def _tokens(inputs: _Inputs) -> list[Path]:
+def _tokens(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.paper.aligned_teachers import align_teachers
 
     found = align_teachers(inputs.student, dict(inputs.teachers), inputs.options.text)
-    return draw_aligned(found, inputs.out / "tokens.svg")
+    return write_aligned(found, inputs.out("tokens.svg"))
 
 
-def _granularity(inputs: _Inputs) -> list[Path]:
+def _granularity(inputs: _Inputs) -> Sequence[Path]:
     found = measured(inputs.student, inputs.teachers, inputs.options)
-    return drawn(inputs.out / "granularity.svg", found)
+    return write_levels(found, inputs.out("granularity.svg"))
 
 
-def _tables(inputs: _Inputs) -> list[Path]:
-    from vocagno.evaluation.results import read_results
-
+def _tables(inputs: _Inputs) -> Sequence[Path]:
     made = []
     for number in _TABLES:
         found = read_results([inputs.table(number)])
         inputs.notes.extend(found.disagreements())
-        stem = inputs.out / f"paper-table{number}"
-        made += write_table_files(stem, found, f"Table {number} {_PAPER}")
+        made += write_tables(inputs.out(f"paper-table{number}"), found, f"Table {number} {_PAPER}")
     return made
 
 
-def _students(inputs: _Inputs) -> list[Path]:
-    from vocagno.evaluation.results import read_results
+def _students(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.paper.comparisons import compare_teachers
-    from vocagno.paper.figures.students import draw_gains, draw_scores
+    from vocagno.paper.figures.scores import draw_gains, draw_scores
 
     students, own = (read_results([inputs.table(number)]) for number in (1, 4))
     found = compare_teachers(students, own)
+    scores, gains = inputs.out("paper-teachers.svg"), inputs.out("paper-gains.svg")
     return [
-        path
-        for draw, name in ((draw_scores, "teachers"), (draw_gains, "gains"))
-        for path in draw_and_write(draw(found), found.students, inputs.out / f"paper-{name}.svg")
+        *write_points_figure(draw_scores(found), found.students, scores),
+        *write_points_figure(draw_gains(found), found.students, gains),
     ]
 
 
-def _granularity_scores(inputs: _Inputs) -> list[Path]:
-    overlaps = inputs.out / "granularity.csv"
+def _granularity_scores(inputs: _Inputs) -> Sequence[Path]:
+    overlaps = inputs.out("granularity.csv")
     teacher = next((name for name, model in inputs.models.items() if model == _TABLE_2), None)
-    without = ""
     if not overlaps.is_file():
-        without = f"{overlaps}, which --tokenizers and --corpus make"
+        needs = f"{overlaps}, which --tokenizers and --corpus make"
     elif teacher is None:
-        without = f"one of --teachers as NAME={_TABLE_2}, who taught the students of Table 2"
-    if without or teacher is None:
-        inputs.notes.append(f"left out: {_FIGURE_6}, without {without}")
-        return []
-    if inputs.options.tokenizers is None or inputs.options.corpus is None:
-        inputs.notes.append(f"drawn from {overlaps} as it was: {_FIGURE_6}")
-    found, figure = join_granularities(inputs.table(2), overlaps, teacher, "AVG")
-    return draw_and_write(figure, found, inputs.out / "paper-granularity-scores.svg")
+        needs = f"one of --teachers as NAME={_TABLE_2}, who taught the students of Table 2"
+    else:
+        if inputs.options.tokenizers is None or inputs.options.corpus is None:
+            inputs.notes.append(f"{_FIGURE_6}: from the {overlaps} that was there")
+        out = inputs.out("paper-granularity-scores.svg")
+        return write_granularity_scores(inputs.table(2), overlaps, teacher, "AVG", out)[1]
+    inputs.notes.append(f"skipped {_FIGURE_6}: needs {needs}")
+    return []
 
 
-def _curves(inputs: _Inputs) -> list[Path]:
+def _curves(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.training.run_log import read_runs
 
-    return draw_runs(read_runs(inputs.run_folders()), inputs.out / "curves.svg")
+    return write_curves(read_runs(inputs.run_folders()), inputs.out("curves.svg"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Something that the command makes."""
-
-    name: str
-    needs: Sequence[str]
-    """Options without which it is left out."""
-    make: Callable[[_Inputs], list[Path]]
-    """Gives the files that it wrote."""
-
-
-_PARTS = (
-    _Part("Tables 1 to 4", ["paper"], _tables),
-    _Part("Fig. 1, shared vocabulary", ["tokenizers"], _vocabularies),
-    _Part("Fig. 2, a text in tokens", ["tokenizers"], _tokens),
-    _Part("Fig. 3, chunks and tokens", ["tokenizers", "corpus"], _granularity),
-    _Part("Fig. 4 and 5, students by teacher", ["paper"], _students),
-    _Part(_FIGURE_6, ["paper"], _granularity_scores),  # from what Fig. 3 has written
-    _Part("learning curves", ["runs"], _curves),
+_PARTS: Sequence[tuple[str, Sequence[str], Callable[[_Inputs], Sequence[Path]]]] = (
+    ("Tables 1 to 4", ["paper"], _tables),
+    ("Fig. 1, shared vocabulary", ["tokenizers"], _vocabularies),
+    ("Fig. 2, a text in tokens", ["tokenizers"], _tokens),
+    ("Fig. 3, chunks and tokens", ["tokenizers", "corpus"], _granularity),
+    ("Fig. 4 and 5, students by teacher", ["paper"], _students),
+    (_FIGURE_6, ["paper"], _granularity_scores),  # from what Fig. 3 has written
+    ("learning curves", ["runs"], _curves),
 )
+"""What the command makes: name, options that it needs, and a function that gives its files."""
 _ELSEWHERE = (
-    "left out: Fig. 7, what an option does; `vocagno figures sweep` draws it from runs of your own",
-    "left out: Fig. 8, guidance of a text; `vocagno guidance --figure` draws it with two models",
+    "skipped Fig. 7, what an option does: `python -m vocagno.paper sweep` draws it from your runs",
+    "skipped Fig. 8, guidance of a text: `vocagno guidance --figure` draws it with two models",
 )

@@ -1,4 +1,4 @@
-"""`vocagno study`: many training runs, carried out and compared."""
+"""`python -m vocagno.paper study`: many training runs, carried out and compared."""
 
 import sys
 from pathlib import Path
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 def add_study(parser: Any) -> None:
-    """Carries out the runs of a plan and compares them: tables, figures, and every run as CSV.
+    """Carry out the runs of a plan and compare them: tables, figures, and every run as CSV.
 
-    A killed study resumes. Started several times, on one machine or on many that see the folder, it
-    is shared. A finished one measures only what the plan asks for and was not measured
-    (`confidence`).
+    A killed study resumes. Several processes that see the folder share it, on one machine or many.
+    A finished one measures only what is missing of what the plan asks for.
     """
     parser.add_argument("plan", type=Path, help="YAML file, as in configs/study")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
@@ -26,9 +25,12 @@ def add_study(parser: Any) -> None:
         "--set", type=str, nargs="+", default=[], metavar="NAME=VALUE", help="options of all runs"
     )
     parser.add_argument(
-        "--only", type=str, nargs="+", metavar="NAME",
+        "--only",
+        type=str,
+        nargs="+",
+        metavar="NAME",
         help="variants to carry out, with those that they are compared with; default: all",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--seeds", type=int, nargs="+", metavar="N", help="default: those of the plan"
     )
@@ -41,7 +43,7 @@ def add_study(parser: Any) -> None:
 
 
 def study(options: Any) -> dict[str, Any] | None:
-    """Carries out and compares; gives every run as data, or prints the tables."""
+    """Carries out and compares; every run as data, or the tables."""
     from dataclasses import asdict, replace
 
     from vocagno.paper.study.carrying_out import carry_out, measured_so_far

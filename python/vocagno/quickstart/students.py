@@ -1,0 +1,120 @@
+"""The quickstart: one student trained by three rules, one table, one page."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vocagno.config.commands import Command
+from vocagno.errors import InputError
+from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
+from vocagno.system.exit_status import DONE, exit_status
+from vocagno.system.signals import Terminated
+from vocagno.system.text_tables import in_table
+
+STUDENTS = ("naive", "paper", "guided")
+"""Trained on all tokens, by the rule of the paper, and on the lines that are no noise."""
+COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
+
+
+def add_quickstart(parser: Any) -> None:
+    """Train one student by three rules, print a table, and draw a page.
+
+    Run it in the folder of the project. It makes corpus, tokenizers and teacher itself.
+    """
+    parser.add_argument("--seeds", type=int, default=1, help="starts and orders of the rows to try")
+
+
+def quickstart(options: Any) -> None:
+    """Trains what is missing; prints the table and writes the page."""
+    started = time.monotonic()
+    if not (CONFIGS / "quickstart-guided.yaml").is_file():
+        raise InputError("run this in the folder of the project, which holds configs/")
+    try:
+        make_assets(CONFIGS)
+        students = [_train(name, seed) for seed in range(options.seeds) for name in STUDENTS]
+    except InputError as error:
+        raise InputError(f"{error}\n`make clean` removes what earlier runs left.") from error
+    rows = [_row("teacher", FOLDER / "teacher")]
+    rows += [_row(run.name.replace("-", " "), run) for run in students]
+    page = FOLDER / "quickstart.html"
+    _draw(page, rows)
+    print(in_table([COLUMNS, *(tuple(row.values()) for row in rows)]))
+    print(
+        "\nheld-out loss: nats a token of clean text. The students share one tokenizer and one\n"
+        "start; the teacher has its own tokenizer. paper: top 40 % of the tokens; guided: lines\n"
+        f"that are no noise (docs/guidance.md). {time.monotonic() - started:.0f} s in all.\n"
+        f"what the teacher chose: {page}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m vocagno.quickstart`: the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command = Command(add_quickstart, quickstart, has_json=False)
+    return exit_status(lambda: command("python -m vocagno.quickstart", words))
+
+
+def _train(name: str, seed: int) -> Path:
+    """Trains one student in this process; the folder of the run."""
+    from vocagno.training.configuration import parse
+    from vocagno.training.main import train
+
+    run = FOLDER / (f"{name}-seed-{seed}" if seed else name)
+    print(f"training the {name} student", file=sys.stderr)
+    options = ["--train.seed", str(seed), "--output", str(run)]
+    if train(parse(["--config", str(CONFIGS / f"quickstart-{name}.yaml"), *options])) != DONE:
+        raise Terminated
+    return run
+
+
+def _row(name: str, run: Path) -> dict[str, str]:
+    """A line of the table, from what the run logged and from the problems asked afterwards."""
+    from vocagno.training.run_log import read_run
+
+    found = read_run(run)
+    values = (
+        name,
+        f"{found.curve('validation_loss')[1][-1]:.4f}",
+        f"{_accuracy(run):.1%}",
+        f"{found.tokens_per_s:,.0f}",
+        f"{found.kept_share:.1%}",
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _accuracy(run: Path) -> float:
+    """Share of the held-out problems that the final model of a run solves."""
+    from vocagno.quickstart.accuracy import accuracy_of_run
+
+    return accuracy_of_run(run, FOLDER / "corpus" / "problems.jsonl")
+
+
+def _draw(page: Path, rows: list[dict[str, str]]) -> None:
+    from vocagno.quickstart.passages import passages
+    from vocagno.training.configuration import parse
+    from vocagno.views.page import render_page
+
+    introduction = (
+        "The same student, trained three times from one start on the same text, next to a "
+        "teacher with another tokenizer: on every token; by the rule of the paper, on the 40 % of "
+        "tokens on which it is furthest behind the teacher; and on all lines but those that are "
+        "noise to the teacher."
+    )
+    found, rules = [], {}
+    for name, rule in (("guided", "lines"), ("paper", "the rule of the paper")):
+        config = parse(["--config", str(CONFIGS / f"quickstart-{name}.yaml")])
+        rules[rule] = config.guidance
+        found += [
+            replace(passage, title=f"{passage.title}, {rule}") for passage in passages(config)
+        ]
+    html = render_page(
+        title="A student, a teacher, two vocabularies",
+        introduction=introduction,
+        summary_rows=rows,
+        passages=found,
+        guidance=rules,
+    )
+    page.write_text(html, encoding="utf-8")

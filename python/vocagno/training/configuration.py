@@ -1,0 +1,141 @@
+"""The configuration of a run: read from files and options, and kept in the folder of the run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from vocagno.config.arguments import new_parser, read_arguments
+from vocagno.config.run import Config
+from vocagno.errors import ConfigError, InputError
+from vocagno.system.files import appearing, write_json
+
+if TYPE_CHECKING:
+    from vocagno.training.inputs import Inputs
+
+_KEPT = "config.yaml"
+"""The whole configuration, in the output folder."""
+
+_MAY_CHANGE = {
+    "data": {"cache", "num_workers"},
+    "eval": {"batch_size", "data", "every", "limit", "new_tokens", "tasks"},
+    "guidance": {"min_coverage"},
+    "optimizer": {"skip_nonfinite"},
+    "output": {""},
+    "resume": {""},
+    "teacher": {"batch_tokens", "device_map", "shard"},
+    "train": {
+        *("checkpoint_every", "eval_every", "log_every", "sample_every", "keep_checkpoints"),
+        *("collective_timeout", "compile", "gradient_checkpointing", "head_loss"),
+        *("log_with", "project", "spike_ratio"),
+    },
+}
+
+
+def add_options(parser: Any) -> None:
+    """Adds the options of a run to a parser."""
+    parser.add_argument("--config", action="config", help="YAML file; later options override it")
+    parser.add_class_arguments(Config, fail_untyped=True)
+
+
+def parse(arguments: Sequence[str]) -> Config:
+    """The configuration in a command line.
+
+    Raises: ConfigError for an unknown or missing option, or for a wrong value.
+    """
+    parser = new_parser(prog="vocagno train")
+    add_options(parser)
+    return as_config(read_arguments(parser, arguments))
+
+
+def as_config(options: Any) -> Config:
+    """The configuration in the options of `add_options`."""
+    return Config(**{name: value for name, value in options.items() if name != "config"})
+
+
+def kept_config(output: Path) -> Config:
+    """The configuration of the run in a folder.
+
+    Raises: InputError if there is none.
+    """
+    kept = output / _KEPT
+    if not kept.is_file():
+        raise InputError(f"{output}: no {_KEPT}; expected the `output` of a run")
+    return parse(["--config", str(kept)])
+
+
+def may_change(name: str) -> bool:
+    """Whether an option, by its full name, may change when a run resumes.
+
+    It decides how a run is carried out, not what it learns.
+    """
+    section, _, option = name.partition(".")
+    return option in _MAY_CHANGE.get(section, ())
+
+
+def check_same_run(config: Config) -> bool:
+    """Whether the output folder holds a run that was begun before.
+
+    Raises: ConfigError if that run has another configuration.
+    """
+    if not (config.output / _KEPT).is_file() or not _is_begun(config.output):
+        return False
+    now, before = config.as_options(), kept_config(config.output).as_options()
+    for name, value in before.items():
+        # Unless tokens are ranked in the pieces of a step, these may have another size.
+        is_cut = name == "train.micro_batch" and config.guidance.scope != "micro_batch"
+        if value != now.get(name) and not (is_cut or may_change(name)):
+            raise ConfigError(
+                f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
+                "choose another `output`, or delete that one"
+            )
+    return True
+
+
+def keep_config(config: Config, *, write: bool) -> None:
+    """Writes the configuration to the output folder. Raises: as `check_same_run`."""
+    if not check_same_run(config) and write:
+        text = yaml.safe_dump(_plain(asdict(config)), allow_unicode=True, sort_keys=False)
+        with appearing(config.output / _KEPT) as file:
+            file.write(text.encode())
+
+
+def keep_inputs(config: Config, inputs: "Inputs", num_processes: int, *, write: bool) -> None:
+    """Writes the identities of text, tokenizers and teacher to the output folder.
+
+    Raises: ConfigError if the run there was begun with others under the same names.
+    """
+    path = config.output / "materials.json"
+    now = inputs.made_from()
+    if config.guidance.scope == "step":
+        micro_step = config.train.micro_batch * num_processes
+        now["ranking"] = {"rows_of_a_micro-step": micro_step}
+    if path.is_file() and _is_begun(config.output):
+        before = json.loads(path.read_bytes())
+        for name, values in now.items():
+            for key, value in values.items():
+                if before.get(name, {}).get(key) != value:
+                    raise ConfigError(
+                        f"output: the run in {config.output} was made with another "
+                        f"{key.replace('_', ' ')} of the {name}; choose another `output`, or "
+                        "delete that one"
+                    )
+    elif write:
+        write_json(path, now)
+
+
+def _is_begun(output: Path) -> bool:
+    """Whether a run has come as far as its first step, and not failed before."""
+    return any((output / name).exists() for name in ("metrics.jsonl", "checkpoints", "final"))
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it: paths as text, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
