@@ -119,7 +119,7 @@ from vocagno.training.main import main
 step = loop.Training._step
 def slow(self, number, *rest):
     if number == 3:
-        (self.config.output / "step-3").touch()
+        (self.inputs.output / "step-3").touch()
         time.sleep(2)
     return step(self, number, *rest)
 loop.Training._step = slow
