@@ -58,9 +58,13 @@ test-rust:
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
 
-lint: $(VENV)/.built ## ruff, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
+# Paths that are checked against the word list in .ci/words.py. To add: examples, benches, README.md, docs.
+WORDS := python
+
+lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/words.py $(WORDS)
 	$(BIN)/mypy
 	$(BIN)/stubtest vocagno._vocagno
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }

@@ -1,10 +1,10 @@
-"""The compiled functions. They borrow arrays as they are, or refuse them by name (TypeError for
-what is no array or has another dtype, ValueError for another shape or layout), and compute
-without the GIL: no other thread may write to their arrays meanwhile. Where one does by `out` of
-another call, ValueError is raised. Row boundaries are copied first. A result that memory has no
-room for is a MemoryError. A call is not interrupted: Ctrl-C takes effect when it returns.
+"""The compiled functions. They borrow arrays without converting them. An error names the argument:
+TypeError if it is not an array or has another dtype, ValueError for another shape or layout. They
+run without the GIL: no other thread may write to their arrays meanwhile. ValueError is raised where
+another call does so through `out`. Row boundaries are copied first. MemoryError is raised if the
+result does not fit in memory. A call is not interrupted: Ctrl-C takes effect when it returns.
 
-Spans are half-open; batches are ragged, `cu` being the row boundaries (`cu_seqlens`, int64,
+Spans are half-open. Batches are ragged; `cu` holds the row boundaries (`cu_seqlens`, int64,
 (B + 1,)).
 """
 
@@ -32,7 +32,7 @@ _Integers: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 _Losses: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 class SpanError(ValueError):
-    """Spans, a mapping or row boundaries that do not fit; names argument, row, token and value."""
+    """Invalid spans, mapping or row boundaries; names argument, row, token and value."""
 
 def align(
     student: _Integers,
@@ -45,9 +45,9 @@ def align(
 ) -> NDArray[np.int32]:
     """Kernel of `vocagno.align`: (N, 2) int32 ranges of teacher rows, `out` itself if given.
 
-    Both span arrays have one dtype. `out` shares memory with no other argument (ValueError).
-    `num_threads` is a limit; None: RAYON_NUM_THREADS, else the cores. A single row or a small batch
-    always runs on the calling thread.
+    Both span arrays have the same dtype. `out` must not share memory with another argument
+    (ValueError). `num_threads` is a limit; None: RAYON_NUM_THREADS, else the number of cores. A
+    single row or a small batch always runs on the calling thread.
     """
 
 def reduce(
@@ -88,7 +88,7 @@ def overlap(
 def chunk_boundaries(n: int, chunks: int, /) -> NDArray[np.int64]:
     """Kernel of `vocagno.chunk_boundaries`: (chunks + 1,) int64.
 
-    MemoryError if there is no room for the result, as for `chunk_map`.
+    Raises MemoryError if the result does not fit in memory, as does `chunk_map`.
     """
 
 def chunk_map(n_student: int, n_teacher: int, chunks: int, /) -> NDArray[np.int32]:
@@ -96,14 +96,15 @@ def chunk_map(n_student: int, n_teacher: int, chunks: int, /) -> NDArray[np.int3
 
 @final
 class PieceTable:
-    """The bytes that each id of a lossless tokenizer stands for.
+    """The bytes of each id of a lossless tokenizer.
 
     Args:
-        pieces: bytes of each id (spaces as spaces), None where they are unknown.
+        pieces: bytes of each id (spaces as spaces), None if unknown.
         roles: 0 for a piece of the model; 1 for an added token, found in the text by its literal
-            content; 2 for a special one, which may stand beside the text as well.
-        dummy_prefix: "none", "prepend" (a space before every segment), "metaspace" (unless it
-            begins with one) or "metaspace_first" (so, at the document's start alone).
+            content; 2 for a special token, which may also be outside the text.
+        dummy_prefix: "none", "prepend" (a space before every segment), "metaspace" (a space unless
+            the segment begins with one) or "metaspace_first" (the same, only at the document's
+            start).
     """
 
     def __new__(
@@ -121,16 +122,16 @@ class PieceTable:
         num_threads: int | None,
         /,
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Byte spans (n, 2) of the ids of B texts, and whether each text is proved (B,): the ids'
-        bytes are its bytes. The spans of the other texts are zeros.
+        """Byte spans (n, 2) of the ids of B texts, and whether each text is verified (B,): the
+        ids' bytes are its bytes. The spans of the other texts are zeros.
 
         Raises: ValueError for a lone surrogate, naming the text.
         """
     def decode(
         self, ids: NDArray[np.int32], cu: NDArray[np.int64], /
     ) -> tuple[list[bytes], NDArray[np.int32]]:
-        """The bytes of B documents kept as ids, without dummy prefixes and special tokens, and the
-        byte spans (n, 2) of the ids.
+        """The bytes of B documents stored as ids, without dummy prefixes and special tokens, and
+        the byte spans (n, 2) of the ids.
 
         Raises: SpanError for an id without known bytes or a cut start.
         """
@@ -142,21 +143,21 @@ class PieceTable:
         texts: list[str],
         /,
     ) -> NDArray[np.int32]:
-        """A tokenizer's own offsets, in bytes, as a new array without holes: trimmed spaces come
-        back, gaps go to the token they belong to, so that the spans cover each text and no token is
-        empty but lone dummy prefixes.
+        """A tokenizer's own offsets, in bytes, as a new array without holes. Trimmed spaces are
+        restored and gaps are assigned to the token that they belong to. The spans then cover each
+        text, and only lone dummy prefixes are empty.
 
         Raises: SpanError for spans outside their text or out of order.
         """
 
 @final
 class Places:
-    """What the tokens of a vocabulary are compared by with the text at their spans: their
-    characters in compatibility decomposition and lower case, without white space and marks.
+    """Compares the tokens of a vocabulary with the text at their spans. It compares characters in
+    compatibility decomposition and lower case, without white space and marks.
 
     Args:
         table: the bytes of each id.
-        unknown: id of the token for whatever the vocabulary lacks, if there is one.
+        unknown: id of the unknown token, if there is one.
     """
 
     def __new__(cls, table: PieceTable, unknown: int | None, /) -> Places: ...
@@ -169,11 +170,11 @@ class Places:
         /,
     ) -> list[tuple[int, int, int]]:
         """Tokens whose characters are not, in order, among those of the text at their byte spans:
-        (text, first token, one behind the last), tokens counted over the batch. Parts of a
-        character are compared together.
+        (text, first token, one past the last), with tokens counted over the batch. Tokens that are
+        parts of one character are compared together.
         """
     def agrees(self, ids: NDArray[np.int32], text: str, /) -> bool:
-        """Whether the characters of some tokens are, in order, among those of a text."""
+        """Whether the characters of the tokens are, in order, among those of the text."""
     def misplaced(
         self,
         ids: NDArray[np.int32],
@@ -182,15 +183,15 @@ class Places:
         disagreeing: list[list[int]],
         /,
     ) -> tuple[int, int, int] | None:
-        """Of the tokens of a text that disagree, the first that stand within 256 characters, where
-        no other token stands: (first token, one behind the last, byte of the text). Tokens of one
-        or two characters must be next to a neighbour there.
+        """The first disagreeing tokens of a text whose characters are found within 256 characters,
+        at a place that no other token covers: (first token, one past the last, byte of the text).
+        Tokens of one or two characters must be next to a neighbour there.
         """
 
 def chars_to_bytes(
     offsets: _Integers, cu: NDArray[np.int64], texts: list[str], /
 ) -> NDArray[np.int32]:
-    """Character offsets (n, 2) into B texts as UTF-8 byte offsets.
+    """Converts character offsets (n, 2) into B texts to UTF-8 byte offsets.
 
-    SpanError for an offset outside its text.
+    Raises: SpanError for an offset outside its text.
     """

@@ -1,26 +1,26 @@
-"""The base of the errors that are about what the user gave us."""
+"""Base classes of the errors caused by user input."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Something given to vocagno is wrong; the message says what, where and how to mend it.
+    """Invalid input to vocagno. The message says what is wrong, where, and how to fix it.
 
     The commands print it as one line and exit with status 2.
     """
 
 
 class GuidanceError(InputError):
-    """A run that would not be what it says: a teacher that covers too little, a loss of NaN."""
+    """The run would not match its options: teacher coverage is too low, or a loss is NaN."""
 
 
 class ConfigError(InputError):
-    """An option, or two together, that make no sense; names them."""
+    """An invalid option or combination of options; the message names them."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises: ConfigError with the message, unless the condition holds."""
+    """Raises: ConfigError with the message, if the condition is false."""
     if not condition:
         raise ConfigError(message)
 
@@ -37,9 +37,9 @@ def require_at_least(least: int, section: str, options: object, *names: str) -> 
 
 @contextmanager
 def naming(option: str) -> Iterator[None]:
-    """Says which option made a library fail, whatever it raises.
+    """Turns any error of a library into a ConfigError that names the option.
 
-    transformers raises errors of many kinds for a wrong name, a damaged file or a wrong field.
+    transformers raises many types of errors for a wrong name, a damaged file or a wrong field.
     """
     try:
         yield

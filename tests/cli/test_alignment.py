@@ -170,7 +170,7 @@ def test_a_corpus_with_a_bad_line(pair, capsys, tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"text": "\\ud800"}\n')
     assert main(["overlap", *pair, str(path)]) == 2
-    assert "c.jsonl, line 2: `text` holds a lone surrogate" in capsys.readouterr().err
+    assert "c.jsonl, line 2: `text` has a lone surrogate" in capsys.readouterr().err
     path.write_bytes(b"\n")
     assert main(["overlap", *pair, str(path)]) == 2
     assert "the corpus is empty" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model
         "--out", str(tmp_path / "scores"), "--cache", str(tmp_path / "cache"),
     ]  # fmt: skip
     assert main([*command, "--teacher.context", "4096"]) == 2
-    assert "set teacher.context to that, or to less" in capsys.readouterr().err
+    assert "set teacher.context to at most" in capsys.readouterr().err
     assert not (tmp_path / "scores").exists()
     assert main([*command, "--teacher.context", "64"]) == 0
 
@@ -116,7 +116,9 @@ def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, more, is_doub
     teacher.score(TEXTS)
     teacher.score(TEXTS)
     printed = capsys.readouterr().err
-    assert printed.count(f"warning: the teacher loses {nats:.1f} nats a token") == is_doubted
+    assert (
+        printed.count(f"warning: the mean teacher loss is {nats:.1f} nats per token") == is_doubted
+    )
 
 
 @pytest.mark.parametrize("role", ["student", "teacher"])
@@ -135,7 +137,7 @@ def test_a_tokenizer_that_is_not_the_model_s(
     assert train_here(config(**{role: options})) == 2
     error = capsys.readouterr().err
     assert f"error: {role}.tokenizer: " in error
-    assert f"it is not the tokenizer of {role}.model; leave it out" in error
+    assert f"it is not the tokenizer of {role}.model; omit it" in error
     mended = {**options, "tokenizer": None} | ({"eos": "</s>"} if role == "student" else {})
     assert train_here(config(**{role: mended})) == 0
 
@@ -152,7 +154,7 @@ def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
     for name in ("runs/nope", "../runs/teacher/nope"):
         assert main([*command, "--teacher.model", name]) == 2
         error = capsys.readouterr().err
-        assert f"error: teacher.model: no folder {name}, nor is it found on the hub: " in error
+        assert f"error: teacher.model: no folder {name}, and not found on the hub: " in error
 
 
 def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):

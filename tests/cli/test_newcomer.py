@@ -274,8 +274,8 @@ def test_a_terminal_without_the_signs(files):
 @pytest.mark.parametrize(
     ("given", "answer"),
     [
-        ("hello.json", "it is JSON, but no .*: expected an object with a `model`, got hello"),
-        ("list.json", "it is JSON, but no tokenizer.json: .* got a list"),
+        ("hello.json", "it is JSON, but not .*: expected an object with a `model`, got hello"),
+        ("list.json", "it is JSON, but not a tokenizer.json: .* got a list"),
         ("corpus.jsonl.gz", r"it looks like a corpus \(JSON Lines of documents\); expected a .*"),
         ("one.jsonl", "it looks like a corpus .*"),
     ],
@@ -295,7 +295,7 @@ def test_a_folder_of_tokenizers(files, capsys):
 @pytest.mark.parametrize("given", ["student.json", "many/a.json.gz", "m"])
 def test_a_tokenizer_in_the_place_of_a_corpus(files, given, capsys):
     found = complaint(capsys, "overlap", "student.json", "teacher.json", given)
-    assert found.endswith("; this looks like a tokenizer, in the place of a corpus")
+    assert found.endswith("; this looks like a tokenizer, not a corpus")
 
 
 def test_in_python(files):

@@ -119,7 +119,7 @@ def test_a_store_whose_copy_was_broken_off_is_completed(made, capsys):
     capsys.readouterr()
     assert main(score) == 0
     captured = capsys.readouterr()
-    assert "2 shards are missing or cut short, and made again" in captured.err
+    assert "making 2 missing or truncated shards again" in captured.err
     assert json.loads(captured.out)["shards_made"] == 2
     assert contents(store) == whole
 
@@ -175,8 +175,13 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypa
         assert not (tmp_path / "new" / "manifest.json").exists()
 
     second = "scores-00001-of-00003.parquet"
-    refused(lambda folder: (folder / second).unlink(), "expected all of scores-00000-of-N.parquet")
-    refused(lambda folder: (folder / second).write_bytes(b"PAR1"), "not a whole export of scores")
+    refused(
+        lambda folder: (folder / second).unlink(),
+        "expected all files from scores-00000-of-N.parquet",
+    )
+    refused(
+        lambda folder: (folder / second).write_bytes(b"PAR1"), "not a complete export of scores"
+    )
     refused(lambda folder: shutil.rmtree(folder), "found none")
     capsys.readouterr()
     assert main(["scores", "export", str(store), "--out", str(parquet)]) == 2
@@ -217,8 +222,8 @@ def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys)
     entries = [replace(manifest.shards[0], name="../../elsewhere"), *manifest.shards[1:]]
     Manifest("scores", 2, manifest.made_from, entries).save(store)
     assert main(["scores", "verify", str(store), "--discard"]) == 2
-    assert "names of shards are doubled or no names" in capsys.readouterr().err
-    with pytest.raises(StoreError, match="doubled"):
+    assert "shard names are duplicated or invalid" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="duplicated"):
         check_names(["a", "a"], tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_what_is_not_there_or_empty(tmp_path):
         scan(tmp_path / "empty.jsonl")
     whole = gzip.compress(b'{"text": "a"}\n' * 1000)
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CorpusError, match=r"cut\.jsonl\.gz.*damaged or cut short"):
+    with pytest.raises(CorpusError, match=r"cut\.jsonl\.gz.*damaged or truncated"):
         scan(tmp_path / "cut.jsonl.gz")
 
 
@@ -169,7 +169,7 @@ def test_prompts_and_completions(tmp_path, kind):
     ("name", "make", "words"),
     [
         ("x.csv", lambda path: path.write_text("text\na"), r"expected a file named \.jsonl"),
-        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "damaged or cut short"),
+        ("x.parquet", lambda path: path.write_bytes(b"PAR1 no"), "damaged or truncated"),
         ("x.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "column `text`"),
         (
             "x.parquet",
@@ -177,7 +177,7 @@ def test_prompts_and_completions(tmp_path, kind):
             r"x\.parquet, row 2: `text` must be a string, got NoneType",
         ),
         ("x.txt", lambda path: path.write_bytes(b"\xff"), r"x\.txt: not text in UTF-8"),
-        ("x.jsonl.zst", lambda path: path.write_bytes(b"nothing"), "damaged or cut short"),
+        ("x.jsonl.zst", lambda path: path.write_bytes(b"nothing"), "damaged or truncated"),
         (
             "x.jsonl",
             lambda path: path.write_text('{"prompt": ["a"], "completion": "b"}'),

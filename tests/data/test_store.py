@@ -134,9 +134,9 @@ def test_truncation_anywhere_is_seen_and_named(tmp_path):
     for fiftieth in range(50):
         path.write_bytes(data[: len(data) * fiftieth // 50])
         store = ScoreStore(tmp_path)
-        with pytest.raises(StoreError, match=r"bytes, but the manifest says .* cut short"):
+        with pytest.raises(StoreError, match=r"bytes, but the manifest says .* truncated"):
             store.document(0)
-        assert any("cut short" in damage.what for damage in store.damages())
+        assert any("truncated" in damage.what for damage in store.damages())
         with pytest.raises(StoreError, match="not a complete vocagno shard"):
             Shard(path)
     path.unlink()
@@ -196,7 +196,7 @@ def test_a_flipped_bit_of_the_manifest_is_seen(tmp_path):
     for bit in range(len(data) * 8):
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        with pytest.raises(StoreError, match=r"not a manifest|manifest is damaged"):
+        with pytest.raises(StoreError, match=r"not a vocagno manifest|manifest is damaged"):
             ScoreStore(tmp_path)
         data[bit // 8] ^= 1 << bit % 8
 
@@ -227,7 +227,7 @@ def test_ten_thousand_shards_open_in_a_second(tmp_path):
 def test_another_store_is_refused_by_name(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="does not exist"):
         ScoreStore(tmp_path / "missing")
-    with pytest.raises(StoreError, match="was not finished"):
+    with pytest.raises(StoreError, match="is unfinished"):
         ScoreStore(tmp_path)
     score_store(tmp_path)
     store = ScoreStore(tmp_path)
@@ -246,7 +246,7 @@ def test_another_store_is_refused_by_name(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="format version 3, but this vocagno reads 2"):
         ScoreStore(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(StoreError, match="not a manifest"):
+    with pytest.raises(StoreError, match="not a vocagno manifest"):
         ScoreStore(tmp_path)
 
 

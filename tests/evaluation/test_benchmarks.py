@@ -157,7 +157,9 @@ def test_examples_that_lm_eval_carries(tmp_path):
     math = read_examples(BENCHMARKS["minerva_math"], tmp_path)
     assert math.text.count(BETWEEN) == 3
     assert math.text.startswith("Problem:\nFind the domain of the expression")
-    with pytest.raises(BenchmarkError, match=r"mathqa\.md: no such file, with the 4 worked exam"):
+    with pytest.raises(
+        BenchmarkError, match=r"mathqa\.md: no such file; expected the 4 worked exam"
+    ):
         read_examples(BENCHMARKS["mathqa"], tmp_path)
 
 
@@ -165,8 +167,11 @@ def test_examples_that_lm_eval_carries(tmp_path):
     ("lines", "message"),
     [
         (b"{}\n", "line 1: no field 'answer' of gsm8k"),
-        (b'{"question": "?", "answer": "2"}\n', "line 1: no item of gsm8k: `answer` has no ####"),
-        (b'{"question": 5, "answer": "#### 2"}\n', "line 1: no item of gsm8k: `question` is 5"),
+        (
+            b'{"question": "?", "answer": "2"}\n',
+            "line 1: not an item of gsm8k: `answer` has no ####",
+        ),
+        (b'{"question": 5, "answer": "#### 2"}\n', "line 1: not an item of gsm8k: `question` is 5"),
         (b'\n{"question"\n', "line 2: not JSON in UTF-8"),
         (b"\xff\n", "line 1: not JSON in UTF-8"),
         (b"[1]\n", "line 1: expected an object"),
@@ -193,7 +198,7 @@ def test_a_cut_archive_is_named(tmp_path):
     ("name", "record", "message"),
     [
         ("mmlu_stem", {"question": "?", "choices": ["1"], "answer": 3}, "index out of range"),
-        ("mathqa", {"problem": "?", "options": "1, 2", "correct": "a"}, "the answer 'A' is none"),
+        ("mathqa", {"problem": "?", "options": "1, 2", "correct": "a"}, "answer 'A' is not one"),
         ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
         ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),
         ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
@@ -201,7 +206,7 @@ def test_a_cut_archive_is_named(tmp_path):
 )
 def test_an_item_that_cannot_be_is_named(tmp_path, name, record, message):
     write_benchmark(tmp_path, BENCHMARKS[name].folder, [record])
-    with pytest.raises(BenchmarkError, match=f"line 1: no item of {name}: .*{message}"):
+    with pytest.raises(BenchmarkError, match=f"line 1: not an item of {name}: .*{message}"):
         read_items(BENCHMARKS[name], tmp_path)
 
 

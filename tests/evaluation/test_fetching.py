@@ -66,7 +66,10 @@ def test_what_cannot_be_fetched(tmp_path, hub, capsys):
     data = tmp_path / "data"
     hub("gsm8k", {("main", "test"): RECORDS["gsm8k"] + [{"question": "?", "answer": "2"}]})
     assert run(data, "--tasks", "gsm8k") == 2
-    assert "item 3: no item of gsm8k: ValueError('`answer` has no ####')" in capsys.readouterr().err
+    assert (
+        "item 3: not an item of gsm8k: ValueError('`answer` has no ####')"
+        in capsys.readouterr().err
+    )
     assert not (data / "gsm8k").exists()
 
     assert run(data, "--tasks", "asdiv") == 2
@@ -83,7 +86,7 @@ def test_what_cannot_be_fetched(tmp_path, hub, capsys):
     (data / "svamp").mkdir(parents=True)
     (data / "svamp" / "test.jsonl.gz").write_bytes(b"mine")
     assert run(data, "--tasks", "svamp") == 2
-    assert "test.jsonl.gz: is there already" in capsys.readouterr().err
+    assert "test.jsonl.gz: already exists" in capsys.readouterr().err
     assert (data / "svamp" / "test.jsonl.gz").read_bytes() == b"mine"
 
 
@@ -93,4 +96,4 @@ def test_a_hub_that_is_not_reached(tmp_path, monkeypatch, capsys):
     assert run(tmp_path, "--tasks", "minerva_math") == 2
     message = capsys.readouterr().err
     assert "HuggingFaceH4/MATH-500: cannot be fetched from the hub" in message
-    assert "on a machine that is not connected, bring the file" in message
+    assert "on a machine without a network, copy the file there" in message

@@ -56,7 +56,9 @@ def test_averages_are_over_their_columns_and_need_them_all(table):
     assert table.average(third, "AVG (w/o *)") == pytest.approx(8.52)
     assert table.value(third, "MATH") == 7
     assert table.value(third, "TAB") is None
-    with pytest.raises(ResultError, match=r"AIME: no column; expected one of GSM8K, MATH, .*AVG"):
+    with pytest.raises(
+        ResultError, match=r"AIME: no such column; expected one of GSM8K, MATH, .*AVG"
+    ):
         table.value(first, "AIME")
 
 
@@ -147,14 +149,14 @@ def test_files_are_joined(table, tmp_path):
     [
         (CSV, "", "t.csv: empty; expected a header and rows"),
         (CSV, "model,GSM8K\n", "t.csv: a header without rows"),
-        ("GSM8K,MATH,TAB*,SAT*", "a,b,c,d", r"t.csv: no column of a benchmark \(GSM8K"),
-        ("MATH", "GSM8K*", "t.csv: column GSM8K stands there twice"),
-        ("AVG (w/o *)", "AVG (all)", r"t.csv, column AVG \(all\): no average; expected AVG,"),
+        ("GSM8K,MATH,TAB*,SAT*", "a,b,c,d", r"t.csv: no benchmark column \(GSM8K"),
+        ("MATH", "GSM8K*", "t.csv: column GSM8K is there twice"),
+        ("AVG (w/o *)", "AVG (all)", r"t.csv, column AVG \(all\): not an average; expected AVG,"),
         ("20,30", "20,30,40", "t.csv, row 2: 9 cells under 8 columns"),
         ("9.0", "nine", "t.csv, row 3, column GSM8K: expected a percentage .*, got 'nine'"),
         ("9.0", "nan", "t.csv, row 3, column GSM8K: expected a percentage .*, got 'nan'"),
         ("9.0", "101", "t.csv, row 3, column GSM8K: expected a percentage from 0 to 100"),
-        ("ULD", "Ours", r"t.csv, row 3: its labels \(S \+ A, Ours\) are those of .*t.csv, row 2"),
+        ("ULD", "Ours", r"row 3: its labels \(S \+ A, Ours\) are the same as in .*t.csv, row 2"),
     ],
 )  # fmt: skip
 def test_csv_that_is_not_right_is_refused(tmp_path, before, after, words):
@@ -171,12 +173,12 @@ def test_csv_that_is_not_right_is_refused(tmp_path, before, after, words):
         ("[]", "a.json: an empty list"),
         ("[1]", "a.json, entry 1: expected an object with `scores`"),
         ('{"model": "A", "scores": [1]}', "a.json: expected an object with `scores`"),
-        ('{"scores": {"MATH": 1}}', "a.json: no label that says which model"),
+        ('{"scores": {"MATH": 1}}', "a.json: no label that names the model"),
         (
             '{"model": 3, "scores": {"MATH": 1}}',
             "a.json, model: expected a string as a label, got 3",
         ),
-        ('{"model": "A", "scores": {"MATH": null}}', "a.json: no score in `scores`"),
+        ('{"model": "A", "scores": {"MATH": null}}', "a.json: no result in `scores`"),
         ('{"model": "A", "scores": {"MATH": "1"}}', "a.json, scores, MATH: expected a percentage"),
         ('{"model": "A", "scores": {"MATH": true}}', "a.json, scores, MATH: .*got True"),
         ('{"model": "A", "scores": {"MATH": -1}}', "a.json, scores, MATH: .*got -1"),
@@ -189,7 +191,9 @@ def test_json_that_is_not_right_is_refused(tmp_path, text, words):
 
 def test_stars_that_differ_are_refused(table, tmp_path):
     other = write(tmp_path / "o.csv", "model,TAB\nC,1\n")
-    with pytest.raises(ResultError, match=r"o\.csv: column TAB has no star, but one in .*t\.csv"):
+    with pytest.raises(
+        ResultError, match=r"o\.csv: column TAB has no star, but has one in .*t\.csv"
+    ):
         read_results([tmp_path / "t.csv", other])
 
 

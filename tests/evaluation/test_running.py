@@ -172,7 +172,7 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
 
     assert main(["eval", str(model), "--data", str(data), "--tasks", "svamp", *map(str, out)]) == 0
     message = error(tmp_path / "short", "--data", data, "--tasks", "svamp", *out)
-    assert "holds answers with weights" in message
+    assert "contains answers with weights" in message
     write_benchmark(tmp_path / "other", "svamp", [{**RECORDS["svamp"][0], "Answer": 3.0}])
     (tmp_path / "other" / "prompts").symlink_to(data / "prompts")
     message = error(model, "--data", tmp_path / "other", "--tasks", "svamp", *out)
@@ -182,7 +182,7 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
 def test_a_mistyped_model_is_named(tmp_path, data, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["eval", "nope", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
-    assert "error: model: no folder nope, nor is it found on the hub: " in capsys.readouterr().err
+    assert "error: model: no folder nope, and not found on the hub: " in capsys.readouterr().err
 
 
 def test_regrading(tmp_path, data, capsys):

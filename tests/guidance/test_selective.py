@@ -289,7 +289,7 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
     assert compiled == ["LlamaDecoderLayer"] * 2
     check_same_gradients(model_gradients(model, labels, teacher), expected)
     model._no_split_modules = []
-    with pytest.raises(ConfigError, match=r"train\.compile: LlamaForCausalLM names no layers"):
+    with pytest.raises(ConfigError, match=r"train\.compile: LlamaForCausalLM declares no layers"):
         compile_layers(model)
 
 

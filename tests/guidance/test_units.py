@@ -198,7 +198,7 @@ def test_what_a_rule_needs_is_asked_for():
         ({"top_fraction": None}, "give one of them"),
         ({"top_fraction": None, "window": 1, "window_max_loss": 1.0, "weight": "power"}, "needs a"),
         ({"max_threshold": NAN}, "not finite"),
-        ({"unit": "group", "aggregation": "sum"}, "leave it out"),
+        ({"unit": "group", "aggregation": "sum"}, "omit it"),
         ({"window_threshold": 1.0}, "need it"),
         ({"window": 3}, "needs window_max_loss"),
         ({"window": 0, "window_max_loss": 1.0}, "at least 1"),

@@ -252,7 +252,7 @@ def test_weights_that_are_not_finite_are_refused():
 def test_a_failure_while_it_is_tried_leaves_the_mode_as_it_was():
     model = tiny_llama(VOCABULARY).train()
     model.model.forward = lambda **_: (_ for _ in ()).throw(ValueError("no ids"))
-    with pytest.raises(UnsupportedModelError, match=r"does not read ids alone \(no ids\)"):
+    with pytest.raises(UnsupportedModelError, match=r"cannot read only ids \(no ids\)"):
         language_head(model)
     assert model.training
 

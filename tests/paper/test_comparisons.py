@@ -57,7 +57,7 @@ def test_another_column_and_no_teachers(files):
         ({"students": CHUNKED}, {}, "students.csv, row 2: no column `model`; expected model and"),
         ({"teachers": CHUNKED}, {}, "teachers.csv, row 2: no column `teacher`"),
         ({}, {"naive": "CPT"}, "no row whose `model` is CPT has a score under AVG"),
-        ({}, {"column": "AVGE"}, "AVGE: no column; expected one of GSM8K, SAT, AVG"),
+        ({}, {"column": "AVGE"}, "AVGE: no such column; expected one of GSM8K, SAT, AVG"),
         ({"students": STUDENTS[: STUDENTS.index("S + ")]}, {}, "no row whose `model` begins with"),
     ],
 )

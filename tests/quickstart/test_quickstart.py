@@ -72,4 +72,4 @@ def test_the_students_differ_in_guidance_only():
 def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert students.main([]) == 2
-    assert "folder of the project" in capsys.readouterr().err
+    assert "in the project folder" in capsys.readouterr().err

@@ -218,7 +218,7 @@ def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
     monkeypatch.setattr(scoring, "write_scores", counted)
     with pytest.raises(KeyboardInterrupt):
         scored_store(tmp_path / "killed", corpus, config, spans)
-    with pytest.raises(StoreError, match="was not finished"):
+    with pytest.raises(StoreError, match="is unfinished"):
         ScoreStore(tmp_path / "killed")
     store = scored_store(tmp_path / "killed", corpus, config, spans)
     made.remove(None)
@@ -523,7 +523,10 @@ def test_two_files_of_one_hub_repository_are_two_teachers(tmp_path, monkeypatch)
 
 
 def test_a_context_without_room_is_refused(teacher_model):
-    with pytest.raises(ConfigError, match=r"min_context 39 leaves no room in teacher\.context 40"):
+    with pytest.raises(
+        ConfigError,
+        match=r"min_context 39 and 2 prefix tokens leave no room in teacher\.context 40",
+    ):
         scoring.load_teacher_of(
             TeacherConfig(model=str(teacher_model), context=40, min_context=39),
             TwoPrefixTokens(teacher_model), CPU,

@@ -4,8 +4,8 @@ Texts go through all hundred ordered pairs of the tokenizers trained here (spans
 lone dummy prefixes are empty, the mapping is the oracle's); what a case is about is told by hand.
 """
 
-import importlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,19 +281,21 @@ def test_32_the_same_vocabulary_is_the_identity(families):
 
 
 ELSEWHERE = {
-    5: "test_tokenizer_guard.test_zero_width_offsets",
-    26: "test_tokenizer_guard.test_a_slow_tokenizer_of_transformers_is_refused",
-    28: "test_guidance.test_the_shift_by_hand",
-    29: "test_alignment.test_arrays_of_either_width_are_borrowed_and_any_other_is_converted",
-    30: "test_reduction.test_reduce_is_its_definition",
-    31: "test_training.test_going_on_with_another_text_or_teacher_is_refused",
+    5: "tokens/test_tokenizer_checks.py::test_zero_width_offsets",
+    26: "tokens/test_tokenizer_checks.py::test_a_slow_tokenizer_of_transformers_is_refused",
+    28: "guidance/test_weights.py::test_the_shift_by_hand",
+    29: "alignment/test_mapping.py::"
+    "test_arrays_of_either_width_are_borrowed_and_any_other_is_converted",
+    30: "alignment/test_reduction.py::test_reduce_is_its_definition",
+    31: "training/test_main.py::test_going_on_with_another_text_or_teacher_is_refused",
 }
-"""Cases that are not about a text stand with what they are about."""
+"""Tests of the cases that are not about a text."""
 
 
 def test_all_thirty_two_are_tested():
     here = {int(n) for name in globals() if (n := re.sub(r"^test_(\d\d)_.*|.*", r"\1", name))}
     assert here | ELSEWHERE.keys() == set(range(1, 33))
     for number, name in ELSEWHERE.items():
-        module, function = name.split(".")
-        assert callable(getattr(importlib.import_module(module), function)), number
+        file, function = name.split("::")
+        text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+        assert f"\ndef {function}(" in text, number

@@ -105,7 +105,7 @@ def test_what_cannot_be_put_right_is_refused_by_name(without_controls):
     spans = TokenSpans(without_controls)
     message = (
         r"texts\[1\], which begins with 'a\\U00050000\)=;b': the offset of token \d, '\)' .* points"
-        r" at '\\U00050000' \(bytes 1 to 5\), but the token stands at byte 5\. Remove control"
+        r" at '\\U00050000' \(bytes 1 to 5\), but the token is at byte 5\. Remove control"
     )
     with pytest.raises(TokenizerError, match=message):
         spans.encode(["a", "a\U00050000)=;b"])

@@ -181,7 +181,7 @@ def test_any_unicode_text(tokenizers, texts, student, teacher):
 
 def test_a_name_without_transformers_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(vocagno.TokenizerError, match="on the hub takes transformers: pip install"):
+    with pytest.raises(vocagno.TokenizerError, match="on the hub needs transformers: pip install"):
         TokenSpans.from_pretrained("someone/some-model")
 
 

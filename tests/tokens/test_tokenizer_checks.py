@@ -84,7 +84,7 @@ def test_lost_spaces():
 def test_dropout(tokenizers):
     tokenizer = type(tokenizers["byte-level"]).from_str(tokenizers["byte-level"].to_str())
     tokenizer.model.dropout = 0.9
-    with pytest.raises(TokenizerError, match=r"now as .* switch its dropout off"):
+    with pytest.raises(TokenizerError, match=r"once as .* switch its dropout off"):
         TokenSpans(tokenizer)
 
 
@@ -171,7 +171,7 @@ def test_a_file_that_grows_when_unpacked_is_refused(tokenizers, tmp_path, monkey
     packed, plain = tmp_path / "t.json.gz", tmp_path / "tokenizer.json"
     packed.write_bytes(gzip.compress(b" " * (2**20 + 1)))
     plain.write_bytes(b" " * (2**20 + 1))
-    for path, words in ((packed, "1 MiB once unpacked"), (plain, "1 MiB$")):
+    for path, words in ((packed, "1 MiB after decompression"), (plain, "1 MiB$")):
         with pytest.raises(TokenizerError, match=f"{path.name}: not .* more than {words}"):
             TokenSpans(path)
 
@@ -244,7 +244,7 @@ def test_describe(tokenizers, family, path, dummy):
     assert (described.path, described.dummy_prefix) == (path, dummy)
     assert (described.loses is None) == (path == "ids")
     json.dumps(described.as_dict())
-    assert f"dummy prefix        {'none' if dummy == 'none' else 'a space'}" in str(described)
+    assert f"dummy prefix         {'none' if dummy == 'none' else 'a space'}" in str(described)
 
 
 def test_describe_names_normalizer_and_specials(tokenizers):

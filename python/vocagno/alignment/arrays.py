@@ -1,4 +1,4 @@
-"""Turns what callers have into what the compiled functions take; copies only what does not fit."""
+"""Converts arguments to the arrays that the compiled functions take; copies only if necessary."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ IntArray = NDArray[Any]  # int32 or int64
 
 
 def as_spans(values: ArrayLike, name: str) -> IntArray:
-    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one; also
-    of pyarrow's lists of two integers.
+    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one.
+    pyarrow lists of two integers are accepted.
 
     Raises: TypeError if the values are not integers, masked, or a tensor that NumPy cannot read;
     ValueError for another shape or a value beyond int64.
@@ -27,7 +27,7 @@ def as_spans(values: ArrayLike, name: str) -> IntArray:
 
 
 def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Both span arrays in one integer type: int32 if both are, else int64."""
+    """Both span arrays with the same integer type: int32 if both are int32, else int64."""
     left, right = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
     if left.dtype != right.dtype:
         left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
@@ -35,7 +35,7 @@ def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntA
 
 
 def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | None:
-    """Row boundaries as contiguous int64; their values are checked by the compiled function."""
+    """Row boundaries as contiguous int64. The compiled function checks their values."""
     if values is None:
         return None
     boundaries = _as_integers(values, name)
@@ -57,7 +57,7 @@ def as_ids(values: ArrayLike) -> NDArray[np.int32]:
 
 
 def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
-    """A mapping as C-contiguous int32, copied only if it is something else."""
+    """A mapping as C-contiguous int32, copied only if necessary."""
     mapping = as_spans(values, "mapping")
     if mapping.dtype == np.int32:
         return mapping
@@ -68,8 +68,8 @@ def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
 
 
 def as_losses(values: ArrayLike) -> NDArray[Any]:
-    """Losses as contiguous float32 or float64; float16 and integers become float32, masked ones NaN
-    ("no loss")."""
+    """Losses as contiguous float32 or float64. float16 and integers become float32; masked losses
+    become NaN ("no loss")."""
     losses = _as_array(values, "losses")
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     if losses.size == 0:
@@ -91,9 +91,9 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
 
 
 def as_count(value: SupportsIndex, name: str, least: int) -> int:
-    """A number of things as an int.
+    """A count as an int.
 
-    Raises: TypeError if it is no integer; ValueError below `least` or beyond int64.
+    Raises: TypeError if it is not an integer; ValueError below `least` or beyond int64.
     """
     try:
         count = index(value)
@@ -106,13 +106,13 @@ def as_count(value: SupportsIndex, name: str, least: int) -> int:
 
 
 def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
-    if hasattr(values, "spans"):  # tokens of texts, in place of what they have
+    if hasattr(values, "spans"):  # a TokenizedTexts instead of its arrays
         kind = type(values).__name__
         raise TypeError(f"{name}: expected an array, got {kind}; pass its .spans and .cu_seqlens")
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise TypeError(
             f"{name}: expected integers without a mask, got {values.mask.sum()} masked ones; "
-            "leave them out (.compressed()) or give them values (.filled(value))"
+            "remove them (.compressed()) or give them values (.filled(value))"
         )
     array = _as_array(values, name)
     if array.size == 0 and array.dtype.kind == "f":  # np.asarray([]) is float64
@@ -127,7 +127,7 @@ def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """`values` as NumPy's plain array; says what to do where NumPy cannot read a tensor."""
+    """`values` as a plain NumPy array. If NumPy cannot read a tensor, the error says what to do."""
     if type(values).__module__.partition(".")[0] == "pyarrow":
         return _from_arrow(values, name)
     try:
@@ -143,8 +143,8 @@ def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _steps_to_numpy(tensor: Any) -> dict[str, str]:
-    """What keeps NumPy from reading a tensor of torch, each with the call that mends it. NumPy's
-    own error names the first alone."""
+    """The reasons why NumPy cannot read a torch tensor, each with the call that fixes it. NumPy's
+    own error names only the first."""
     known = tensor.dtype.itemsize >= 4 or str(tensor.dtype) == "torch.float16"
     steps = {
         "that requires grad": (tensor.requires_grad, ".detach()"),
@@ -155,7 +155,7 @@ def _steps_to_numpy(tensor: Any) -> dict[str, str]:
 
 
 def _from_arrow(values: Any, name: str) -> NDArray[Any]:
-    """An array or column of pyarrow; lists of one size each as rows."""
+    """A pyarrow array or column; lists of a fixed size become rows."""
     if hasattr(values, "combine_chunks"):
         values = values.combine_chunks()
     if values.null_count:
@@ -163,7 +163,7 @@ def _from_arrow(values: Any, name: str) -> NDArray[Any]:
     size = getattr(values.type, "list_size", None)
     if size is None:
         return np.asarray(values)
-    items = _from_arrow(values.flatten(), name)  # of the slice alone, unlike `.values`
+    items = _from_arrow(values.flatten(), name)  # only the slice, unlike `.values`
     return items.reshape(len(values), size)
 
 

@@ -1,4 +1,4 @@
-"""Equal chunks of tokens on both sides: the mapping that knows no text, which `align` replaces."""
+"""Equal chunks of tokens on both sides: a mapping that ignores the text, unlike `align`."""
 
 from typing import SupportsIndex
 
@@ -10,12 +10,12 @@ from vocagno.alignment.arrays import as_count
 
 
 def chunk_boundaries(n: SupportsIndex, chunks: SupportsIndex) -> NDArray[np.int64]:
-    """Where `n` tokens are cut into chunks of as equal sizes as can be.
+    """Boundaries that cut `n` tokens into chunks whose sizes differ by at most one.
 
     Returns: (chunks + 1,) int64, `i * n // chunks`. Chunk i holds the tokens from boundary i up to
         boundary i + 1; none if these are equal.
-    Raises: TypeError for what is no integer; ValueError for n < 0, for chunks < 1 or above
-        2**31 - 1; MemoryError.
+    Raises: TypeError for an argument that is not an integer; ValueError for n < 0, for chunks < 1
+        or above 2**31 - 1; MemoryError.
 
     Source: arXiv 2503.19123, section 2.
     """
@@ -27,16 +27,16 @@ def chunk_map(
 ) -> NDArray[np.int32]:
     """Maps each student token of a text to the teacher tokens of the same chunk.
 
-    Both token sequences are cut by `chunk_boundaries`, whatever text their tokens cover, so
-    `reduce(losses, chunk_map(n_student, len(losses), 32))` gives each token the teacher's loss of
-    its chunk. How far the chunks lie apart, `overlap` measures.
+    `chunk_boundaries` cuts both token sequences, regardless of the text that the tokens cover.
+    `reduce(losses, chunk_map(n_student, len(losses), 32))` gives each token the teacher loss of its
+    chunk. `overlap` measures how much text the two chunks share.
 
     Returns: (n_student, 2) int32, half-open ranges of teacher rows; (-1, -1) where the token's
         chunk has no teacher token.
-    Raises: TypeError for what is no integer; ValueError for negative numbers of tokens or ones
+    Raises: TypeError for an argument that is not an integer; ValueError for token counts below 0 or
         above 2**31 - 1, and for chunks < 1; MemoryError.
 
-    Cost: O(n_student), however many chunks. Source: arXiv 2503.19123, section 6.1 and Table 2.
+    Cost: O(n_student) for any number of chunks. Source: arXiv 2503.19123, section 6.1 and Table 2.
     """
     return _vocagno.chunk_map(
         as_count(n_student, "n_student", 0),

@@ -1,4 +1,4 @@
-"""What two tokenizers agree on: the smallest runs of both sides that cover the same text."""
+"""Groups of tokens: the smallest runs of both tokenizations that cover the same text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from vocagno import _vocagno
 from vocagno._vocagno import SpanError
 from vocagno.alignment.arrays import as_cu_seqlens, as_span_pair
 
-_strict_groups: Any = _vocagno.groups  # refuses what does not fit, whatever it is
+_strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
 
 class Groups(NamedTuple):
-    """G groups in the order of the text, each with a token of both sides at least.
+    """G groups in text order, each with at least one token of each side.
 
-    Ranges are half-open rows of the spans *as given*, from the first non-empty one to the last, and
-    fit `reduce`: the loss of a group on either side is `reduce(nll, groups.student, how="sum")`.
+    Ranges are half-open rows of the spans *as given*, from the first non-empty span to the last.
+    `reduce` takes them: the loss of a group on the student's side is
+    `reduce(nll, groups.student, how="sum")`.
     """
 
     student: NDArray[np.int32]
@@ -26,17 +27,17 @@ class Groups(NamedTuple):
     teacher: NDArray[np.int32]
     """(G, 2)."""
     cu_seqlens: NDArray[np.int64]
-    """(B + 1,): which groups are of which text; [0, G] for one."""
+    """(B + 1,) boundaries of the texts in the groups; [0, G] for one text."""
 
     def excess(self, student_nll: ArrayLike, teacher_nll: ArrayLike) -> NDArray[np.float32]:
-        """How far the student is behind the teacher on the text of each token's group.
+        """Excess of the student's loss over the teacher's on the text of each token's group.
 
         Args:
             student_nll: (N,) losses of all student tokens, in nats.
             teacher_nll: (M,) losses of all teacher tokens, in nats.
-        Returns: (N,) nats a student token: the sum of the student's losses over the group minus the
-            sum of the teacher's, divided by its student tokens. NaN for tokens that are in no
-            group, and for groups in which a loss is NaN or infinite.
+        Returns: (N,) nats per student token: the sum of the student's losses over the group minus
+            the sum of the teacher's, divided by the number of its student tokens. NaN for tokens in
+            no group, and for groups in which a loss is NaN or infinite.
         Raises: ValueError for losses that are not one-dimensional or too few.
 
         Losses of empty spans that lie inside a group (special tokens) are counted.
@@ -76,32 +77,32 @@ def groups(
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
 ) -> Groups:
-    """Groups the tokens of both sides between the places that no token of either lies across.
+    """Groups the tokens of both sides, cutting at every position that no token crosses.
 
-    Tokens that share text, directly or by way of others, are in one group, with all that `align`
-    maps them to. Where both sides tile a text, groups end wherever a token ends on both: the
-    alignment of TRL's GOLD, NeMo-RL and ALM. Text that only one side has is in no group, and empty
-    spans (special tokens) are in none, though their rows may lie inside one.
+    Tokens that share text, directly or through other tokens, are in one group, with all tokens that
+    `align` maps them to. If both sides tile a text, a group ends where a token ends on both sides:
+    the alignment of TRL's GOLD, NeMo-RL and ALM. Text that only one side covers is in no group.
+    Empty spans (special tokens) are in no group, though their rows may lie inside one.
 
         groups = vocagno.groups(student.spans, teacher.spans)
         own = vocagno.reduce(student_nll, groups.student, how="sum")
         other = vocagno.reduce(teacher_nll, groups.teacher, how="sum")  # of the same text
 
-    Args: as for `align`, but the student's spans that are not empty must be in order, too.
-    Returns: `Groups`, rows of both sides for each group.
+    Args: as for `align`, but non-empty student spans must be in order, too.
+    Returns: `Groups`, the rows of both sides for each group.
     Raises: as `align`, for spans of either side.
 
     Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
     copied; the GIL is released.
     """
-    try:  # arrays that fit as they are, without looking at them twice
+    try:  # arrays that need no conversion, without checking them twice
         return Groups(
             *_strict_groups(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
         )
     except SpanError:
         raise
     except (TypeError, ValueError):
-        pass  # not what the kernel takes: convert it, or say what is wrong
+        pass  # the kernel does not take them: convert them, or report what is wrong
     student, teacher = as_span_pair(student_spans, teacher_spans)
     return Groups(
         *_vocagno.groups(

@@ -12,7 +12,7 @@ from vocagno import _vocagno
 from vocagno._vocagno import SpanError
 from vocagno.alignment.arrays import as_cu_seqlens, as_losses, as_mapping, as_span_pair
 
-# They refuse what does not fit, whatever it is.
+# They reject arguments of any other type.
 _strict_align: Any = _vocagno.align
 _strict_overlap: Any = _vocagno.overlap
 _strict_reasons: Any = _vocagno.unmapped_reasons
@@ -26,9 +26,9 @@ class Reason(IntEnum):
     SPECIAL = 1
     """Its span is empty: BOS, EOS, padding, a lone dummy prefix."""
     TRUNCATED = 2
-    """It starts at or after the end of the teacher's last token, or the teacher has no token."""
+    """It starts at or after the end of the last teacher token, or there is no teacher token."""
     HOLE = 3
-    """The teacher's tokens on both sides leave its text uncovered."""
+    """Its text is in a gap between two teacher tokens."""
     UNSCORED = 4
     """It is mapped, but to no token with a finite loss."""
 
@@ -47,26 +47,26 @@ def align(
     Args:
         student_spans: (N, 2) integers, half-open `[start, end)`, any unit (bytes in our pipeline).
             An empty span (`start >= end`: special tokens) covers nothing. Any order.
-        teacher_spans: (M, 2) integers in the same unit. Those that are not empty must be
-            non-decreasing in start and in end; empty ones may stand anywhere.
+        teacher_spans: (M, 2) integers in the same unit. Non-empty spans must be non-decreasing in
+            start and in end; empty ones may be anywhere.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) integers each, the boundaries of B texts
             in the flat spans, `[0, ..., N]` and `[0, ..., M]`; both or neither (one text).
-        out: C-contiguous int32 (N, 2) to write into, returned; else a new array. It shares memory
-            with no other argument.
-        num_threads: the most threads for a batch; default `RAYON_NUM_THREADS`, else the number of
-            cores. A batch gets one for each of its rows and each 8,192 tokens of both sides at
-            most, and one alone below 32,768 tokens.
+        out: C-contiguous int32 (N, 2) to write into, returned; else a new array. It must not share
+            memory with another argument.
+        num_threads: upper limit for a batch; default `RAYON_NUM_THREADS`, else the number of cores.
+            A batch gets at most one thread per row and per 8,192 tokens of both sides, and a single
+            thread below 32,768 tokens.
     Returns: (N, 2) int32, half-open ranges of rows of `teacher_spans` *as given*, from the first to
         the last non-empty span that overlaps the student's; (-1, -1) where there is none. Rows of
         empty teacher spans may lie inside a range: give them a NaN loss.
     Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
-        spans; TypeError for values that are no integers or are masked; ValueError for shapes,
+        spans; TypeError for values that are not integers or are masked; ValueError for shapes,
         boundaries, `out` and `num_threads`; MemoryError.
 
     Cost: O(N + M) for sorted spans, O(N log M) for any. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, Algorithm 1.
     """
-    try:  # arrays that fit as they are, without looking at them twice
+    try:  # arrays that need no conversion, without checking them twice
         mapping: NDArray[np.int32] = _strict_align(
             student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, out, num_threads
         )
@@ -74,7 +74,7 @@ def align(
     except SpanError:
         raise
     except (TypeError, ValueError):
-        pass  # not what the kernel takes: convert it, or say what is wrong
+        pass  # the kernel does not take them: convert them, or report what is wrong
     student, teacher = as_span_pair(student_spans, teacher_spans)
     cu_seqlens = (
         as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
@@ -92,15 +92,15 @@ def unmapped_reasons(
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
 ) -> NDArray[np.uint8]:
-    """Says of each student token whether it has a teacher loss and, if not, why.
+    """The reason why each student token has no teacher loss, or MAPPED if it has one.
 
-    Args: as for `align`, whose result `mapping` is; losses: (M,) teacher losses in nats, without
-        which no token is UNSCORED.
+    Args: as for `align`; mapping: its result; losses: (M,) teacher losses in nats, without which no
+        token is UNSCORED.
     Returns: (N,) uint8, values of `Reason`.
-    Raises: ValueError for a mapping that is not one into the teacher spans of the token's own text;
-        else as `align`.
+    Raises: ValueError for a range outside the teacher spans of the token's own text; otherwise as
+        `align`.
 
-    Cost: O(N + M), whatever the lengths of the ranges. The GIL is released.
+    Cost: O(N + M) for ranges of any length. The GIL is released.
     """
     try:  # as in `align`
         reasons: NDArray[np.uint8] = _strict_reasons(
@@ -125,14 +125,14 @@ def unmapped_reasons(
 class Overlap(NamedTuple):
     """How much text each student token shares with the teacher tokens that it is mapped to.
 
-    Shares from 0 to 1, (N,) float64 each; `s` is the student's span, `t` the union of the teacher's
-    spans in its range. NaN for a token without text, which takes part in no mean (`np.nanmean`).
+    Shares from 0 to 1, (N,) float64 each. `s` is the student's span, `t` the union of the teacher
+    spans in its range. NaN for a token without text; `np.nanmean` skips it.
     """
 
     iou: NDArray[np.float64]
     """|s ∩ t| / |s ∪ t|."""
     ios: NDArray[np.float64]
-    """|s ∩ t| / |s|, the share of the student's token that the teacher's tokens cover."""
+    """|s ∩ t| / |s|, the share of the student token that the teacher tokens cover."""
 
 
 def overlap(
@@ -143,17 +143,17 @@ def overlap(
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
 ) -> Overlap:
-    """Measures how well a mapping fits: of each student token, the text it shares with its range.
+    """Measures the quality of a mapping: the text that each student token shares with its range.
 
     Args: spans and boundaries as for `align`; mapping: (N, 2) ranges of teacher rows of the token's
-        own text, from `align`, `chunk_map` (rows of one text) or elsewhere. A range may leave out
-        text of the token, or lie far away from it.
-    Returns: IoU and IoS, in whatever unit the spans have; 0 for an unmapped token with text, NaN
+        own text, from `align`, `chunk_map` (rows of one text) or elsewhere. A range may miss text
+        of the token, or be far away from it.
+    Returns: IoU and IoS, measured in the unit of the spans; 0 for an unmapped token with text, NaN
         for one without. Empty teacher spans cover nothing; repeated and nested ones count once.
     Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
-        spans, and for a mapping that is not one into these spans; else as `align`.
+        spans, and for a range outside these spans; otherwise as `align`.
 
-    Cost: O(M + N log M), whatever the lengths of the ranges. int32 and int64 arrays in C order are
+    Cost: O(M + N log M) for ranges of any length. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, section 2 and Fig. 3.
     """
     try:  # as in `align`

@@ -1,4 +1,4 @@
-"""Segment reductions on the device that holds the teacher's losses.
+"""Segment reductions on the device that holds the teacher losses.
 
 M: teacher rows, N: student tokens.
 """
@@ -10,16 +10,16 @@ from vocagno.alignment.reduction import Reduction
 
 
 def segment_reduce(losses_M: Tensor, mapping_N2: Tensor, how: Reduction = "max") -> Tensor:
-    """`vocagno.reduce` on tensors: the teacher's losses over the range of each student token.
+    """`vocagno.reduce` on tensors: reduces teacher losses over the range of each student token.
 
     Args:
-        losses_M: losses in nats; NaN and infinities stand for "no loss".
+        losses_M: losses in nats; NaN and infinite losses mean "no loss".
         mapping_N2: half-open ranges of rows, (-1, -1) for unmapped, as from `vocagno.align`.
     Returns: (N,) float32 on the same device, NaN where there is no finite loss in the range.
-    Raises: ValueError for shapes or an unknown `how`. The ranges are not checked, since that would
-        make the host wait for the device.
+    Raises: ValueError for shapes or an unknown `how`. The ranges are not checked: that would need a
+        device sync.
 
-    Every shape follows from N and M, so the host never waits; ranges may overlap and be of any
+    Every shape follows from N and M, so there is no device sync. Ranges may overlap and have any
     length. Sums cost O(N + M), extremes O(N + M log M). Source: arXiv 2503.19123, Eq. 2.
     """
     if losses_M.ndim != 1 or mapping_N2.ndim != 2 or mapping_N2.shape[1] != 2:
@@ -62,7 +62,7 @@ def _range_max(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
     levels = [values_M]
     while (width := 1 << len(levels)) <= num_values:
         below, half = levels[-1], width // 2
-        shifted = torch.cat([below[half:], below[:half]])  # what wraps around is never looked up
+        shifted = torch.cat([below[half:], below[:half]])  # wrapped values are never looked up
         levels.append(torch.maximum(below, shifted))
     table_LM = torch.stack(levels)
     length_N = (stop_N - first_N).clamp_min(1)
@@ -74,12 +74,12 @@ def _range_max(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
 
 
 def row_sums(teacher_nll_M: Tensor, ranges_B2: Tensor) -> Tensor:
-    """(B, 2) float32: of each row the sum of the losses of the teacher's own tokens, and of how
-    many they are; NaN and infinite ones are skipped. The host does not wait.
+    """(B, 2) float32: the sum and the count of each row's teacher losses. NaN and infinite losses
+    are skipped. Needs no device sync.
 
     Args:
-        teacher_nll_M: nats; NaN for tokens that are not to be counted.
-        ranges_B2: half-open ranges of the M that belong to each row.
+        teacher_nll_M: nats; NaN for tokens that are not counted.
+        ranges_B2: the half-open range of the M that belongs to each row.
     """
     is_finite_M = teacher_nll_M.isfinite()
     filled_M = torch.where(is_finite_M, teacher_nll_M, 0.0).double()

@@ -119,7 +119,7 @@ class _Given:
         required = [name for name, action in self._actions.items() if action.required]
         if missing := [name for name in required if name not in given]:
             yield self._missing(missing, files)
-        if others:  # argparse skips a word that may be left out if an option comes first
+        if others:  # argparse skips an optional word if an option comes first
             yield self._unexpected(others[-1:])
 
     @cached_property

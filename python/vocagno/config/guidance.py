@@ -152,7 +152,7 @@ class GuidanceConfig:
             if getattr(self, name) != defaults[name] and self.method not in methods:
                 raise ConfigError(
                     f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
-                    f"{self.method}; leave it out"
+                    f"{self.method}; omit it"
                 )
         self._check_combinations()
 
@@ -160,7 +160,7 @@ class GuidanceConfig:
         require(
             self.unit == "token" or self.aggregation == "max",
             f"guidance.aggregation: {self.aggregation}: guidance.unit: group adds the losses of a "
-            "group up; leave it out",
+            "group up; omit it",
         )
         limits = self.window_max_loss, self.window_threshold
         require(
@@ -174,11 +174,11 @@ class GuidanceConfig:
         )
         require(
             self.weight != "hard" or self.weight_scale == 1,
-            "guidance.weight_scale: is for guidance.weight sigmoid and power; leave it out",
+            "guidance.weight_scale: is for guidance.weight sigmoid and power; omit it",
         )
         require(
             self.criterion == "excess" or self.keeps_quota,
-            "guidance.criterion: excess_and_entropy keeps the quota of the paper; leave out "
+            "guidance.criterion: excess_and_entropy keeps the paper's quota; omit "
             "guidance.max_threshold, window, weight and min_weight",
         )
         if self.selects and self.method != "chunk":

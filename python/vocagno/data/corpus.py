@@ -1,4 +1,4 @@
-"""A corpus: documents in order, cut into shards of some megabytes."""
+"""A corpus: documents in order, cut into shards of a few megabytes."""
 
 import hashlib
 import json
@@ -12,7 +12,8 @@ from vocagno.system.files import digest, write_json
 from vocagno.system.shared_work import share
 
 SHARD_BYTES = 2_000_000
-"""Text of a shard, the unit of work that processes share and that a killed run repeats."""
+"""Bytes of text per shard. A shard is the unit of work that processes share and that a killed run
+repeats."""
 
 _INDEX_VERSION = 2
 
@@ -28,9 +29,9 @@ class Cut:
     documents: int
     text_bytes: int
     text_hash: str
-    """Names the texts of its documents, in order, whatever the file or its other fields."""
+    """Identifies the texts of its documents, in order; independent of the file and other fields."""
     prompt_hash: str
-    """Names how much of each document is prompt; "" if nothing is."""
+    """Identifies the prompt length of each document; "" if there is no prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class CorpusShard(Cut):
 
     name: str
     source: int
-    """Which of the sources."""
+    """Index of the source."""
     first_document: int
 
 
@@ -63,12 +64,12 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Names the texts, in order."""
+        """Identifies the texts, in order."""
         return digest(*(shard.text_hash for shard in self.shards))
 
     @property
     def prompt_fingerprint(self) -> str:
-        """Names how much of each document is prompt; "" if nothing is anywhere."""
+        """Identifies the prompt length of each document; "" if there is no prompt."""
         prompts = [shard.prompt_hash for shard in self.shards]
         return digest(*prompts) if any(prompts) else ""
 
@@ -83,7 +84,7 @@ class Corpus:
     def read(self, shard: CorpusShard) -> ShardTexts:
         """Reads the documents of one shard.
 
-        Raises: CorpusError if they are not what they were when the corpus was scanned.
+        Raises: CorpusError if they have changed since the corpus was scanned.
         """
         source = self.sources[shard.source]
         found: list[Document] = []
@@ -99,18 +100,18 @@ class Corpus:
         ):
             raise CorpusError(
                 f"{source.name}: has changed since it was read; run again (if its size and time "
-                "are what they were, delete `corpora` in the cache first)"
+                "are unchanged, delete `corpora` in the cache first)"
             )
         return ShardTexts([document.text for document in found], hashes, prompts)
 
 
 def text_hash(text: str) -> bytes:
-    """16 bytes that name one document by its UTF-8 bytes."""
+    """16-byte hash of a document's UTF-8 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def texts_hash(hashes: Iterator[bytes]) -> str:
-    """Names a sequence of documents by their hashes."""
+    """Hash of a sequence of documents, from their hashes."""
     return hashlib.blake2b(b"".join(hashes), digest_size=16).hexdigest()
 
 
@@ -119,15 +120,15 @@ def scan(
     cache: Path | None = None,
     advance: Callable[[int], None] = lambda text_bytes: None,
 ) -> Corpus:
-    """Reads a corpus once: checks every document, counts, hashes, cuts into shards.
+    """Reads a corpus once: checks, counts and hashes every document, and cuts it into shards.
 
-    What was found is kept in `cache`, if given, for each source until it changes (a file: its size
-    or time); processes that scan at once share the sources.
+    The result for each source is stored in `cache`, if given, and reused until the source changes
+    (a file: its size or time). Processes that scan at the same time share the sources.
 
     Args:
-        corpus: as `open_sources`.
-        advance: told now and then how many bytes of text this process has read.
-    Raises: CorpusError for a missing or empty corpus or a record that is no document.
+        corpus: as for `open_sources`.
+        advance: called from time to time with the bytes of text that this process has read.
+    Raises: CorpusError for a missing or empty corpus or a record that is not a document.
     """
     sources = open_sources(corpus)
     read = 0
@@ -152,7 +153,7 @@ def scan(
 def _kept(
     sources: list[Source], folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
 ) -> list[list[Cut]]:
-    """The cuts of each source from their files, made where missing."""
+    """The cuts of each source from its file in the cache, made if missing."""
     keys = [digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, s.identity()])) for s in sources]
     by_key = dict(zip(keys, sources, strict=True))
 
@@ -163,7 +164,7 @@ def _kept(
         write_json(folder / f"{key}.json", {"cuts": cuts, "check": digest(json.dumps(cuts))})
 
     def done(key: str) -> bool:
-        """Whether an index is there and whole; keeps what it says."""
+        """Whether an index exists and is undamaged; stores its cuts in `found`."""
         try:
             index = json.loads((folder / f"{key}.json").read_bytes())
             if index["check"] == digest(json.dumps(index["cuts"])):
@@ -191,7 +192,7 @@ def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
 
 
 def _cuts(source: Source) -> Iterator[Cut]:
-    """A source in cuts of about `SHARD_BYTES` of text."""
+    """Cuts a source into parts of about `SHARD_BYTES` of text."""
     before = after = Place()
     text_bytes = 0
     hashes: list[bytes] = []
@@ -224,9 +225,9 @@ def _prompt_hash(prompt_bytes: list[int]) -> str:
 
 
 def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
-    """The documents of a corpus in order, as lists of at least so many bytes of text; not hashed.
+    """The documents of a corpus in order, as lists of at least `batch_bytes` of text; not hashed.
 
-    Raises: as `scan`, when it comes to the record.
+    Raises: as `scan`, on reaching the record.
     """
     texts: list[str] = []
     size, is_empty = 0, True

@@ -1,4 +1,4 @@
-"""What a document of a corpus is, and what is refused as one."""
+"""Documents of a corpus, and the checks on them."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from vocagno.errors import InputError
 
 
 class CorpusError(InputError):
-    """A corpus that cannot be read; names file and line."""
+    """A corpus cannot be read; names file and line."""
 
 
 class Document(NamedTuple):
@@ -18,13 +18,13 @@ class Document(NamedTuple):
 
     text: str
     prompt_bytes: int = 0
-    """How much of the text, in UTF-8 bytes, is a prompt, which is read and not learnt."""
+    """UTF-8 bytes at the start of the text that are a prompt: read but not learnt."""
 
 
 def json_document(line: bytes, where: str) -> Document:
-    """The document of a line of JSON.
+    """The document in a line of JSON.
 
-    Raises: CorpusError, beginning with `where`.
+    Raises: CorpusError whose message begins with `where`.
     """
     try:
         entry = json.loads(line.decode("utf-8"))
@@ -39,9 +39,9 @@ def json_document(line: bytes, where: str) -> Document:
 
 
 def document_of(fields: dict[str, Any], where: str) -> Document:
-    """The document that a record holds: its `text`, or its `prompt` and `completion`.
+    """The document in a record: its `text`, or its `prompt` and `completion`.
 
-    Raises: CorpusError, beginning with `where`.
+    Raises: CorpusError whose message begins with `where`.
     """
     if "text" in fields:
         return Document(_checked(fields["text"], "text", where))
@@ -51,16 +51,16 @@ def document_of(fields: dict[str, Any], where: str) -> Document:
 
 
 def tokenizer_instead(path: Path) -> str:
-    """Words for a tokenizer.json(.gz), or a folder with one, in a corpus's place; else nothing."""
+    """A hint for an error if `path` is a tokenizer.json(.gz) or a folder with one; else ""."""
     try:
         if path.is_dir():
             found = (path / "tokenizer.json").is_file()
         else:
             with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-                found = b'"added_tokens"' in file.read(1024)  # it stands near the beginning
+                found = b'"added_tokens"' in file.read(1024)  # it is near the beginning
     except (OSError, EOFError, zlib.error):
         return ""
-    return "; this looks like a tokenizer, in the place of a corpus" if found else ""
+    return "; this looks like a tokenizer, not a corpus" if found else ""
 
 
 def _checked(text: Any, name: str, where: str) -> str:
@@ -70,6 +70,6 @@ def _checked(text: Any, name: str, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise CorpusError(
-            f"{where}: `{name}` holds a lone surrogate at character {error.start}"
+            f"{where}: `{name}` has a lone surrogate at character {error.start}"
         ) from error
     return text

@@ -1,4 +1,4 @@
-"""The student's side of a corpus: tokenized once, packed into fixed rows."""
+"""Prepares a corpus for the student: tokenizes it once and packs it into fixed-length rows."""
 
 import multiprocessing
 import os
@@ -33,13 +33,13 @@ TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copyi
 
 
 def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
-    """The corpus, read once unless that has been done."""
+    """The corpus, scanned if the cache does not have it yet."""
     with Progress("reading", None, unit="B", show=show_progress) as progress:
         return scan(corpus, cache, progress.at)
 
 
 def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
-    """What decides the rows of a text, apart from the text."""
+    """The inputs, apart from the text, that determine the rows."""
     return {
         "format": f"{KIND} {VERSION}",
         "tokenizer": tokenizer.spans.fingerprint,
@@ -60,10 +60,10 @@ def prepared_rows(
     workers: int = 1,
     folder: Path | None = None,
 ) -> tuple[RowStore, Made]:
-    """The rows of a corpus out of the cache (or of `folder`), packed first if they are not there.
+    """The rows of a corpus from the cache (or `folder`), packed first if missing.
 
     Args:
-        workers: processes that share the shards; the rows are the same for any number.
+        workers: number of processes that share the shards; it does not change the rows.
     """
     key = store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
     folder = folder or cache / "rows" / key
@@ -106,7 +106,7 @@ def prepare_corpus(
 
 
 def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.TextStore:
-    """The documents of a corpus out of the cache, any part of which is at hand at once."""
+    """The text store of a corpus from the cache, written first if missing."""
     made_from = {"format": f"{texts.KIND} {texts.VERSION}"}
     folder = cache / "texts" / store_key(corpus, made_from)
 
@@ -120,7 +120,7 @@ def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.Tex
 
 @contextmanager
 def _helpers(count: int, *arguments: Any) -> Iterator[None]:
-    """Processes that do the same beside this one; if one fails, the others do its share."""
+    """Processes that do the same work next to this one. If one fails, the others do its share."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizers' threads
     helpers = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
     for helper in helpers:
@@ -135,7 +135,7 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
 
 
 def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder: Path) -> None:
-    """A helper; it ends with the process that started it, however that ends."""
+    """The body of a helper. It exits when the process that started it ends, for any reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -144,7 +144,7 @@ def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
     try:
         with terminable():
             tokenizer = student_tokenizer(source, eos)
@@ -152,5 +152,5 @@ def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder:
             prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
     except Terminated:
         pass
-    except Exception as error:  # the others go on; if it meets them, too, they say so
+    except Exception as error:  # the others continue; they report it if they meet it, too
         print(f"a helper stopped: {type(error).__name__}: {error}", file=sys.stderr)

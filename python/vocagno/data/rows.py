@@ -1,8 +1,8 @@
-"""Packed training rows: fixed length, each token with its bytes, each row with its pieces.
+"""Packed training rows of a fixed length: each token with its bytes, each row with its pieces.
 
-The documents of a shard stand one after the other, each as BOS (if the student's tokenizer puts
-one), its tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last of them,
-so every token but the very first of a shard is predicted once. The last row of a shard is padded.
+The documents of a shard are concatenated, each as BOS (if the student's tokenizer adds one), its
+tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last of them. So every
+token of a shard except the first is predicted once. The last row of a shard is padded.
 """
 
 from collections.abc import Sequence
@@ -35,18 +35,19 @@ UNIT = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as the collator takes it; `n <= seq_len + 1` tokens, padding left out."""
+    """One row as the collator takes it: `n <= seq_len + 1` tokens without padding."""
 
     ids: NDArray[np.int32]
     """(n,) token ids."""
     spans: NDArray[np.int32]
-    """(n, 2) bytes in the document of the token's piece; empty for BOS and EOS."""
+    """(n, 2) byte spans in the document of the token's piece; empty for BOS and EOS."""
     documents: NDArray[np.int64]
-    """(P,) which document of the corpus each piece is from."""
+    """(P,) document of the corpus that each piece is from."""
     num_tokens: NDArray[np.int32]
-    """(P,) tokens of each piece; they sum to n."""
+    """(P,) number of tokens of each piece; their sum is n."""
     num_prompt: NDArray[np.int32]
-    """(P,) tokens at the start of each piece that belong to a prompt: read, never learnt."""
+    """(P,) number of tokens at the start of each piece that belong to a prompt: read, never
+    learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Stream:
     ids: NDArray[np.int32]
     spans: NDArray[np.int32]
     documents: NDArray[np.int64]
-    """(n,) which document of the corpus each token is from."""
+    """(n,) document of the corpus that each token is from."""
     is_prompt: NDArray[np.bool_]
-    """(n,) whether it belongs to a prompt."""
+    """(n,) whether the token belongs to a prompt."""
 
 
 def join_documents(
@@ -68,11 +69,11 @@ def join_documents(
     eos_id: int,
     prompt_bytes: Sequence[int] | None = None,
 ) -> Stream:
-    """Puts documents one after the other, each between its BOS and EOS.
+    """Concatenates documents, each between its BOS and EOS.
 
     Args:
-        prompt_bytes: of each document, how much of its text is prompt: the tokens that end there,
-            and the BOS before them, are not learnt.
+        prompt_bytes: length of each document's prompt in bytes. The tokens that end within it, and
+            the BOS before them, are not learnt.
     """
     empty = np.zeros((1, 2), np.int32)
     prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
@@ -115,11 +116,11 @@ def write_rows(
     first_document: int,
     made_from: dict[str, Any],
 ) -> None:
-    """Writes one shard of rows, whole or not at all.
+    """Writes one shard of rows atomically.
 
     Args:
-        hashes: `corpus.text_hash` of each document of the shard, the first of which is document
-            `first_document` of the corpus.
+        hashes: `corpus.text_hash` of each document of the shard.
+        first_document: number of the shard's first document in the corpus.
     """
     width = seq_len + 1
     ids = np.zeros((len(rows), width), np.int32)
@@ -174,7 +175,7 @@ def write_rows(
 
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
-    """The byte at which the text of each piece begins: its first span that is not empty."""
+    """The byte at which the text of each piece begins: the start of its first non-empty span."""
     heads = np.cumsum(row.num_tokens) - row.num_tokens
     filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
     next_filled = np.searchsorted(filled, heads)
@@ -187,7 +188,7 @@ def _first_bytes(row: Row) -> NDArray[np.int32]:
 
 
 class RowStore(ShardedStore["RowsShard"]):
-    """All rows of a prepared corpus; a row costs O(seq_len), wherever it stands.
+    """All rows of a prepared corpus. Reading any row costs O(seq_len).
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
@@ -200,9 +201,9 @@ class RowStore(ShardedStore["RowsShard"]):
         return shard[row]
 
     def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Of each document of the corpus: its `corpus.text_hash` (16 bytes) and its tokens.
+        """The `corpus.text_hash` (16 bytes) and the number of tokens of each document.
 
-        A document without a row (an empty one, alone in its shard) has zeros.
+        Both are zero for a document without a row (an empty one that is the only one in its shard).
         """
         count = self.manifest.count("documents")
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
@@ -215,7 +216,7 @@ class RowStore(ShardedStore["RowsShard"]):
 
 
 class RowsShard(RowShard):
-    """A shard with its columns looked up once."""
+    """A shard whose columns are looked up once."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
@@ -246,11 +247,11 @@ class RowsShard(RowShard):
         return row
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row agrees with its checksum."""
+        """Whether a row matches its checksum."""
         return self._read(row) is not None
 
     def is_consistent(self) -> bool:
-        """Whether rows and tokens are as many as the description says."""
+        """Whether the counts of rows and tokens match the description."""
         counts = self.description.counts
         tokens = int(self.num_tokens.values.sum(dtype=np.int64)) - len(self)
         return (counts["rows"], counts["tokens"]) == (len(self), tokens)
@@ -282,7 +283,7 @@ EMPTY_ROW = Row(
 
 
 class WithEmpty:
-    """A store of rows, and behind its last one a row that holds nothing."""
+    """A store of rows, followed by one empty row."""
 
     def __init__(self, rows: RowStore) -> None:
         self.rows = rows

@@ -1,7 +1,7 @@
-"""Where the documents of a corpus come from: JSON Lines, Parquet, text files, a `datasets` name.
+"""Sources of documents: JSON Lines, Parquet, text files, a `datasets` name.
 
-A source is read in order, from any of its records on. A record is a line, a row or a file, and
-holds one document or (a blank line) none.
+A source is read in order, starting at any record. A record is a line, a row or a file. It holds one
+document, or none (a blank line).
 """
 
 import gzip
@@ -21,7 +21,7 @@ from vocagno.data.documents import (
 )
 
 DATASETS = "datasets:"
-"""What a corpus begins with that is a name for the `datasets` library."""
+"""Prefix of a corpus that is a name for the `datasets` library."""
 
 _LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _SUFFIXES = (*_LINES, ".parquet", ".txt")
@@ -32,32 +32,32 @@ class Place(NamedTuple):
     """A point between two records of a source."""
 
     record: int = 0
-    """Records before it."""
+    """Number of records before it."""
     offset: int = 0
-    """Bytes before it, unpacked, where records are lines."""
+    """Decompressed bytes before it, if records are lines."""
 
 
 class Source(Protocol):
-    """Some records in order."""
+    """A sequence of records."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name in error messages."""
 
     def identity(self) -> list[Any]:
-        """Differs (as JSON) when what is read may differ."""
+        """Changes (as JSON) if the records may have changed."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
-        """The records from a place on, each with the place behind it.
+        """The records that start at `place`, each with the place after it.
 
-        Raises: CorpusError for a record that is no document, naming it.
+        Raises: CorpusError naming a record that is not a document.
         """
 
 
 def open_sources(corpus: str | Path) -> list[Source]:
-    """The sources of a corpus: a file, the files of a folder by name, or `datasets:NAME`.
+    """The sources of a corpus: a file, the files of a folder sorted by name, or `datasets:NAME`.
 
-    Raises: CorpusError if there is nothing that can be read.
+    Raises: CorpusError if there is nothing to read.
     """
     if str(corpus).startswith(DATASETS):
         return [DatasetSource(str(corpus).removeprefix(DATASETS))]
@@ -70,7 +70,7 @@ def open_sources(corpus: str | Path) -> list[Source]:
             raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
         if others := [entry.name for entry in sorted({*entries} - {*files})]:
             print(
-                f"{path}: not read, being no {', '.join(_SUFFIXES)} file: {', '.join(others)}",
+                f"{path}: skipped (not {', '.join(_SUFFIXES)}): {', '.join(others)}",
                 file=sys.stderr,
             )
     elif path.is_file():
@@ -93,8 +93,8 @@ def open_sources(corpus: str | Path) -> list[Source]:
 
 
 class _OneOpen:
-    """A source whose file stays open between reads, so that one that is entered where the last read
-    ended goes on there. Of all such sources one is open at a time."""
+    """A source whose file stays open between reads, so that a read can continue where the last one
+    ended. Only one such source is open at a time."""
 
     _open: ClassVar["_OneOpen | None"] = None
 
@@ -104,15 +104,15 @@ class _OneOpen:
         _OneOpen._open = self
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         raise NotImplementedError
 
 
 class LinesSource(_OneOpen):
     """JSON Lines, plain, .gz or .zst: `{"text": ...}` or `{"prompt": ..., "completion": ...}`.
 
-    Other fields are ignored. Lines end in LF alone (texts may hold U+2028). A packed file is
-    unpacked once if its shards are read in order, and not from the start for each.
+    Other fields are ignored. Lines end only in LF (texts may contain U+2028). A compressed file is
+    decompressed once if its shards are read in order, not from the start for each shard.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,7 +170,7 @@ class LinesSource(_OneOpen):
 
 
 class ParquetSource(_OneOpen):
-    """Parquet with a column `text`, or `prompt` and `completion`."""
+    """Parquet with a column `text`, or columns `prompt` and `completion`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -202,7 +202,7 @@ class ParquetSource(_OneOpen):
         self._rest = None
 
     def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
-        """Enters the row group that holds a row, and decodes it up to there."""
+        """Starts at the row group that contains row `record`, decoding it up to that row."""
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(self.path) as file:
@@ -222,7 +222,7 @@ class ParquetSource(_OneOpen):
 
 
 class TextFilesSource:
-    """Text files in UTF-8, each of them one document."""
+    """UTF-8 text files, one document each."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
         self.folder = folder
@@ -246,8 +246,8 @@ class TextFilesSource:
 
 
 class DatasetSource:
-    """A dataset as `datasets.load_dataset` knows it: `NAME[:CONFIG[:SPLIT]]`, the split `train` by
-    default; NAME is one on the hub or a folder. It is downloaded where that library keeps it."""
+    """A dataset for `datasets.load_dataset`: `NAME[:CONFIG[:SPLIT]]`, with the split `train` by
+    default. NAME is a dataset on the hub or a folder. Downloads go to that library's cache."""
 
     def __init__(self, name: str) -> None:
         from datasets import load_dataset
@@ -257,7 +257,7 @@ class DatasetSource:
         config, _, split = rest.partition(":")
         try:
             loaded = load_dataset(path, config or None, split=split or "train")
-        except Exception as error:  # it raises errors of many kinds for a wrong name
+        except Exception as error:  # it raises many types of errors for a wrong name
             raise CorpusError(f"{self.name}: {type(error).__name__}: {error}") from error
         self._columns = _columns(loaded.column_names, self.name)
         self._dataset = loaded.select_columns(self._columns)
@@ -280,7 +280,7 @@ class DatasetSource:
 def _unreadable(path: Path, error: Exception) -> CorpusError:
     if isinstance(error, OSError) and error.errno is not None:
         return CorpusError(f"{path}: cannot be read: {error}")
-    return CorpusError(f"{path}: the file is damaged or cut short: {error}")
+    return CorpusError(f"{path}: the file is damaged or truncated: {error}")
 
 
 def _stamp(path: Path) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The documents of a corpus as memory-mapped bytes, so that any part of one is at hand at once."""
+"""The documents of a corpus as memory-mapped bytes, for fast access to any part of them."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ UNIT = "documents"
 def write_texts(
     path: Path, texts: list[str], hashes: list[bytes], made_from: dict[str, Any]
 ) -> None:
-    """Writes one shard of texts, whole or not at all; `hashes` are the `corpus.text_hash`es."""
+    """Writes one shard of texts atomically; `hashes` are their `corpus.text_hash`es."""
     flat = [np.frombuffer(text.encode(), np.uint8) for text in texts]
     columns = {
         "text_hash": pa.array(hashes, pa.binary(16)),
@@ -39,7 +39,7 @@ def write_texts(
 
 
 class TextStore(ShardedStore["TextShard"]):
-    """The texts of a whole corpus; a part of one costs O(its length), wherever it stands.
+    """All texts of a corpus. Reading any part of a text costs O(length of the part).
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
@@ -48,8 +48,8 @@ class TextStore(ShardedStore["TextShard"]):
         super().__init__(folder, KIND, VERSION, UNIT, TextShard)
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> tuple[str, int]:
-        """Bytes `[first_byte, end_byte)` of a document, with the rest of the characters that they
-        cut, and the byte at which that text begins."""
+        """Bytes `[first_byte, end_byte)` of a document, widened to whole characters, and the byte
+        at which that text begins."""
         shard, row = self.locate(document)
         if not shard.is_whole_once_read(row):
             raise StoreError(
@@ -62,7 +62,7 @@ class TextStore(ShardedStore["TextShard"]):
 
 
 class TextShard(RowShard):
-    """A shard with its columns looked up once."""
+    """A shard whose columns are looked up once."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
@@ -70,7 +70,7 @@ class TextShard(RowShard):
         self.texts: Lists = self.lists("text")
 
     def is_whole(self, row: int) -> bool:
-        """Whether a document agrees with its hash."""
+        """Whether a document matches its hash."""
         if not self.texts.is_sound(row):
             return False
         try:
@@ -80,14 +80,14 @@ class TextShard(RowShard):
         return bool(text_hash(text) == self.text_hashes[row].tobytes())
 
     def is_consistent(self) -> bool:
-        """Whether the description counts and names what the shard holds."""
+        """Whether the description's counts and hash match the content of the shard."""
         named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         counts = {"documents": len(self), "tokens": 0, "bytes": len(self.texts.values)}
         return (counts, named) == (self.description.counts, self.description.text_hash)
 
 
 def _at_character(text: NDArray[np.uint8], place: int, step: int) -> int:
-    """The nearest place from `place` on (or back) at which a UTF-8 character begins."""
+    """The nearest place at or after (or before) `place` at which a UTF-8 character begins."""
     while 0 < place < len(text) and text[place] & 0xC0 == 0x80:
         place += step
     return place

@@ -1,7 +1,7 @@
-"""Mathematical benchmarks with few-shot chain of thought, scored as the paper scored them.
+"""Mathematical benchmarks with few-shot chain of thought, graded by the paper's rules.
 
-The rules are those of the harness whose figures the paper prints (ZubinGou/math-evaluation-harness,
-April 2024), written anew from their description.
+The rules are those of the harness whose results the paper prints (ZubinGou/math-evaluation-harness,
+April 2024), reimplemented from their description.
 """
 
 from pathlib import Path

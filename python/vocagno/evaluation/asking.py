@@ -1,4 +1,4 @@
-"""Puts prompts to a model through lm-eval: greedy, with stop strings, never a prompt cut short."""
+"""Runs prompts through a model with lm-eval: greedy, with stop strings, without truncation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,27 +12,27 @@ from vocagno.evaluation.benchmarks import Benchmark, Item
 from vocagno.evaluation.prompts import Examples
 
 NEW_TOKENS = 1024
-"""The most that a model may answer, as in the paper's harness."""
+"""Maximum length of an answer, as in the paper's harness."""
 STOP = ("</s>", "\n\nQuestion:", "\n\nProblem:")
-"""Behind which an answer is over, as there."""
+"""Strings that end an answer, as in the paper's harness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An item as it is put to one model."""
+    """An item with its prompt for one model."""
 
     item: Item
     prompt: str
     room: int
-    """New tokens that the model may answer: as many as are wanted, or what its context leaves."""
+    """Maximum number of new tokens: the requested number, or what the context leaves."""
 
 
 def load(
     model: str, *, dtype: str, device: str | None, gguf_file: str | None, batch_size: int
 ) -> Any:
-    """A model with its tokenizer, as lm-eval has them.
+    """Loads a model with its tokenizer for lm-eval.
 
-    Raises: InputError for a model that cannot be loaded, or has no tokenizer.
+    Raises: InputError for a model that cannot be loaded or has no tokenizer.
     """
     import torch
     from lm_eval.models.huggingface import HFLM
@@ -47,8 +47,8 @@ def load(
         and not any((folder / name).is_file() for name in _TOKENIZERS)
     ):
         raise InputError(
-            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save it there, as "
-            "the model's training does"
+            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save the model's "
+            "tokenizer there"
         )
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with naming(f"model {model}"):
@@ -72,7 +72,7 @@ def fitted(
     *,
     new_tokens: int = NEW_TOKENS,
 ) -> list[Asked]:
-    """Items as they are put to a model, those with the longest prompts first.
+    """Items with their prompts for a model, the longest prompts first.
 
     Raises: InputError if a prompt leaves no room for an answer in the model's context.
     """
@@ -90,14 +90,14 @@ def fitted(
             f"{benchmark.name}: {len(full):,} of {len(items):,} prompts, with {benchmark.shots} "
             f"worked examples, do not fit the model's context of {lm.max_length:,} tokens (idx "
             f"{names}{', ...' if len(full) > 5 else ''}; the longest, {longest.item.index}, has "
-            f"{tokens:,} tokens); leave the benchmark out"
+            f"{tokens:,} tokens); omit the benchmark"
         )
     return [one for _, one in sorted(asked, key=lambda pair: -pair[0])]
 
 
 @contextmanager
 def _as_asked(model: Any) -> Iterator[None]:
-    """Without what the model's own generation_config.json adds: a penalty, beams, another limit."""
+    """Ignores the model's own generation_config.json: a penalty, beams, another limit."""
     from transformers import GenerationConfig
 
     own = model.generation_config
@@ -110,7 +110,7 @@ def _as_asked(model: Any) -> Iterator[None]:
 
 
 def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[tuple[Asked, str]]]:
-    """Completions, some items at a time; those in one batch have the same room."""
+    """Completions in batches; the items of a batch have the same `room`."""
     from lm_eval.api.instance import Instance
 
     for room, alike in groupby(asked, key=lambda one: one.room):

@@ -1,4 +1,4 @@
-"""The benchmarks: how a question is put, what its gold answer is, and where both are read from."""
+"""The benchmarks: the form of a question, its gold answer, and the source of both."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -25,16 +25,16 @@ class Item:
     index: int
     question: str
     gold: str
-    """Normalised, as `Benchmark.answer` gives answers."""
+    """The gold answer, normalised as by `Benchmark.answer`."""
     stated: str
     """The gold answer as the benchmark writes it: LaTeX, a number, a letter or words."""
     words: tuple[str, ...] | None
-    """Where the answer is words or a letter: those it can be, as far as the item says."""
+    """The possible answers, if they are words or letters, as far as the item lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a benchmark says of one item."""
+    """The content of a benchmark's record for one item."""
 
     question: str
     stated: str
@@ -48,33 +48,33 @@ class Benchmark:
 
     name: str
     column: str | None
-    """Of the paper's tables; None for what is in none."""
+    """Column in the paper's tables; None if it is in none."""
     folder: str
-    """Holds its test.jsonl."""
+    """Folder that contains its test.jsonl."""
     prompt: str
-    """Of the worked examples: prompts/cot/NAME.md."""
+    """NAME of the worked examples' file, prompts/cot/NAME.md."""
     shots: int
     problem: bool
-    """Puts `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
+    """Whether prompts use `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
     choice: bool
     """The answer is a letter."""
     read: Callable[[Record], Answered]
-    """Raises: KeyError, TypeError, ValueError or IndexError for a record of another kind."""
+    """Reads a record. Raises: KeyError, TypeError, ValueError or IndexError for another kind."""
 
     def item(self, record: Record, index: int) -> Item:
-        """The item of a record; see `read` for errors."""
+        """The item in a record; see `read` for errors."""
         found = self.read(record)
         question = found.question + _ending(found.gold)
         return Item(index, question.strip(), found.gold, found.stated, found.words)
 
     def asked(self, question: str) -> str:
-        """A question as it stands behind the worked examples."""
+        """A question in the form that follows the worked examples."""
         if self.problem:
             return f"Problem:\n{question}\nSolution:"
         return f"Question: {question}\nAnswer:"
 
     def answer(self, completion: str) -> str:
-        """What a completion answers, normalised."""
+        """The answer in a completion, normalised."""
         return extracted(completion, choice=self.choice)
 
 
@@ -88,7 +88,7 @@ def _ending(gold: str) -> str:
 
 
 def _of(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
-    """A field. Raises: KeyError, or TypeError for one of another kind."""
+    """A field of a record. Raises: KeyError, or TypeError for a value of another type."""
     value = record[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"`{name}` is {value!r:.60}")
@@ -163,7 +163,7 @@ def _mathqa(record: Record) -> Answered:
     options = _of(record, "options").strip()
     if options.startswith("['"):  # a few items have a printed list
         options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
-    _, *parts = re.split(r"(?:^| , )([a-e]) \) (?:\1 \) )?", options)  # some say a letter twice
+    _, *parts = re.split(r"(?:^| , )([a-e]) \) (?:\1 \) )?", options)  # some repeat the letter
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     if "".join(texts) != "abcde"[: len(texts)]:
         raise ValueError(f"`options` has no letters in order: {options!r:.60}")
@@ -194,17 +194,17 @@ def _sat(record: Record) -> Answered:
 def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Answered:
     letters = tuple("ABCDE"[: len(choices)])
     if gold not in letters:
-        raise ValueError(f"the answer {gold!r} is none of {', '.join(letters)}")
+        raise ValueError(f"the answer {gold!r} is not one of {', '.join(letters)}")
     return Answered(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), letters)
 
 
 def _words(stated: str) -> tuple[str, ...] | None:
-    """The answer itself where it is no number: words, a time, a ratio."""
+    """The answer itself if it is not a number: words, a time, a ratio."""
     return None if _NUMERAL.fullmatch(stated) else (stated,)
 
 
 def _in_words(name: str, column: str | None, read: Callable[[Record], Answered]) -> Benchmark:
-    """One with the worked examples of GSM8K."""
+    """A benchmark with the worked examples of GSM8K."""
     return Benchmark(
         name=name,
         column=column,
@@ -268,7 +268,7 @@ PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column
 
 
 def named(task: str) -> Benchmark:
-    """The benchmark of a name. Raises: InputError, with names that are near."""
+    """The benchmark with a name. Raises: InputError that suggests similar names."""
     if task in BENCHMARKS:
         return BENCHMARKS[task]
     near = get_close_matches(task.lower(), BENCHMARKS, n=3)

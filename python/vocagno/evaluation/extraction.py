@@ -1,11 +1,11 @@
-"""What a completion answers: the part of the text that is compared with the gold answer."""
+"""Extracts the answer from a completion: the text that is compared with the gold answer."""
 
 import re
 
 from vocagno.evaluation.normalizing import normalized
 
 NO_CHOICE = "placeholder"
-"""In place of a letter where a completion chooses none; no gold answer is it."""
+"""Stands in for the letter if a completion chooses none; it never equals a gold answer."""
 
 _CHOICE = re.compile(r"answer is \(?([a-e])")
 _NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -15,7 +15,7 @@ def extracted(completion: str, *, choice: bool) -> str:
     """The answer of a completion, normalised.
 
     Args:
-        choice: of a multiple-choice question: A to E, or `NO_CHOICE`.
+        choice: whether the question is multiple choice; the answer is then A to E or `NO_CHOICE`.
     """
     if choice:
         return _letter(completion)
@@ -24,14 +24,14 @@ def extracted(completion: str, *, choice: bool) -> str:
 
 
 def _letter(completion: str) -> str:
-    """The first letter that is said to be the answer; "the answer is below" says B, as there."""
+    """The first letter after "answer is". As in the harness, "the answer is below" gives B."""
     own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
     found = _CHOICE.search(own)
     return found[1].upper() if found else NO_CHOICE
 
 
 def answer_part(completion: str) -> str:
-    """The part of a completion that states the answer, as it is: the first rule that applies."""
+    """The part of a completion that states the answer, by the first rule that applies."""
     if "final answer is $" in completion and "$. I hope" in completion:
         return completion.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
     for opening, answer in (
@@ -47,7 +47,7 @@ def answer_part(completion: str) -> str:
 
 
 def _in_box(behind: str) -> str:
-    """What stands in the balanced braces that begin a text, or before its next dollar sign."""
+    """The content of the balanced braces that begin a text, or the text before its next `$`."""
     if not behind.startswith("{"):
         return behind.split("$", 1)[0].strip()
     depth = 0

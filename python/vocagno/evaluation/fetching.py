@@ -1,7 +1,7 @@
-"""Questions from the Hugging Face hub, written as the files that an evaluation reads.
+"""Downloads questions from the Hugging Face hub and writes the files that an evaluation reads.
 
-The hub has five of the benchmarks with the fields of the paper's harness; the others are there in
-other forms or not at all, and have to be brought.
+The hub has five of the benchmarks with the fields of the paper's harness. The others have another
+form there or are missing, and you have to provide them.
 """
 
 import json
@@ -18,15 +18,15 @@ from vocagno.system.files import appearing
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the hub has a benchmark."""
+    """The location of a benchmark on the hub."""
 
     dataset: str
     splits: tuple[str, ...] = ("test",)
     configurations: tuple[str | None, ...] = (None,)
 
 
-# The subjects that MMLU's authors count as STEM (lm-eval counts anatomy, too), in the order of the
-# harness's file: an item's number is its place.
+# The subjects that MMLU's authors count as STEM (lm-eval also counts anatomy), in the order of the
+# harness's file: an item's number is its position.
 _STEM = tuple(
     """
     college_biology astronomy electrical_engineering high_school_biology
@@ -48,29 +48,30 @@ SOURCES: Mapping[str, Source] = {
 
 
 def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
-    """Writes a benchmark's file, NAME/test.jsonl in a folder; its path and how many items it has.
+    """Writes a benchmark's file, NAME/test.jsonl in a folder. Returns its path and item count.
 
-    What is there already is not replaced, and a failure leaves nothing behind.
+    An existing file is not replaced. A failure leaves no partial file.
 
-    Raises: InputError if the hub has no such benchmark or is not reached; BenchmarkError if what it
-        has is not read as that benchmark.
+    Raises: InputError if the hub has no such benchmark or cannot be reached; BenchmarkError if its
+        records are not of that benchmark.
     """
     if benchmark.name not in SOURCES:
         raise InputError(
-            f"{benchmark.name}: not on the hub in the form that the paper's harness reads (what "
-            f"is: {', '.join(SOURCES)}); put it in {data / benchmark.folder / 'test.jsonl'}"
+            f"{benchmark.name}: not on the hub in the form that the paper's harness reads "
+            f"(available: {', '.join(SOURCES)}); put it in "
+            f"{data / benchmark.folder / 'test.jsonl'}"
         )
     path = data / benchmark.folder / "test.jsonl"
     for present in (path, path.with_suffix(".jsonl.gz")):
         if present.exists():
-            raise InputError(f"{present}: is there already; remove it to fetch it anew")
+            raise InputError(f"{present}: already exists; remove it to fetch it again")
     source, lines = SOURCES[benchmark.name], []
     for number, record in enumerate(_records(source), 1):
         try:
             benchmark.item(record, number - 1)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BenchmarkError(
-                f"{source.dataset}, item {number}: no item of {benchmark.name}: {error!r}"
+                f"{source.dataset}, item {number}: not an item of {benchmark.name}: {error!r}"
             ) from error
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
     with appearing(path) as file:
@@ -86,6 +87,6 @@ def _records(source: Source) -> Iterator[Record]:
             yield from load_dataset(source.dataset, configuration, split=split)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{source.dataset}: cannot be fetched from the hub: {error}; on a machine that is not "
-            "connected, bring the file"
+            f"{source.dataset}: cannot be fetched from the hub: {error}; on a machine without a "
+            "network, copy the file there"
         ) from error

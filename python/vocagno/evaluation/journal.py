@@ -1,4 +1,4 @@
-"""What a model answered so far, kept item by item, so that a killed evaluation goes on."""
+"""A model's answers so far, stored item by item, so that a killed evaluation can be resumed."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ _FIELDS = ("idx", "prompt_hash", "room", "gold", *Verdict.__dataclass_fields__)
 
 
 class Journal:
-    """The answers to one benchmark, in NAME.jsonl: a line an item, in the order of the answers."""
+    """The answers to one benchmark, in NAME.jsonl: one line per item, in the order of answering."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,9 +37,9 @@ class Journal:
         self._file.close()
 
     def verdict(self, asked: Asked) -> Verdict | None:
-        """What was found of an item before.
+        """The stored verdict on an item, if there is one.
 
-        Raises: InputError if it was asked in other words.
+        Raises: InputError if it was asked with another prompt, room or gold answer.
         """
         record = self._found.get(asked.item.index)
         if record is None:
@@ -53,13 +53,13 @@ class Journal:
             if record[name] != value:
                 raise InputError(
                     f"{self.path}: idx {asked.item.index} was asked with {name} {record[name]!r}, "
-                    f"which is {value!r} now; give another --out"
+                    f"which is {value!r} now; use another --out"
                 )
         fields = {name: record[name] for name in Verdict.__dataclass_fields__}
         return Verdict(**{**fields, "undecided": tuple(fields["undecided"])})
 
     def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
-        """Keeps an answer."""
+        """Stores an answer."""
         item = asked.item
         record = {
             "idx": item.index,
@@ -74,9 +74,9 @@ class Journal:
 
 
 def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Compares what a folder holds answers of, and how they came about, with a run.
+    """Checks that the answers in a folder are of the same model and settings as a run.
 
-    Raises: InputError if it is something else.
+    Raises: InputError if they are not.
     """
     path = out / _RUN
     if not path.is_file():
@@ -85,13 +85,13 @@ def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
     for name in {**before, **about}:
         if before.get(name) != about.get(name):
             raise InputError(
-                f"{out}: holds answers with {name} {before.get(name)!r}, not "
-                f"{about.get(name)!r}; give another --out"
+                f"{out}: contains answers with {name} {before.get(name)!r}, not "
+                f"{about.get(name)!r}; use another --out"
             )
 
 
 def note_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Notes in a folder what it will hold answers of."""
+    """Records in a folder the model and settings of its answers."""
     write_json(out / _RUN, dict(about))
 
 
@@ -99,14 +99,14 @@ def _record(line: bytes, where: str, fields: Collection[str] = ()) -> dict[str, 
     try:
         record = dict(json.loads(line))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: damaged ({error}); give another --out") from error
+        raise InputError(f"{where}: damaged ({error}); use another --out") from error
     if missing := sorted(set(fields) - set(record)):
-        raise InputError(f"{where}: damaged (no {missing[0]}); give another --out")
+        raise InputError(f"{where}: damaged (no {missing[0]}); use another --out")
     return record
 
 
 def _whole_lines(path: Path) -> bytes:
-    """The lines of a file without the one that was being written when the process was killed."""
+    """The complete lines of a file, without one that was cut off when the process was killed."""
     if not path.is_file():
         return b""
     data = path.read_bytes()

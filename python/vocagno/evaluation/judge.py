@@ -1,9 +1,9 @@
-"""Compares answers in a process of its own: `python -m vocagno.evaluation.judge`.
+"""Compares answers in a separate process: `python -m vocagno.evaluation.judge`.
 
-Reads requests and writes replies, JSON objects one a line: that a request is begun, and what is
-found, each with its number. A comparison that takes too much processor time ends its process, which
-only the kernel can do while sympy computes a large power. So the work is done by a fork, which has
-the libraries already; when it dies, that is said, and there is another.
+Reads requests and writes replies, one JSON object per line: that a request has begun, and its
+result, each with the request's number. A comparison that takes too much CPU time ends its process;
+only the kernel can do that while sympy computes a large power. So a fork does the work, with the
+libraries already imported. When it dies, the parent reports that and forks again.
 """
 
 import json
@@ -26,14 +26,14 @@ def main(seconds: float, mebibytes: int) -> int:
     """Answers requests until there are no more.
 
     Args:
-        seconds: of processor time that a request may take, where the system can say so.
-        mebibytes: of address space that the process may have in addition to what it begins with.
+        seconds: limit on a request's CPU time, where the system supports one.
+        mebibytes: limit on address space, in addition to what the process begins with.
     """
     replies = _only_for_replies()
     _import_all()
     _bound_memory(mebibytes)
     _write(replies, ready=True)
-    if not hasattr(os, "fork"):  # Windows: whoever asks starts this process again
+    if not hasattr(os, "fork"):  # Windows: the caller starts this process again
         return _answer(replies, seconds)
     while fork := os.fork():
         _, status = os.waitpid(fork, 0)
@@ -47,11 +47,11 @@ def _answer(replies: TextIO, seconds: float) -> int:
     for line in sys.stdin:
         request = json.loads(line)
         number = request.pop("number")
-        _write(replies, number=number, begun=True)  # a fork may die with nothing to do, too
+        _write(replies, number=number, begun=True)  # a fork may also die while idle
         _bound_time(seconds)
         try:
             found = _REPLIES[request.pop("ask")](**request)
-        except Exception as error:  # sympy and its parsers raise errors of any kind
+        except Exception as error:  # sympy and its parsers raise many types of errors
             _bound_time(0)
             _write(replies, number=number, failed=f"{type(error).__name__}: {error}"[:200])
         else:
@@ -66,31 +66,31 @@ def _write(replies: TextIO, **words: object) -> None:
 
 
 def _import_all() -> None:
-    """Before the first request, whose time this is not."""
+    """Imports everything before the first request, so that it does not count as its time."""
     import math_verify.parser
     from sympy.parsing.latex import parse_latex
 
     parse_latex(normalized("one"))
-    # The library's own evaluates what it takes for arithmetic as Python.
+    # The library's own function evaluates apparent arithmetic as Python.
     math_verify.parser.parse_expr = expression
-    logging.disable(logging.WARNING)  # math-verify says that its limits are off: ours hold
+    logging.disable(logging.WARNING)  # math-verify warns that its limits are off: ours apply
 
 
 def _only_for_replies() -> TextIO:
-    """Standard output, which nothing that a library prints can reach from here on."""
+    """Standard output, reserved for replies: what a library prints goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
 
 
 def _bound_time(seconds: float) -> None:
-    """The signal's default is to end the process, whatever it does; 0 bounds nothing."""
+    """Limits CPU time; 0 removes the limit. The signal's default action ends the process."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _bound_memory(mebibytes: int) -> None:
-    if sys.platform != "linux":  # others do not have the limit, or do not hold to it
+    if sys.platform != "linux":  # other systems do not have the limit, or do not enforce it
         return
     import resource
 
@@ -106,7 +106,7 @@ def _extract(benchmark: str, completion: str) -> str:
 def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     """Whether the math-verify library finds the gold answer in the completion.
 
-    It reads a letter only without brackets, and `3/10.` as a number with a fraction of its own.
+    It reads a letter only without brackets, and misreads `3/10.` with its trailing point.
     """
     import math_verify as library
 
@@ -116,7 +116,7 @@ def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     numbers = (library.LatexExtractionConfig(), library.ExprExtractionConfig())
     chosen = (texts,) if words else numbers
     gold = f"The answer is {stated}" if words else f"${stated}$"
-    # The library's own limits are signals, which do not reach into sympy's large powers.
+    # The library's own limits are signals, which cannot interrupt sympy's large powers.
     found = library.parse(completion, chosen, parsing_timeout=None)
     wanted = library.parse(gold, chosen, parsing_timeout=None)
     return bool(library.verify(wanted, found, timeout_seconds=None))

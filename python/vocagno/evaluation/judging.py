@@ -1,5 +1,5 @@
-"""Verdicts on completions. What a completion says is data: it is compared in another process, with
-limits on time and memory, and cannot hang or end this one."""
+"""Verdicts on completions. A completion is untrusted data: another process compares it, with limits
+on time and memory, so that it cannot hang or end this process."""
 
 import json
 import os
@@ -17,40 +17,40 @@ from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import Benchmark, Item
 
 SECONDS = 3.0
-"""Processor time of a comparison, as in the paper's harness; what takes longer is wrong."""
+"""Limit on a comparison's CPU time, as in the paper's harness; beyond it, the answer is wrong."""
 MEBIBYTES = 2048
-"""Memory of the comparing process beyond what it starts with."""
+"""Limit on the comparing process's memory, in addition to its memory at start."""
 _STARTING = 120.0
-"""Seconds by the clock for its imports."""
+"""Limit on the wall time of its imports, in seconds."""
 _NEEDED = {
     "math-verify": "",
     "sympy": "",
     "word2number": "",
-    "antlr4-python3-runtime": "4.11",  # sympy reads LaTeX with no other
+    "antlr4-python3-runtime": "4.11",  # sympy reads LaTeX only with this version
 }
 _PATIENCE = 10
-"""Times `SECONDS` that a comparison may last by the clock, on a machine that does other things."""
+"""Limit on a comparison's wall time, as a multiple of `SECONDS`, for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is found of one completion."""
+    """The verdict on one completion."""
 
     answer: str | None
-    """What the completion answers, normalised; None if that could not be found in time."""
+    """The completion's answer, normalised; None if it could not be extracted in time."""
     harness_match: bool
-    """By the rules of the paper's harness."""
+    """Whether it is right by the rules of the paper's harness."""
     math_verify: bool
-    """By the library of that name."""
+    """Whether it is right by the math-verify library."""
     undecided: tuple[str, ...]
-    """Those of `extract`, `match` and `verify` that failed, or came to no end within the limits:
+    """Those of `extract`, `match` and `verify` that failed or exceeded a limit; they count as
     wrong."""
 
 
 class Judge:
-    """Gives verdicts; a context that ends its process.
+    """Gives verdicts. Leaving the context ends the comparing process.
 
-    Raises: InputError if a library that it needs is not there.
+    Raises: InputError if a required library is missing.
     """
 
     def __init__(self, *, seconds: float = SECONDS, mebibytes: int = MEBIBYTES) -> None:
@@ -67,7 +67,7 @@ class Judge:
         self.close()
 
     def verdict(self, benchmark: Benchmark, item: Item, completion: str) -> Verdict:
-        """The verdict on a completion, as the model gave it; one that says nothing is wrong."""
+        """The verdict on a completion; an empty one is wrong."""
         completion = completion.strip()
         undecided: list[str] = []
 
@@ -79,7 +79,7 @@ class Judge:
 
         answer = ask("extract", benchmark=benchmark.name, completion=completion)
         match = verified = False
-        if answer is not None and completion:  # of a gold answer, too, nothing may be left
+        if answer is not None and completion:  # a normalised gold answer may be empty, too
             match = answer == item.gold
             if not match and not benchmark.choice:  # letters are not to be simplified
                 match = ask("match", answer=answer, gold=item.gold) is True
@@ -88,7 +88,7 @@ class Judge:
         return Verdict(answer, match, verified, tuple(undecided))
 
     def _ask(self, request: dict[str, object]) -> Any:
-        """What is found, or None if the process fails, ends or takes too long over it."""
+        """The process's result, or None if it fails, ends or takes too long."""
         is_begun = self._begin(request) or self._begin(request)
         reply = self._reply(self._limits[0] * _PATIENCE) if is_begun else None
         if reply is None:
@@ -97,8 +97,8 @@ class Judge:
         return reply.get("found")
 
     def _begin(self, request: dict[str, object]) -> bool:
-        """Whether the process has taken the request up; else it is ended, and a new one may be
-        asked: one that is killed while it waits can take a request, or half of one, with it."""
+        """Whether the process has begun the request; if not, it is ended and a new process may be
+        tried. A process that is killed while waiting can lose a request, or half of one."""
         requests = self._requests()
         self._asked += 1
         try:
@@ -114,7 +114,7 @@ class Judge:
         return False
 
     def _reply(self, seconds: float) -> dict[str, Any] | None:
-        """The next line of the process, or None if it ends or says nothing for so long."""
+        """The process's next line, or None if it ends or writes nothing for `seconds`."""
         try:
             line = self._replies.get(timeout=seconds)
         except queue.Empty:
@@ -122,7 +122,7 @@ class Judge:
         return None if line is None else json.loads(line)
 
     def _requests(self) -> IO[str]:
-        """What the process reads; starts it if there is none.
+        """The process's standard input; starts the process if there is none.
 
         Raises: RuntimeError if it does not start.
         """
@@ -145,9 +145,9 @@ class Judge:
         return self._process.stdin
 
     def close(self) -> None:
-        """Ends the process, if there is one; another verdict starts another."""
+        """Ends the process, if there is one. The next verdict starts a new one."""
         if self._process is not None:
-            if hasattr(os, "killpg"):  # what it forked, too
+            if hasattr(os, "killpg"):  # including its forks
                 os.killpg(self._process.pid, signal.SIGKILL)
             else:
                 self._process.kill()
@@ -156,7 +156,7 @@ class Judge:
 
 
 def _check_libraries() -> None:
-    """Without them, every comparison would fail, and look like a wrong answer."""
+    """Checks the required libraries: without them, every comparison would count as wrong."""
     for package, release in _NEEDED.items():
         try:
             found = version(package)
@@ -170,7 +170,7 @@ def _check_libraries() -> None:
 
 
 def _forward(lines: Iterable[str], replies: "queue.SimpleQueue[str | None]") -> None:
-    """Hands lines on as they come, then None."""
+    """Forwards lines as they arrive, then None."""
     for line in lines:
         replies.put(line)
     replies.put(None)

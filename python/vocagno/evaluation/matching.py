@@ -11,9 +11,9 @@ _BRACKETS = str.maketrans("", "", "{}()")
 
 
 def matches(answer: str, gold: str) -> bool:
-    """Whether an answer is the gold one; of the rules below, the first that applies decides.
+    """Whether an answer equals the gold answer. The first of the rules below that applies decides.
 
-    Calls the symbolic comparison, which may take any time and memory: `judging` bounds both.
+    Calls the symbolic comparison, which may take unlimited time and memory; `judging` limits both.
     """
     answer, gold = answer.strip(), gold.strip()
     if answer.lower() == gold.lower():
@@ -32,7 +32,7 @@ def matches(answer: str, gold: str) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """A number, with commas or without; a percentage as a share."""
+    """A number with or without commas; a percentage as a share."""
     text = text.replace(",", "")
     try:
         return float(text)
@@ -46,8 +46,8 @@ def _number(text: str) -> float | None:
 
 
 def _as_matrices(text: str) -> str:
-    """A list of elements, and each list in it, as columns; with one backslash, as there, so that it
-    equals none that is written rightly."""
+    """A list of elements, and each list in it, as columns. One backslash separates them, as in the
+    harness, so the result never equals a correctly written matrix."""
     rows = re.findall(r"\{.*,.*\}", text)
     return ", ".join(
         rf"\begin{{pmatrix}}{row.strip('{}').replace(',', chr(92))}\end{{pmatrix}}" for row in rows
@@ -55,7 +55,7 @@ def _as_matrices(text: str) -> str:
 
 
 def _same_text(answer: str, gold: str) -> bool:
-    """Case and brackets aside."""
+    """Compares without case and brackets."""
     ends = answer[0] + answer[-1]
     if (ends == "[]" and not gold.startswith("(")) or (ends == "()" and not gold.startswith("[")):
         answer, gold = answer.strip("[]()"), gold.strip("[]()")
@@ -63,7 +63,7 @@ def _same_text(answer: str, gold: str) -> bool:
 
 
 def _same_parts(answer: str, gold: str) -> bool:
-    """Element by element: of lists, points and intervals, and of matrices."""
+    """Compares lists, points, intervals and matrices element by element."""
     if _ENCLOSED.match(answer) and _ENCLOSED.match(gold):
         return _all_match(answer[1:-1].split(","), gold[1:-1].split(","))
     matrix, gold_matrix = _MATRIX.fullmatch(answer), _MATRIX.fullmatch(gold)
@@ -83,8 +83,8 @@ def _all_match(answers: list[str], golds: list[str]) -> bool:
 
 
 def _same_sides(answer: str, gold: str) -> bool:
-    """Equations by the difference of their sides, up to sign; a name before `=` aside; or as
-    expressions, which what begins with one is."""
+    """Compares two equations by the difference of their sides, up to sign; an assignment by its
+    right side; else both texts as expressions."""
     sides, gold_sides = answer.split("="), gold.split("=")
     if len(sides) == len(gold_sides) == 2:
         one, other = (f"{left.strip()} - ({right.strip()})" for left, right in (sides, gold_sides))

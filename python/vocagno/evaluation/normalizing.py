@@ -1,4 +1,4 @@
-"""One spelling for answers that mean the same, by the rules of the paper's harness, in order."""
+"""Normalizes the spelling of answers, by the rules of the paper's harness, in their order."""
 
 import re
 from functools import cache
@@ -40,10 +40,10 @@ _INTEGER = re.compile(r"0|-?[1-9]\d*")
 
 
 def normalized(answer: object) -> str:
-    r"""An answer, of a model or of a benchmark, in the spelling in which the two are compared.
+    r"""An answer of a model or a benchmark in the normalized spelling, for comparison.
 
-    Two passes, as there: what comes out of the first has no blanks, and more of the rules apply. Of
-    a unit alone (`\text{east}`) nothing is left.
+    Two passes, as in the harness: the first removes all blanks, so more rules apply in the second.
+    An answer that is only a unit (`\text{east}`) becomes empty.
     """
     return _pass(_pass(str(answer)))
 
@@ -80,11 +80,11 @@ def _replaced(text: str, pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def _without_units(text: str) -> str:
-    """Deletes words of units between non-word characters, but never all of the text.
+    """Deletes unit words between non-word characters, but never the whole text.
 
-    Twice, for one match takes the character that the next would begin with.
+    Runs twice, because a match takes the character that the next match would begin with.
     """
-    if not _LETTER.search(text):  # in every unit there is one
+    if not _LETTER.search(text):  # every unit has one
         return text
     for _ in range(2):
         for pattern in _units():
@@ -94,7 +94,7 @@ def _without_units(text: str) -> str:
 
 @cache
 def _units() -> list[re.Pattern[str]]:
-    """The words in their order, then each with an s. A point in one stands for any character."""
+    """The words in their order, then each with an s. A dot in a word matches any character."""
     lines = resources.files(__package__).joinpath("units.txt").read_text("utf-8").splitlines()
     words = [line for line in lines if line and not line.startswith("#")]
     return [
@@ -103,7 +103,7 @@ def _units() -> list[re.Pattern[str]]:
 
 
 def _in_digits(text: str) -> str:
-    """The number that the words of a text say, if they say one; other words are passed over."""
+    """The number that a text spells out, if any (other words are ignored); else the text."""
     from word2number import w2n
 
     try:
@@ -113,7 +113,7 @@ def _in_digits(text: str) -> str:
 
 
 def _with_braced_fractions(text: str) -> str:
-    r"""`\frac12` with braces; as it was if a fraction ends before its denominator."""
+    r"""`\frac12` with braces; unchanged if a fraction ends before its denominator."""
     first, *fractions = text.split(r"\frac")
     braced = [first]
     for fraction in fractions:

@@ -1,4 +1,4 @@
-"""Worked examples before a question (few-shot), and where their words come from."""
+"""Worked examples before a question (few-shot), and their sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ class Examples:
 
     text: str
     source: str
-    """Where they were read."""
+    """Where they were read from."""
 
     def prompt(self, benchmark: Benchmark, question: str) -> str:
-        """What a model is given for a question."""
+        """The prompt for a question."""
         return f"{self.text}{BETWEEN}{benchmark.asked(question)}"
 
 
 def prompt_hash(prompt: str) -> str:
-    """32 hexadecimal digits that name a prompt."""
+    """Hash of a prompt, 32 hexadecimal digits."""
     return digest(prompt)
 
 
 def read_examples(benchmark: Benchmark, data: Path) -> Examples:
-    """The examples of `prompts/cot/NAME.md` in the folder of the data or beside it, as the paper's
-    harness has them; else those that lm-eval carries, where it does.
+    """The examples from `prompts/cot/NAME.md` in the data folder or next to it, as in the paper's
+    harness; else those that lm-eval includes.
 
-    Raises: BenchmarkError if they are nowhere.
+    Raises: BenchmarkError if there are none.
     """
     name = f"prompts/cot/{benchmark.prompt}.md"
     for path in (data / name, data.absolute().parent / name):
@@ -45,8 +45,8 @@ def read_examples(benchmark: Benchmark, data: Path) -> Examples:
                 raise BenchmarkError(f"{path}: not UTF-8 ({error})") from error
     if benchmark.prompt not in _CARRIED:
         raise BenchmarkError(
-            f"{data / name}: no such file, with the {benchmark.shots} worked examples of "
-            f"{benchmark.name}; lm-eval carries those of {' and '.join(_CARRIED)} alone"
+            f"{data / name}: no such file; expected the {benchmark.shots} worked examples of "
+            f"{benchmark.name}; lm-eval has only those of {' and '.join(_CARRIED)}"
         )
     return Examples(BETWEEN.join(_CARRIED[benchmark.prompt](benchmark)), "lm-eval")
 

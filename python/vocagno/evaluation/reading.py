@@ -1,4 +1,4 @@
-"""Benchmarks and stored completions, read from JSON Lines, plain or .gz."""
+"""Reads benchmarks and stored completions from JSON Lines, plain or .gz."""
 
 import gzip
 import json
@@ -13,28 +13,28 @@ from vocagno.evaluation.benchmarks import Benchmark, Item
 
 
 class BenchmarkError(InputError):
-    """A file of questions or completions that cannot be read as such; names file and line."""
+    """A file of questions or completions cannot be read; names file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote for one item."""
+    """A model's completion for one item."""
 
     index: int
     text: str
     question: str | None
-    """To which it is the answer, if the file says so."""
+    """The question it answers, if the file has it."""
     where: str
     """File and line."""
 
 
 def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
-    """The items of a benchmark in the order of their `idx` (where there is none, of the file), the
-    last of several with the same one.
+    """The items of a benchmark in the order of their `idx`, or of the file if there is no `idx`. Of
+    items with the same `idx`, the last is used.
 
     Args:
-        data: holds NAME/test.jsonl or NAME/test.jsonl.gz.
-        limit: how many, from the first on.
+        data: contains NAME/test.jsonl or NAME/test.jsonl.gz.
+        limit: maximum number of items, starting with the first.
     Raises: BenchmarkError.
     """
     path = _file_of(benchmark, data)
@@ -46,15 +46,15 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except (TypeError, ValueError, IndexError) as error:
-            raise BenchmarkError(f"{where}: no item of {benchmark.name}: {error}") from error
+            raise BenchmarkError(f"{where}: not an item of {benchmark.name}: {error}") from error
     if not items:
         raise BenchmarkError(f"{path}: no items")
     return [items[index] for index in sorted(items)[:limit]]
 
 
 def read_completions(path: Path) -> tuple[list[Completion], int]:
-    """Completions in the order of their `idx`, the last of several with the same one; and how many
-    of the others there are.
+    """Completions in the order of their `idx`, and the number of duplicates. Of completions with
+    the same `idx`, the last is used.
 
     Raises: BenchmarkError for a line without an `idx` and a `completion`.
     """
@@ -79,13 +79,13 @@ def _file_of(benchmark: Benchmark, data: Path) -> Path:
         if (path := data / benchmark.folder / name).is_file():
             return path
     raise BenchmarkError(
-        f"{data / benchmark.folder / 'test.jsonl'}: no such file, plain or .gz, which holds the "
+        f"{data / benchmark.folder / 'test.jsonl'}: no such file, plain or .gz; expected the "
         f"questions of {benchmark.name}"
     )
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with its place. Lines end in LF alone; blank ones are none."""
+    """The objects of a file, each with its place. Lines end only in LF; blank ones are skipped."""
     opened = gzip.open if path.suffix == ".gz" else open
     line = b""
     number = 0

@@ -1,4 +1,4 @@
-"""Grades completions that a model wrote before, without the model."""
+"""Grades stored completions without the model."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Graded:
     verdict: Verdict
 
     def record(self) -> dict[str, object]:
-        """As a line of a file."""
+        """The fields of a line in a file."""
         verdict = asdict(self.verdict)
         return {"idx": self.item.index, "gold": self.item.gold, **verdict}
 
@@ -30,7 +30,7 @@ def grade(
 ) -> Iterator[Graded]:
     """Verdicts in the order of the completions.
 
-    Raises: BenchmarkError for a completion of an item that there is not.
+    Raises: BenchmarkError for a completion of an item that does not exist.
     """
     named = {item.index: item for item in items}
     for completion in completions:
@@ -45,7 +45,7 @@ def grade(
 
 
 def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool = False) -> None:
-    """One verdict a line, as JSON."""
+    """Writes one verdict per line, as JSON."""
     with appearing(path) as file:
         for one in graded:
             completion = {"completion": one.completion} if with_completions else {}

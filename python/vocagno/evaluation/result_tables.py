@@ -8,7 +8,7 @@ from vocagno.system.files import appearing, write_table
 
 
 def as_markdown(table: ResultTable, *, title: str | None = None) -> str:
-    """A table with one decimal, as the paper prints it; `-` where there is no score."""
+    """A table with one decimal, as in the paper; `-` for a missing result."""
     best = {column: _best(table, column) for column in _columns(table)}
     lines = [
         [*table.labels, *_headings(table)],
@@ -26,13 +26,13 @@ def as_markdown(table: ResultTable, *, title: str | None = None) -> str:
 
 
 def write_markdown(path: Path, table: ResultTable, *, title: str | None = None) -> None:
-    """Writes what `as_markdown` gives."""
+    """Writes the table of `as_markdown`."""
     with appearing(path) as file:
         file.write(as_markdown(table, title=title).encode())
 
 
 def write_csv(path: Path, table: ResultTable) -> None:
-    """Writes labels, scores as they are and averages to three decimals: `read_results` reads it."""
+    """Writes labels, unrounded results, and averages to three decimals; `read_results` reads it."""
     lines: list[list[object]] = [[*table.labels, *_headings(table)]]
     for result in table.results:
         cells: list[object] = [*_labels(table, result)]
@@ -57,12 +57,12 @@ def _labels(table: ResultTable, result: Result) -> list[str]:
 
 
 def _best(table: ResultTable, column: str) -> str | None:
-    """The largest value as it is shown: what looks equal is equally good."""
+    """The largest value as shown, so that values that look equal are equally good."""
     values = [table.value(result, column) for result in table.results]
     largest = max((value for value in values if value is not None), default=None)
     return None if largest is None else one_decimal(largest)
 
 
 def one_decimal(value: float) -> str:
-    """As the paper rounds: a half goes up (20.55 to 20.6), in decimal, not in binary."""
+    """Rounds as the paper does: half up (20.55 to 20.6), in decimal, not in binary."""
     return str(Decimal(f"{value:.6f}").quantize(Decimal("0.1"), ROUND_HALF_UP))

@@ -1,12 +1,12 @@
-"""Scores of models on benchmarks, from files in the layout of the paper's tables, and averages.
+"""Results of models on benchmarks, from files in the layout of the paper's tables, and averages.
 
 CSV: label columns (model, method, chunks, ...), then a column for each benchmark, of which the
-first is one of `BENCHMARKS`; scores in percent, `-` where there is none; a `*` ends the names of
-columns left out of `AVG (w/o *)`. Columns that begin with `AVG` may follow: they are not taken
-over, but compared with what the scores give.
+first is one of `BENCHMARKS`. Results are in percent, `-` if missing. A `*` at the end of a column
+name excludes the column from `AVG (w/o *)`. Columns that begin with `AVG` may follow: they are not
+used, but compared with the averages of the results.
 
-JSON: an object for each model (or a list of such), strings as labels and `scores`, a percentage (or
-null) by benchmark; `about`, if there, is for people:
+JSON: one object per model (or a list of objects), with strings as labels and `scores`, a percentage
+(or null) by benchmark. `about` is optional and for readers:
 
     {"model": "S + Llemma", "method": "Ours", "scores": {"GSM8K": 8.1, "MATH": 5.2, "SAT": 34.4}}
 """
@@ -26,29 +26,29 @@ BENCHMARKS = tuple("GSM8K MATH GSM-Hard SVAMP ASDiv MAWPS TAB MQA MMLU-STEM SAT"
 """Names of the paper's benchmarks, in its order (arXiv 2503.19123, section 4.1, Table 1)."""
 
 STARRED = frozenset({"TAB", "MMLU-STEM", "SAT"})
-"""Those that the paper leaves out to compare with Rho-1 (Table 1); a CSV file marks its own."""
+"""Those that the paper omits to compare with Rho-1 (Table 1); a CSV file marks its own."""
 
 NOT_AVERAGED = frozenset({"GSM-Hard"})
-"""Named in the paper's text, in none of its tables."""
+"""Named in the paper's text, but not in its tables."""
 
 AVERAGES = ("AVG", "AVG (w/o *)", "AVG (w/o SAT)")
 
 
 class ResultError(InputError):
-    """A file of scores that cannot be read, or tables that do not fit together."""
+    """A file of results cannot be read, or tables do not fit together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The scores of one model."""
+    """The results of one model."""
 
     where: str
     """The file and the row."""
     labels: Mapping[str, str]
     scores: Mapping[str, float]
-    """Percent by benchmark, where there is one."""
+    """Percent by benchmark; missing ones are absent."""
     published: Mapping[str, str] = field(default_factory=dict)
-    """Averages that the file has, as they stand there."""
+    """Averages in the file, as written there."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """Results with their label columns and benchmarks, in the order in which they were met."""
+    """Results with their label columns and benchmarks, in order of first appearance."""
 
     labels: tuple[str, ...]
     benchmarks: tuple[str, ...]
@@ -66,19 +66,19 @@ class ResultTable:
     results: tuple[Result, ...]
 
     def averaged(self, average: str) -> tuple[str, ...]:
-        """The benchmarks that an average is over.
+        """The benchmarks in an average.
 
-        Raises: ResultError for another name than those of `AVERAGES`.
+        Raises: ResultError for a name that is not in `AVERAGES`.
         """
         if average not in AVERAGES:
-            raise ResultError(f"{average}: no average; expected {', '.join(AVERAGES)}")
+            raise ResultError(f"{average}: not an average; expected {', '.join(AVERAGES)}")
         others = {"AVG": frozenset(), "AVG (w/o *)": self.starred}.get(average, frozenset({"SAT"}))
         left_out = others | NOT_AVERAGED
         return tuple(name for name in self.benchmarks if name not in left_out)
 
     @property
     def averages(self) -> tuple[str, ...]:
-        """Those of `AVERAGES` that this table has: AVG, and others that leave something out."""
+        """Those of `AVERAGES` that this table has: AVG, and others that omit a benchmark."""
         return tuple(
             name
             for name in AVERAGES
@@ -86,13 +86,13 @@ class ResultTable:
         )
 
     def average(self, result: Result, average: str) -> float | None:
-        """Mean of the scores that an average is over; None where one of them is missing."""
+        """Mean of the results in an average; None if one of them is missing."""
         scores = [result.scores.get(name) for name in self.averaged(average)]
         present = [score for score in scores if score is not None]
         return sum(present) / len(present) if len(present) == len(scores) > 0 else None
 
     def value(self, result: Result, column: str) -> float | None:
-        """A score or an average.
+        """A result or an average.
 
         Raises: ResultError for a column that is neither.
         """
@@ -100,12 +100,13 @@ class ResultTable:
             return result.scores.get(column)
         if column not in AVERAGES:
             raise ResultError(
-                f"{column}: no column; expected one of {', '.join((*self.benchmarks, *AVERAGES))}"
+                f"{column}: no such column; expected one of "
+                f"{', '.join((*self.benchmarks, *AVERAGES))}"
             )
         return self.average(result, column)
 
     def disagreements(self) -> list[str]:
-        """Averages that files have and scores do not give, to the digits that the files have."""
+        """Averages in the files that differ from those of the results, at the files' precision."""
         found = []
         for result in self.results:
             for name, written in result.published.items():
@@ -121,9 +122,9 @@ class ResultTable:
 
 
 def read_results(paths: Sequence[Path]) -> ResultTable:
-    """One table of all files; its columns are theirs, in the order in which they are met.
+    """One table of all files, with all their columns in order of first appearance.
 
-    Raises: ResultError naming the file, row and column, and what was expected there.
+    Raises: ResultError naming the file, row and column, and the expected value.
     """
     tables = [_read_json(path) if path.suffix == ".json" else _read_csv(path) for path in paths]
     if not tables:
@@ -146,7 +147,8 @@ def _check_stars(paths: Sequence[Path], tables: Sequence[ResultTable]) -> None:
             if is_starred != (name in table.starred):
                 yes, no = (first, path) if is_starred else (path, first)
                 raise ResultError(
-                    f"{no}: column {name} has no star, but one in {yes}; star it in both or neither"
+                    f"{no}: column {name} has no star, but has one in {yes}; star it in both or "
+                    "neither"
                 )
 
 
@@ -156,8 +158,8 @@ def _check_names_differ(results: Iterable[Result], labels: Sequence[str]) -> Non
         key = tuple(result.labels.get(label, "") for label in labels)
         if key in seen:
             raise ResultError(
-                f"{result.where}: its labels ({result.name}) are those of {seen[key]}; give each "
-                "row labels of its own"
+                f"{result.where}: its labels ({result.name}) are the same as in {seen[key]}; give "
+                "each row different labels"
             )
         seen[key] = result.where
 
@@ -165,13 +167,13 @@ def _check_names_differ(results: Iterable[Result], labels: Sequence[str]) -> Non
 def read_csv_lines(path: Path) -> list[list[str]]:
     """The cells of a CSV file in UTF-8, the header first.
 
-    Raises: ResultError if it is empty, or no such file.
+    Raises: ResultError if it is empty or not CSV in UTF-8.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ResultError(f"{path}: no CSV in UTF-8 ({error})") from error
+        raise ResultError(f"{path}: not CSV in UTF-8 ({error})") from error
     if not lines:
         raise ResultError(f"{path}: empty; expected a header and rows")
     return lines
@@ -181,10 +183,10 @@ def _read_csv(path: Path) -> ResultTable:
     header, *rows = read_csv_lines(path)
     columns = [name.strip().removesuffix("*").strip() for name in header]
     if doubled := [name for name, count in Counter(columns).items() if count > 1]:
-        raise ResultError(f"{path}: column {doubled[0]} stands there twice")
+        raise ResultError(f"{path}: column {doubled[0]} is there twice")
     first = next((i for i, name in enumerate(columns) if name in BENCHMARKS), None)
     if first is None:
-        raise ResultError(f"{path}: no column of a benchmark ({', '.join(BENCHMARKS)})")
+        raise ResultError(f"{path}: no benchmark column ({', '.join(BENCHMARKS)})")
     benchmarks = [name for name in columns[first:] if not name.startswith("AVG")]
     results = [
         _csv_result(f"{path}, row {number}", columns, first, row)
@@ -195,7 +197,9 @@ def _read_csv(path: Path) -> ResultTable:
         raise ResultError(f"{path}: a header without rows")
     for name in columns[first:]:
         if name.startswith("AVG") and name not in AVERAGES:
-            raise ResultError(f"{path}, column {name}: no average; expected {', '.join(AVERAGES)}")
+            raise ResultError(
+                f"{path}, column {name}: not an average; expected {', '.join(AVERAGES)}"
+            )
     starred = frozenset(name for name, raw in zip(columns, header, strict=True) if "*" in raw[-1:])
     return ResultTable(
         tuple(columns[:first]), tuple(benchmarks), starred & {*benchmarks}, tuple(results)
@@ -249,10 +253,10 @@ def _json_result(where: str, entry: Any) -> Result:
         if not isinstance(value, str):
             raise ResultError(f"{where}, {name}: expected a string as a label, got {value!r}")
     if not labels:
-        raise ResultError(f"{where}: no label that says which model this is, such as `model`")
+        raise ResultError(f"{where}: no label that names the model, such as `model`")
     scores = {name: value for name, value in entry["scores"].items() if value is not None}
     if not scores:
-        raise ResultError(f"{where}: no score in `scores`")
+        raise ResultError(f"{where}: no result in `scores`")
     for name, value in scores.items():
         _check_percentage(value, value, f"{where}, scores, {name}")
     return Result(where, labels, scores)

@@ -1,4 +1,4 @@
-"""Evaluates a model on benchmarks: what was answered before is not asked again."""
+"""Evaluates a model on benchmarks; questions that are already answered are not asked again."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ from vocagno.system.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A benchmark as it is put to a model."""
+    """A benchmark with its prompts for a model."""
 
     benchmark: Benchmark
     asked: Sequence[Asked]
     examples: str
-    """Where its worked examples were read."""
+    """Where its worked examples were read from."""
 
 
 def prepared(
@@ -36,7 +36,7 @@ def prepared(
 ) -> list[Task]:
     """Reads all benchmarks and checks that they fit the model, before the first question.
 
-    Raises: InputError for a benchmark that cannot be read, or does not fit.
+    Raises: InputError for a benchmark that cannot be read or does not fit.
     """
     tasks = []
     for benchmark in benchmarks:
@@ -48,7 +48,7 @@ def prepared(
 
 
 def say_what_is_short(tasks: Iterable[Task]) -> None:
-    """Tells of prompts that leave less room for an answer than the paper's harness gives."""
+    """Reports prompts that leave less room for an answer than the paper's harness does."""
     for task in tasks:
         if short := [one.room for one in task.asked if one.room < NEW_TOKENS]:
             print(
@@ -61,7 +61,7 @@ def say_what_is_short(tasks: Iterable[Task]) -> None:
 def evaluate(
     lm: Any, tasks: Sequence[Task], out: Path, *, batch_size: int, show: bool
 ) -> dict[str, list[Verdict]]:
-    """Verdicts by benchmark, in the order of the items; each is kept in `out` as it comes."""
+    """Verdicts by benchmark, in the order of the items; each is written to `out` immediately."""
     verdicts: dict[str, list[Verdict]] = {}
     with Judge() as judge:
         for task in tasks:
@@ -88,5 +88,5 @@ def _evaluate(
                 journal.add(one, completion, verdict)
                 found[one.item.index] = verdict
             right = sum(verdict.harness_match for verdict in found.values())
-            progress.at(len(found), f"{100 * right / len(found):.1f} % right")
+            progress.at(len(found), f"{100 * right / len(found):.1f} % correct")
     return found

@@ -1,4 +1,4 @@
-"""What a model scored: shares with standard errors, and the paper's averages of them."""
+"""Results of a model: shares with standard errors, and the paper's averages of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from vocagno.evaluation.results import AVERAGES, NOT_AVERAGED, STARRED
 
 METRICS = ("harness_match", "math_verify")
 _LEFT_OUT = dict(zip(AVERAGES, (frozenset(), STARRED, {"SAT"}), strict=True))
-"""Columns, by average."""
+"""Omitted columns, by average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +21,20 @@ class Score:
     value: float
     """In [0, 1]."""
     error: float
-    """Standard error: how far another sample of as many questions might lie from it."""
+    """Standard error: the expected deviation for another sample of as many questions."""
     count: int
-    """Items."""
+    """Number of items."""
 
 
 def share(right: Sequence[bool]) -> Score:
-    """The share of some verdicts that is right."""
+    """The share of verdicts that are right."""
     value = sum(right) / len(right)
     error = math.sqrt(value * (1 - value) / max(1, len(right) - 1))
     return Score(value, error, len(right))
 
 
 def scores(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Score]:
-    """By benchmark."""
+    """Results by benchmark."""
     return {
         name: share([getattr(verdict, metric) for verdict in found])
         for name, found in verdicts.items()
@@ -42,7 +42,7 @@ def scores(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, 
 
 
 def averages(found: Mapping[str, Score]) -> dict[str, Score]:
-    """The paper's averages: each benchmark counts alike. Those that lack one are left out."""
+    """The paper's averages, with equal weights. An average that lacks a benchmark is omitted."""
     return {
         title: _mean([found[name] for name in names])
         for title, names in _AVERAGED.items()
@@ -81,8 +81,8 @@ def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
 
 
 def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
-    """In the form of `python -m vocagno.paper table`: percentages by the paper's columns, which are
-    those of its harness; errors, counts and the other metric under `about`."""
+    """The results in the form of `python -m vocagno.paper table`. Percentages by the paper's
+    columns follow its harness's rules; errors, counts and the other metric are under `about`."""
     found = {metric: scores(verdicts, metric) for metric in METRICS}
     details = {
         metric: {

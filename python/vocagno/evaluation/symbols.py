@@ -1,6 +1,6 @@
-"""Answers as expressions. LaTeX, and what one types, are parsed; nothing is evaluated as Python.
+"""Answers as expressions. LaTeX and typed expressions are parsed; nothing is evaluated as Python.
 
-Both parsing and comparing may take any time and memory, or end the process: see `judging`.
+Parsing and comparing may take unlimited time and memory, or end the process: see `judging`.
 """
 
 import logging
@@ -11,12 +11,12 @@ from typing import Any
 from vocagno.evaluation.typed import expression
 
 TOLERANCE = 1e-4
-"""Relative, of numbers."""
+"""Relative tolerance for numbers."""
 
 
 def same_expression(one: str, other: str) -> bool:
-    """Whether two expressions, in LaTeX or as one types them, are equal as far as sympy can tell:
-    by form, by simplifying their difference, or by value."""
+    """Whether sympy can show that two expressions (LaTeX or typed) are equal: by form, by
+    simplifying their difference, or by value."""
     first, second = _parsed(one), _parsed(other)
     if first is None or second is None:
         return False
@@ -26,9 +26,9 @@ def same_expression(one: str, other: str) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """The LaTeX that a text begins with; else what it is as one types it; else None.
+    """The LaTeX at the start of a text; else the typed expression; else None.
 
-    What follows behind LaTeX is not looked at, as there: an answer of `1` equals a gold `1,-2`.
+    Text after the LaTeX is ignored, as in the harness: an answer of `1` equals a gold `1,-2`.
     """
     from sympy.parsing.latex import parse_latex
 
@@ -38,8 +38,8 @@ def _parsed(text: str) -> Any:
 
 
 def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What comes of it, or None: sympy and its parsers raise errors of any kind for what they do
-    not know."""
+    """The result, or None on any error: sympy and its parsers raise many types of errors for input
+    that they do not know."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -58,7 +58,7 @@ def _by_difference(first: Any, second: Any) -> bool:
 
 
 def _by_sides(first: Any, second: Any) -> bool:
-    """Of two relations."""
+    """Compares the differences of sides of two relations."""
     return bool(abs(first.lhs - first.rhs).equals(abs(second.lhs - second.rhs)))
 
 

@@ -1,4 +1,4 @@
-"""Expressions as one types them, `-3/4 + 2*x`, read by Python's grammar; nothing is evaluated."""
+"""Typed expressions such as `-3/4 + 2*x`, parsed by Python's grammar; nothing is evaluated."""
 
 import ast
 from functools import partial
@@ -6,12 +6,13 @@ from typing import Any
 
 
 def expression(text: str, *, evaluate: bool = True) -> Any:
-    """An expression of numbers, names, brackets and the five operations; a set of such; or a quoted
-    text. What stands behind `#` is no part of it.
+    """Parses an expression of numbers, names, brackets and the five operations; a set of these; or
+    a quoted text. Text after `#` is ignored.
 
     Args:
         evaluate: gives `5` for `2 + 3`, not the sum.
-    Raises: ValueError or SyntaxError for anything else; MemoryError or RecursionError if too deep.
+    Raises: ValueError or SyntaxError for anything else; MemoryError or RecursionError if nested too
+        deeply.
     """
     return _read(ast.parse(text.strip(), mode="eval").body, evaluate)
 
@@ -36,7 +37,7 @@ def _read(node: ast.expr, evaluate: bool) -> Any:
             return sympy.Mul(-1, _read(operand, evaluate), evaluate=evaluate)
         case ast.BinOp(left=left, op=operator, right=right):
             return _combined(operator, _read(left, evaluate), _read(right, evaluate), evaluate)
-    raise ValueError(f"{ast.unparse(node)!r:.40} is no number, name or operation on them")
+    raise ValueError(f"{ast.unparse(node)!r:.40} is not a number, a name or an operation on them")
 
 
 def _combined(operator: ast.operator, one: Any, other: Any, evaluate: bool) -> Any:
@@ -56,4 +57,4 @@ def _combined(operator: ast.operator, one: Any, other: Any, evaluate: bool) -> A
             return multiply(one, power(other, -1))
         case ast.Pow():
             return power(one, other)
-    raise ValueError(f"{type(operator).__name__} is none of the five operations")
+    raise ValueError(f"{type(operator).__name__} is not one of the five operations")

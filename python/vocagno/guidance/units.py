@@ -49,8 +49,8 @@ def window_means(
     window: int | Literal["line"],
     smoothing: float = 0.0,
 ) -> Tensor:
-    """(B, T) float64: the sum of the values of the neighbours of each token's unit, which is left
-    out itself, divided by the sum of their sizes; NaN without neighbours.
+    """(B, T) float64: the sum of the values of the neighbours of each token's unit, without the
+    unit, divided by the sum of their sizes; NaN without neighbours.
 
     Args:
         values_BT: at each token.

@@ -1,1 +1,1 @@
-"""What is needed of a transformers model."""
+"""Access to transformers models: loading, language head, packing, layers."""

@@ -1,8 +1,8 @@
-"""Forward passes that do not make the host wait for the device.
+"""Forward passes without a device sync.
 
-transformers reads the positions of every batch back to the host, to find sequences packed into
-rows. If there are none it makes no mask: torch's attention is causal by itself. Passes of whole
-rows skip this search here, for models that would get no mask anyway.
+transformers copies the positions of every batch to the host, to find sequences packed into rows. If
+there are none it makes no mask: torch's attention is causal by itself. Here, passes of whole rows
+skip this search for models that would get no mask anyway.
 
 B: rows, T: tokens of a row.
 """
@@ -18,26 +18,27 @@ import torch
 from torch import Tensor
 
 _UNMASKED = "vocagno_unmasked"
-"""Attention of a name for which transformers makes no mask."""
+"""Name of an attention for which transformers makes no mask."""
 _OBSERVED = "vocagno_observed"
-"""Attention of a name under which the masks that a model asks for are noted."""
+"""Name of an attention that records the masks that a model requests."""
 _ANY_LENGTH = 1 << 62
 _LIMITS: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()
-"""For each base model: rows of fewer tokens take no mask; 0 if some layers always take one."""
+"""Per base model: rows of fewer tokens need no mask; 0 if some layers always need one."""
 _asked: list[int] = []
-"""The limits of the masks that the pass which is observed asked for."""
+"""The limits of the masks that the observed pass requested."""
 
 
 def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
-    """What a base model of transformers gives for whole rows, or for rows with masks of their own.
+    """The output of a transformers base model for whole rows, or for rows with their own masks.
 
     Args:
-        extra: masks, positions and sequence boundaries; None is as good as absent.
+        extra: masks, positions and sequence boundaries; None is the same as absent.
 
-    The same result as a plain call, bit for bit. Without masks, positions and boundaries the host
-    does not wait if the attention is torch's (`sdpa`), plainly causal, and any sliding window or
-    chunk longer than T; in all other cases (`torch.compile` of the whole model among them) this is
-    a plain call. The first such pass of a model is one, too: it notes which masks it asks for.
+    The result is bitwise the same as that of a plain call. There is no device sync if there are no
+    masks, positions and boundaries, and the attention is torch's (`sdpa`), plainly causal, and any
+    sliding window or chunk is longer than T. In all other cases (including `torch.compile` of the
+    whole model) this is a plain call. The first such pass of a model syncs, too: it records the
+    masks that the model requests.
     """
     given = {name: value for name, value in extra.items() if value is not None}
     if given or torch.compiler.is_compiling():
@@ -48,8 +49,8 @@ def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
 
 @contextmanager
 def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
-    """Exchanges the configuration that masks are made by. Layers hold their own reference to the
-    model's, so neither attention nor graphs that were compiled for it change."""
+    """Replaces the configuration from which masks are made. Layers have their own reference to the
+    model's configuration, so neither attention nor compiled graphs change."""
     config: Any = base_model.config
     is_torchs = config._attn_implementation == "sdpa" and not config.sub_configs
     limit = _LIMITS.get(base_model)
@@ -75,7 +76,7 @@ def _register() -> None:
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     def observed(*arguments: Any, **options: Any) -> Any:
-        """The mask of `sdpa`; notes below which length there is none."""
+        """The mask of `sdpa`; records the length below which there is none."""
         limit = 0
         if options.get("allow_is_causal_skip", False):
             is_plain = options.get("mask_function") is causal_mask_function

@@ -1,4 +1,4 @@
-"""Which sequences a model reads together, and in what shape.
+"""Batches of sequences, and their layout in rows.
 
 B: rows of a batch, T: places of a row.
 """
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = list[list[int]]
-"""For each row of a batch the sequences in it, by number."""
+"""The numbers of the sequences in each row of a batch."""
 
 
 def buckets(lengths: Sequence[int], batch_tokens: int) -> Iterator[Rows]:
-    """Sequences of like length together, one a row, so that little of a batch is padding.
+    """Batches sequences of similar length, one per row, to reduce padding.
 
     A batch has at most `batch_tokens` places (or one row).
     """
@@ -28,8 +28,8 @@ def buckets(lengths: Sequence[int], batch_tokens: int) -> Iterator[Rows]:
 
 
 def packs(lengths: Sequence[int], batch_tokens: int, width: int) -> Iterator[Rows]:
-    """Sequences one after the other in rows of up to `width` places: each goes into the fullest row
-    that has room for it, the longest first (best fit, decreasing).
+    """Packs sequences into rows of up to `width` places, longest first: each goes into the fullest
+    row that has room for it (best fit decreasing).
 
     A batch has at most `batch_tokens` places (or one row).
     """
@@ -60,16 +60,16 @@ class Layout:
     piece_BT: NDArray[np.int64]
     """Which sequence of its row each place belongs to; padding is -1."""
     first_places: list[int]
-    """Of each sequence, in the order of the rows: where it begins in the flattened batch."""
+    """First place of each sequence in the flattened batch, in the order of the rows."""
 
     @property
     def padding(self) -> int:
-        """Places that hold nothing."""
+        """Number of padding places."""
         return int((self.piece_BT < 0).sum())
 
 
 def lay_out(rows: Rows, sequences: Sequence[NDArray[np.int64]]) -> Layout:
-    """Puts sequences at their places; rows are padded at their end."""
+    """Copies sequences into rows, padded at their end."""
     width = max(sum(len(sequences[number]) for number in row) for row in rows)
     ids = np.zeros((len(rows), width), np.int64)
     piece = np.full((len(rows), width), -1, np.int64)

@@ -15,10 +15,10 @@ AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
 
 
 def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """What a causal model reads and what it is asked for: token i is predicted from token i - 1.
+    """The inputs and labels of a causal model: token i is predicted from token i - 1.
 
-    The last axis is the position. The first token is only read, the last only asked for. This is
-    the one place where the shift stands, for student and teacher, ids and losses alike.
+    The last axis is the position. The first token is only an input, the last only a label. The
+    shift is defined only here, for student and teacher, ids and losses.
     """
     return sequence[..., :-1], sequence[..., 1:]
 
@@ -26,7 +26,7 @@ def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
 def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
     """The sum of the losses of the kept tokens, float32 (Eq. 3 without its denominator).
 
-    The loop divides by one count for the whole optimizer step. `weights_BT` carries no gradient.
+    The loop divides by one count for the whole optimizer step. `weights_BT` has no gradient.
     """
     if nll_BT.shape != weights_BT.shape:
         raise ValueError(f"nll {tuple(nll_BT.shape)} and weights {tuple(weights_BT.shape)} differ")

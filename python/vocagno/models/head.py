@@ -1,4 +1,4 @@
-"""The loss of every token without the logits of every token.
+"""Computes the loss of every token without storing the logits of every token.
 
 N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
@@ -22,36 +22,36 @@ from vocagno.models.own_head import OwnHead, own_head, whole
 from vocagno.models.probe import agree, probe_ids, sees_later_tokens
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits that exist at a time on a CPU: 64 MiB in float32, unless `LEAST_ROWS` are more."""
+"""Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
 CUDA_CHUNK_ELEMENTS = 1 << 26
 """The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
 LEAST_ROWS = 256
-"""Tokens of a chunk, however large the vocabulary: with fewer the product waits for the weights."""
+"""Minimum number of tokens per chunk: with fewer, reading the weights limits the product."""
 _MORE_ROWS = 32
-"""A CPU's chunk may be larger by one part of so many where that saves one: each chunk, however few
-its tokens are, reads the weights and adds to their gradient."""
+"""A chunk on a CPU may be larger by 1 / `_MORE_ROWS` if that saves a chunk: each chunk, even a
+small one, reads the weights and adds to their gradient."""
 TILE_ROWS = 128
-"""A GPU computes so many rows of a product together, so the rows of a chunk are a multiple."""
+"""Rows of a product that a GPU computes together; the rows of a chunk are a multiple."""
 
 
 class UnsupportedModelError(InputError):
-    """A model whose loss cannot be computed from its hidden states by a known head."""
+    """The loss of a model cannot be computed from its hidden states by a known head."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageHead:
-    """How a causal language model turns hidden states into logits."""
+    """The product that turns a causal language model's hidden states into logits."""
 
     weight_VH: Tensor
     bias_V: Tensor | None = None
     scale: float = 1.0
     """Factor on the logits (Cohere multiplies, Granite divides)."""
     softcap: float | None = None
-    """Logits are squeezed to (-softcap, softcap) by tanh (Gemma 2)."""
+    """tanh limits the logits to (-softcap, softcap) (Gemma 2)."""
 
     @property
     def vocabulary_size(self) -> int:
-        """How many logits a state gives."""
+        """The number of logits per state."""
         return self.weight_VH.shape[0]
 
     @property
@@ -61,22 +61,22 @@ class LanguageHead:
 
     @property
     def device(self) -> torch.device:
-        """Where states have to be."""
+        """The device that states must be on."""
         return self.weight_VH.device
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
         """(C, V) in float32: operands in the model's type, accumulated in float32.
 
         Args:
-            room: of `room_for`, where they are put if it is large enough; then there is no
-                gradient.
+            room: from `room_for`. The logits are written there if it is large enough; then they
+                have no gradient.
         """
         out = None
         if room is not None and len(hidden_CH) <= len(room):
             out = room[: len(hidden_CH)]
         if hidden_CH.is_cuda and hidden_CH.dtype != torch.float32:
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
-        else:  # no such product on CPU; the operands are exact in float32
+        else:  # a CPU has no such product; the operands are exact in float32
             logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
             logits_CV += self.bias_V.float()
@@ -87,46 +87,46 @@ class LanguageHead:
         return logits_CV
 
     def room_for(self, num_rows: int) -> Tensor | None:
-        """Memory for the logits of one chunk after the other: on a CPU fresh memory costs time
-        beside the product that fills it; elsewhere the allocator keeps it anyway."""
+        """Memory for the logits of a chunk, reused for all chunks. On a CPU new memory costs time
+        in addition to the product that fills it; elsewhere the allocator caches it."""
         if self.weight_VH.device.type != "cpu":
             return None
         size = chunk_rows(self.weight_VH.shape[0], self.weight_VH.device)
-        size += 2 * (size // _MORE_ROWS)  # twice: chunks that end where they may are uneven
+        size += 2 * (size // _MORE_ROWS)  # twice: chunks that end at `ends` are uneven
         return torch.empty(min(num_rows, size), self.weight_VH.shape[0], dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
-        """The same, with what `logits` would do to the weights done once for all chunks."""
+        """The same head, with weights converted once for all chunks instead of in `logits`."""
         weight_VH = self.weight_VH if self.weight_VH.is_cuda else self.weight_VH.float()
         return replace(self, weight_VH=weight_VH)
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
-        """The same head with weights of this type."""
+        """The same head with weights of type `dtype`."""
         return replace(self, weight_VH=self.weight_VH.to(dtype))
 
     def first(self, num_ids: int) -> "LanguageHead":
-        """The same head for the first so many ids."""
+        """The same head for the first `num_ids` ids."""
         bias_V = None if self.bias_V is None else self.bias_V[:num_ids]
         return replace(self, weight_VH=self.weight_VH[:num_ids], bias_V=bias_V)
 
     def no_states(self, count: int) -> Tensor:
-        """(count, H) zeros that stand for states."""
+        """(count, H) zeros in place of states."""
         return self.weight_VH.new_zeros(count, self.hidden_size)
 
 
 Head = LanguageHead | OwnHead
-"""How a causal language model turns hidden states into logits."""
+"""Turns a causal language model's hidden states into logits."""
 
 
 def language_head(model: Any) -> Head:
-    """The head of a transformers causal language model, proved on a few tokens.
+    """The head of a transformers causal language model, verified on a few tokens.
 
-    It is a product of states and output embeddings where that gives the model's own logits, and
-    else the model's own code (`OwnHead`), with a warning, because that takes more time and memory.
-    The proof is two forward passes of the base model and one of the model, of 2 x 32 tokens.
+    It is a product of states and output embeddings if that gives the model's own logits. Otherwise
+    it is the model's own code (`OwnHead`), with a warning, because that takes more time and memory.
+    Verifying costs two forward passes of the base model and one of the model, of 2 x 32 tokens.
 
     Raises: UnsupportedModelError if neither gives the model's own logits, if the model sees later
-        tokens, and if it cannot read ids alone.
+        tokens, or if it needs other inputs than ids.
     """
     _check_loaded(model)
     training = model.training
@@ -159,13 +159,13 @@ def _proved(model: Any) -> Head:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
     try:
-        hidden_states(model, ids_BT)  # the first pass may run other code than later ones
+        hidden_states(model, ids_BT)  # the first pass may run different code from later ones
         states_BTH = hidden_states(model, ids_BT)
         theirs_BTV = model(input_ids=ids_BT, use_cache=False).logits
     except torch.OutOfMemoryError:
         raise
     except _FAILURES as error:
-        raise UnsupportedModelError(f"{name}: it does not read ids alone ({error})") from error
+        raise UnsupportedModelError(f"{name}: it cannot read only ids ({error})") from error
     if theirs_BTV.shape[:-1] != ids_BT.shape or states_BTH.shape[:-1] != ids_BT.shape:
         raise UnsupportedModelError(
             f"{name}: expected logits and states of each of {tuple(ids_BT.shape)} ids, got "
@@ -173,7 +173,7 @@ def _proved(model: Any) -> Head:
         )
     if sees_later_tokens(theirs_BTV, states_BTH.dtype):
         raise UnsupportedModelError(
-            f"{name}: its logits depend on later tokens, so its losses mean nothing; "
+            f"{name}: its logits depend on later tokens, so its losses are meaningless; "
             f"{_causal_remedy(model)}"
         )
     ids = theirs_BTV.shape[-1]
@@ -187,7 +187,7 @@ def _proved(model: Any) -> Head:
 
 
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
-"""What models raise that are asked for something they do not know."""
+"""Errors that models raise for unsupported inputs."""
 
 
 def _product(model: Any) -> LanguageHead | None:
@@ -205,7 +205,7 @@ def _own(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
 
 
 def _gives(head: Head, states_BTH: Tensor, theirs_BTV: Tensor) -> bool:
-    """Whether the head makes the model's logits of its states."""
+    """Whether the head turns the model's states into the model's logits."""
     try:
         ours = head.logits(states_BTH.flatten(0, 1).to(head.device))
     except torch.OutOfMemoryError:
@@ -224,7 +224,7 @@ def _causal_remedy(model: Any) -> str:
 
 
 def head_of(model: Any) -> LanguageHead:
-    """The head that a model's configuration describes; its weights are the model's own.
+    """The head that a model's configuration describes; it shares the model's weights.
 
     Raises: UnsupportedModelError if there are no output embeddings.
     """
@@ -240,7 +240,7 @@ def head_of(model: Any) -> LanguageHead:
 
 
 def _scale_of(config: Any) -> float:
-    """The factor on the logits that a configuration names. `language_head` proves it."""
+    """The factor on the logits in a configuration. `language_head` verifies it."""
     divisors = ["logits_mup_width_multiplier", "logits_scaling"]
     factors = ["logit_scale", "lm_head_multiplier"]
     if config.model_type.startswith("hyperclovax"):  # multiplies by what Granite divides by
@@ -249,7 +249,7 @@ def _scale_of(config: Any) -> float:
 
 
 def _numbers(config: Any, *options: str) -> list[float]:
-    """Those of the options that a configuration sets to a number other than 0."""
+    """The values of the options that a configuration sets to a number other than 0."""
     values = [getattr(config, option, None) for option in options]
     return [float(value) for value in values if isinstance(value, int | float) and value]
 
@@ -257,7 +257,7 @@ def _numbers(config: Any, *options: str) -> list[float]:
 def own_head_of(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead:
     """The model's own code as its head.
 
-    Args: as `language_head` found them.
+    Args: as found by `language_head`.
     Raises: UnsupportedModelError if the model is not a head over one base model.
     """
     head = own_head(model, base_of(model), vocabulary_size, hidden_size)
@@ -274,7 +274,7 @@ def base_of(model: Any) -> nn.Module:
     if model.base_model is not model:
         base: nn.Module = model.base_model
         return base
-    embedding = model.get_input_embeddings()  # the prefix names another module (Llama 4)
+    embedding = model.get_input_embeddings()  # base_model_prefix names another module (Llama 4)
     for base in model.children():
         if base is not embedding and any(part is embedding for part in base.modules()):
             return base
@@ -292,7 +292,7 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
 
 
 def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
-    """How many rows of logits may exist together on a device."""
+    """Number of rows of logits per chunk on a device."""
     if device.type != "cuda":
         return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
     rows = CUDA_CHUNK_ELEMENTS // vocabulary_size
@@ -305,11 +305,11 @@ def chunks(
     device: torch.device,
     ends: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Iterator[slice]:
-    """Rows whose logits exist together: on a CPU chunks of one size, on a GPU of whole tiles.
+    """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
 
     Args:
-        ends: the places at which a chunk may end, rising, the last one `num_rows`; default: all. A
-            chunk is longer than others if there is none in reach.
+        ends: places at which a chunk may end, increasing, the last one `num_rows`; default: all. A
+            chunk is longer if there is no such place within its size.
     """
     size = chunk_rows(vocabulary_size, device)
     count = math.ceil(num_rows / (size + size // _MORE_ROWS))
@@ -319,7 +319,7 @@ def chunks(
         if device.type == "cuda":
             stop = min(start + size, num_rows)
         elif (stop := next(number_of) * num_rows // count) <= start:
-            continue  # the chunk before was longer
+            continue  # the previous chunk was longer
         if ends is not None:
             number = bisect_right(ends, stop)
             before = ends[number - 1] if number else 0
@@ -332,7 +332,7 @@ def chunks(
 def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, from the states that predict it.
 
-    Logits exist a chunk at a time, so memory does not grow with N times V.
+    Logits exist for one chunk at a time, so memory does not grow with N times V.
     """
     head = head.for_chunks()
     nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
@@ -345,7 +345,7 @@ def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
 
 @torch.no_grad()
 def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
-    """(N,) float32: the entropy of what follows each state, in nats."""
+    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
     head = head.for_chunks()
     entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
     room = head.room_for(hidden_NH.shape[0])
@@ -357,8 +357,8 @@ def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
 
 
 def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """(C,) the loss of each label, and (C, 1) the sums of what the logits become: their
-    exponentials, after the largest of each row was taken off; so no other matrix is needed."""
+    """(C,) the loss of each label, and (C, 1) row sums of exponentials. Overwrites the logits with
+    their exponentials after subtracting each row's maximum, so no other matrix is needed."""
     picked_C1 = logits_CV.gather(1, labels_C1)
     top_C1 = logits_CV.amax(1, keepdim=True)
     sum_C1 = logits_CV.sub_(top_C1).exp_().sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Models and tokenizers from folders, GGUF files or a hub, and names for what they are."""
+"""Loads models and tokenizers from folders, GGUF files or a hub, and identifies them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
 def teacher_spans(config: TeacherConfig) -> TokenSpans:
-    """The teacher's tokenizer: its own file, or the one of its model."""
+    """The teacher's tokenizer: `teacher.tokenizer`, or the one of its model."""
     if config.tokenizer is not None:
         spans = TokenSpans.from_pretrained(config.tokenizer)
         check_own_tokenizer(spans, config.model, "teacher")
@@ -28,9 +28,9 @@ def teacher_spans(config: TeacherConfig) -> TokenSpans:
 
 
 def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None:
-    """Refuses a tokenizer whose ids mean other tokens than those of the one in the model's folder.
+    """Rejects a tokenizer whose ids differ from those of the one in the model's folder.
 
-    A tenth may differ: reserved tokens are renamed, and others added.
+    A tenth may differ, because reserved tokens are renamed and others added.
     """
     own = Path(model or "") / "tokenizer.json"
     if model is None or not own.is_file():
@@ -40,12 +40,12 @@ def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None
     if others > len(ours) / 10:
         raise ConfigError(
             f"{role}.tokenizer: {others:,} of the {len(ours):,} tokens of {spans.name} have "
-            f"another id, or none, in {own}: it is not the tokenizer of {role}.model; leave it out"
+            f"another id, or none, in {own}: it is not the tokenizer of {role}.model; omit it"
         )
 
 
 def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
-    """What stands before a document for the teacher: its tokenizer's BOS, else `bos`, else none."""
+    """The teacher's prefix of a document: its tokenizer's BOS, else `bos`, else none."""
     if spans.prefix_ids or config.bos is None:
         return spans.prefix_ids
     index = spans.token_id(config.bos)
@@ -55,9 +55,9 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
 
 
 def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.model") -> str:
-    """Names a model's weights: a hub commit, or a hash of its files (kept by size and time).
+    """Identifies a model's weights: a hub commit, or a hash of its files (cached by size and time).
 
-    `option` is what an error says of where the model was named.
+    `option` is the option that an error names.
     """
     name = cast("str", config.model)
     files = _weights_in_folder(config, option)
@@ -74,11 +74,11 @@ def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.
 
 
 def _from_hub(name: str, option: str) -> str:
-    return f"{option}: no folder {name}, nor is it found on the hub"
+    return f"{option}: no folder {name}, and not found on the hub"
 
 
 def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
-    """The files of a model that is a folder, else None. Raises: ConfigError for one without."""
+    """The weight files if the model is a folder, else None. Raises: ConfigError if it has none."""
     path = Path(cast("str", config.model))
     if not path.exists():
         return None
@@ -116,9 +116,10 @@ def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 
 
 def local_device() -> torch.device:
-    """The device of this process: the accelerator of its number on this machine, or the CPU.
+    """The device of this process: the accelerator with its local rank, or the CPU.
 
-    What a launcher started makes it the current device, which kernels of other libraries use.
+    A process started by a launcher makes it the current device, which kernels of other libraries
+    use.
     """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not torch.accelerator.is_available():
@@ -126,7 +127,7 @@ def local_device() -> torch.device:
     number = int(os.environ.get("LOCAL_RANK", "0"))
     if number >= torch.accelerator.device_count():
         raise ConfigError(
-            f"process {number} of this machine has no {accelerator.type} device: there are "
+            f"process {number} of this machine has no {accelerator.type} device: there are only "
             f"{torch.accelerator.device_count()}; start fewer processes"
         )
     if "LOCAL_RANK" in os.environ:
@@ -137,10 +138,10 @@ def local_device() -> torch.device:
 def check_context(
     config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
 ) -> None:
-    """Refuses a context that the teacher cannot read, before its weights are loaded.
+    """Rejects a context that the teacher cannot read, before its weights are loaded.
 
     Args:
-        length: tokens that it is to read at once, by `option`; default: `teacher.context`.
+        length: tokens per window, set by `option`; default: `teacher.context`.
     """
     from transformers import AutoConfig
 
@@ -154,15 +155,15 @@ def check_context(
 
 
 def weights_options(gguf_file: str | None = None) -> dict[str, Any]:
-    """What weights may be read from: safetensors, or the GGUF file that is named; no pickle."""
+    """Options that load weights only from safetensors or the given GGUF file, never from pickle."""
     return {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
 
 
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device, or spread over several.
 
-    For a GPU the weights are read straight onto it: a machine of eight does not hold eight copies
-    in its own memory first.
+    For a GPU the weights are read directly onto it: a machine with eight GPUs does not need host
+    memory for eight copies.
     """
     from transformers import AutoModelForCausalLM
 
@@ -192,7 +193,7 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
 def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:
     """The transformers configuration of the model to train, without its weights.
 
-    Raises: ConfigError for an architecture that is none, and for too few ids or positions.
+    Raises: ConfigError for an unknown architecture, and for too few ids or positions.
     """
     from transformers import AutoConfig
 
@@ -212,13 +213,13 @@ def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) 
         settings = AutoConfig.for_model(architecture["model_type"], **fields)
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
-        raise ConfigError(f"student.architecture.{unknown[0]}: no field of {kind}")
+        raise ConfigError(f"student.architecture.{unknown[0]}: not a field of {kind}")
     check_positions(settings, seq_len, "data.seq_len", "student")
     return settings
 
 
 def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, seed: int) -> Any:
-    """The model to train, with weights in float32: loaded, or new as `student_settings` says."""
+    """The model to train, with float32 weights: loaded, or new with the settings `settings`."""
     from transformers import AutoModelForCausalLM
 
     if config.model is not None:
@@ -234,7 +235,7 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
 
 
 def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
-    """Refuses a tokenizer whose ids the model has no embeddings for."""
+    """Rejects a tokenizer with more ids than the model has embeddings."""
     rows = model.get_input_embeddings().weight.shape[0]
     if rows < vocabulary_size:
         raise ConfigError(
@@ -244,17 +245,17 @@ def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
 
 
 def check_positions(settings: Any, length: int, option: str, role: str) -> None:
-    """Refuses sequences longer than those the model was made for."""
+    """Rejects sequences longer than the model's maximum."""
     limit = getattr(settings.get_text_config(), "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ConfigError(
-            f"{option}: {length} tokens, but the {role} reads at most {limit}; set {option} to "
-            "that, or to less"
+            f"{option}: {length} tokens, but the {role} reads at most {limit}; set {option} to at "
+            f"most {limit}"
         )
 
 
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
-    """The student's tokenizer in the form that `save_pretrained` writes beside a model."""
+    """The student's tokenizer as a transformers tokenizer, to save with a model."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     prefix = tokenizer.spans.prefix_ids

@@ -1,7 +1,7 @@
-"""The language head of a model whose logits are not one product: its own code, on known states.
+"""The language head of a model whose logits are not one product: its own code, on given states.
 
 The base model runs once for all tokens. The causal model's own `forward` then turns a few hundred
-states at a time into logits, with a stand-in for the base model that returns these states.
+states at a time into logits; a stand-in for the base model returns these states.
 
 C: tokens of a chunk, H: hidden size, V: vocabulary.
 """
@@ -16,21 +16,21 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class OwnHead:
-    """The head of one model, computed in float32 whatever the type of the model."""
+    """The head of one model, computed in float32 for any type of the model."""
 
     model: nn.Module
     """A shallow copy of the causal model, with a stand-in for its base model."""
     weights: dict[str, Tensor]
     """The parameters of the head by their names in `model`."""
     vocabulary_size: int
-    """How many logits a state gives."""
+    """The number of logits per state."""
     hidden_size: int
     num_ids: int | None = None
-    """Only the logits of so many ids, from the first. Default: of all."""
+    """Number of leading ids to give logits for. Default: all."""
 
     @property
     def device(self) -> torch.device:
-        """Where states have to be."""
+        """The device that states must be on."""
         return next(iter(self.weights.values())).device
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
@@ -39,7 +39,7 @@ class OwnHead:
         Args:
             room: not used; the model's code allocates its own.
         """
-        # `forward` may look at the shape of the ids. Their values reach the stand-in alone.
+        # `forward` may read the shape of the ids. Only the stand-in gets their values.
         ids_1C = torch.zeros(1, len(hidden_CH), dtype=torch.int64, device=hidden_CH.device)
         stand_in = next(child for child in self.model.children() if isinstance(child, _StandIn))
         stand_in.states_1CH = hidden_CH.float()[None]
@@ -67,31 +67,31 @@ class OwnHead:
         )
 
     def as_type(self, dtype: torch.dtype) -> "OwnHead":
-        """The same head: it is computed in float32 whatever `dtype` is."""
+        """The same head: it is computed in float32 for any `dtype`."""
         return self
 
     def first(self, num_ids: int) -> "OwnHead":
-        """The same head for the first so many ids."""
+        """The same head for the first `num_ids` ids."""
         return replace(self, num_ids=num_ids)
 
     def room_for(self, num_rows: int) -> Tensor | None:
-        """Nothing: the model's code allocates its own memory."""
+        """None: the model's code allocates its own memory."""
         return None
 
     def no_states(self, count: int) -> Tensor:
-        """(count, H) zeros that stand for states."""
+        """(count, H) zeros in place of states."""
         weight = next(iter(self.weights.values()))
         return weight.new_zeros(count, self.hidden_size)
 
 
 def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
-    """The head of a causal model over `base`; None if `base` is not one of its own modules,
-    or all its parameters are there."""
+    """The head of a causal model over `base`; None if `base` is not one of its own modules or
+    contains all its parameters."""
     name = next((name for name, child in model.named_children() if child is base), None)
     if name is None:
         return None
-    # A copy, so that nothing is changed on a model that others use. Modules and parameters are
-    # shared; hooks on the causal model itself (FSDP, offloading) are not to run for a chunk.
+    # A copy, so that the original model is not changed. Modules and parameters are shared; hooks on
+    # the causal model itself (FSDP, offloading) must not run for a chunk.
     copy: nn.Module = object.__new__(type(model))
     copy.__dict__.update(model.__dict__)
     copy.__dict__.pop("forward", None)
@@ -105,13 +105,13 @@ def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int
 
 
 def whole(tensor: Any) -> Tensor:
-    """A tensor whose parts may lie on several processes (a DTensor), whole on each."""
+    """The full tensor on each process, of a tensor that may be sharded (a DTensor)."""
     complete: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return complete
 
 
 class _StandIn(nn.Module):
-    """Returns states that are known already, whatever it is asked."""
+    """Returns given states for any input."""
 
     states_1CH: Tensor | None = None
 
@@ -122,7 +122,7 @@ class _StandIn(nn.Module):
 
 
 class _Output(tuple[Tensor, ...]):
-    """What base models return: states by position and by name, and nothing else."""
+    """Output of a base model: only the states, by position and by name."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Sequences packed into one row that do not see each other.
+"""Keeps sequences that are packed into one row from attending to each other.
 
 B: rows, T: places of a row, V: vocabulary.
 """
@@ -12,23 +12,23 @@ from torch import Tensor
 from vocagno.errors import ConfigError
 
 _WITHOUT_WINDOW = frozenset({"full_attention", "attention", "linear_attention", "conv", "mamba"})
-"""Kinds of layers, as transformers names them, that see all tokens before them."""
+"""Layer types, by transformers' names, that see all previous tokens."""
 _PROBE = 8
-"""Tokens of each of the two pieces that prove a model."""
+"""Number of tokens in each of the two probe pieces."""
 _LEAK, _LEAK_OF_LOW_PRECISION, _NOISE = 5e-5, 1e-2, 3.0
-"""What part of an ignored boundary's difference, and how many times the difference that the shape
-of a batch makes, a model that keeps pieces apart may show. In float32 it shows 1e-7 of the former.
-A new model whose convolutions read across the boundary shows no more than 2e-4, because its weights
-are small."""
+"""Limits on the difference that a boundary leaves: a fraction of the difference when the boundary
+is ignored, and a multiple of the difference due to batch shape. In float32 a model that keeps
+pieces apart has 1e-7 of the former. A new model whose convolutions read across the boundary has no
+more than 2e-4, because its weights are small."""
 
 
 def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
-    """Positions that start again in every piece, and a mask that keeps attention inside it; on the
-    device of the pieces, without waiting for it.
+    """Positions that restart in every piece, and a mask that keeps attention inside it; on the
+    device of the pieces, without a device sync.
 
     Args:
-        piece_BT: which piece each place belongs to; a piece is a run of equal numbers.
-        with_mask: False for attention that finds the pieces by positions or boundaries.
+        piece_BT: the piece of each place; a piece is a run of equal numbers.
+        with_mask: False for attention that takes the pieces from positions or boundaries.
     """
     place_T = torch.arange(piece_BT.shape[1], device=piece_BT.device)
     start_BT = torch.where(_begins(piece_BT), place_T, 0).cummax(1).values
@@ -41,9 +41,9 @@ def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
 
 
 def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
-    """Where pieces begin and how long the longest is, under the names that flash attention takes.
+    """Boundaries of the pieces and the greatest length, under the names that flash attention takes.
 
-    Without them it looks for boundaries in the positions, and the host waits in every layer. Empty
+    Without them it finds boundaries from the positions, with a device sync in every layer. Empty
     for a model whose forward pass takes no such arguments.
 
     Args:
@@ -65,16 +65,16 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
 
 
 def _begins(piece_BT: Tensor) -> Tensor:
-    """(B, T) where a piece begins: at the start of a row, and where the number changes."""
+    """(B, T) whether a piece begins: at the start of a row, and where the number changes."""
     return torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
 
 
 @torch.no_grad()
 def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
-    """Proves on two pieces of a row that the second is read as if it stood alone.
+    """Tests with two pieces of a row whether the second is read as if it were the only one.
 
-    What it differs by is compared with what ignoring the boundary changes, and with what the same
-    piece differs by in batches of other shapes: in bfloat16 on a GPU that is not nothing.
+    Its difference is compared with the difference when the boundary is ignored, and with that of
+    the same piece in other batch shapes, which is not zero in bfloat16 on a GPU.
     """
     device = model.get_input_embeddings().weight.device
     size = model.get_input_embeddings().weight.shape[0]
@@ -97,7 +97,7 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
         ignored = read(ids)[_PROBE:]
         first_in_row = read(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
         packed = read(ids, **extra)[_PROBE:]
-    except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not understood
+    except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not supported
         return False
     finally:
         model.train(training)
@@ -111,34 +111,34 @@ def _on(device: torch.device, value: Any) -> Any:
 
 
 def attention_of(model: Any) -> str:
-    """The name of its attention implementation."""
+    """The name of the model's attention implementation."""
     return str(getattr(model.config, "_attn_implementation", None))
 
 
 def narrowest_window(model: Any) -> int | None:
-    """Tokens that the narrowest sliding or chunked attention of a model sees; None without any."""
+    """Width in tokens of a model's narrowest sliding or chunked attention; None without any."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and _WITHOUT_WINDOW.issuperset(kinds):
-        return None  # a size may be given although no layer has it
+        return None  # the config may have a size that no layer uses
     sizes = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     return min((int(size) for size in sizes if size), default=None)
 
 
 def mask_fits(model: Any, length: int) -> bool:
-    """Whether rows of this length may be given a mask: it would undo a narrower window."""
+    """Whether rows of this length can have a mask, which would override a narrower window."""
     window = narrowest_window(model)
     return window is None or window >= length
 
 
 def check_isolation(model: Any, seq_len: int) -> None:
     """Raises: ConfigError for a model (or an attention implementation) that ignores the mask, or
-    whose sliding window the mask would take the place of."""
+    whose sliding window the mask would override."""
     if not mask_fits(model, seq_len):
         raise ConfigError(
             f"data.isolate: {type(model).__name__} attends to {narrowest_window(model)} tokens in "
-            "some layers, and the mask that keeps documents apart would undo that in rows of "
-            f"{seq_len}; use a data.seq_len of at most that, or isolate: false"
+            "some layers, and the mask that keeps documents apart would override that in rows of "
+            f"{seq_len}; use a data.seq_len of at most {narrowest_window(model)}, or isolate: false"
         )
     if not keeps_apart(model):
         raise ConfigError(

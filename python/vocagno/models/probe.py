@@ -1,4 +1,4 @@
-"""A few tokens on which a model shows whether its losses can be computed, and how.
+"""Probe tokens that test whether and how a model's losses can be computed.
 
 B: rows, T: tokens of a row, V: vocabulary.
 """
@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 PROBE_TOKENS = 32
-"""Of a row, if the model reads so many."""
+"""Tokens per row, if the model can read that many."""
 _IDS = 1000
-"""Ids of the probe are below this, where every vocabulary has ordinary tokens or bytes."""
+"""Upper limit of the probe's ids; every vocabulary has ordinary tokens or bytes below it."""
 
 
 def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
     """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
 
     Args:
-        positions: how many tokens the model reads, if there is a limit.
+        positions: maximum number of tokens that the model reads, if there is one.
     """
     length = PROBE_TOKENS
-    if positions is not None and positions > 0:  # XLNet says -1 for any number
+    if positions is not None and positions > 0:  # XLNet has -1 for no limit
         length = min(length, positions)
     place_T, half = torch.arange(length, device=device), length // 2
     ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
@@ -33,8 +33,8 @@ def agree(ours_NV: Tensor, theirs_NV: Tensor, dtype: torch.dtype) -> bool:
     """Whether logits are the same at each position within the precision of `dtype`.
 
     Differences are root mean squares over the vocabulary, because the largest of millions of
-    roundings says little. They are compared with how much logits differ from each other, because a
-    number that all have in common has no part in a loss. Infinite ones must be the same; NaN never
+    rounding errors is not informative. They are compared with the spread of the logits, because a
+    constant added to all logits does not change a loss. Infinite logits must be equal; NaN never
     agrees.
     """
     if ours_NV.shape != theirs_NV.shape:
@@ -54,16 +54,16 @@ def _root_mean_square(values_NV: Tensor) -> Tensor:
 
 
 def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
-    """Whether what differs in the second half of the probe's rows is seen in the first half."""
+    """Whether the rows' different second halves change the logits of their equal first halves."""
     half = logits_BTV.shape[1] // 2
     first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
     finite_TV = first_TV.isfinite() & second_TV.isfinite()
     if not finite_TV.any():
-        return False  # nothing to compare; `agree` refuses such logits
+        return False  # nothing to compare; `agree` rejects such logits
     difference = (first_TV - second_TV)[finite_TV].square().mean().sqrt()
     spread = first_TV[finite_TV].std()
-    # Rows that begin alike are computed alike. Low precision is given room for sums in any order;
-    # what a trained model sees of later tokens is many times that.
+    # Equal first halves give equal logits. Low precision is allowed differences from the order of
+    # sums; the effect of later tokens in a trained model is many times larger.
     return bool(difference > (1e-5 if _is_exact(dtype) else 2e-2) * spread)
 
 

@@ -1,1 +1,1 @@
-"""`make quickstart`: corpus, tokenizers, teacher, and a student trained with and without it."""
+"""`make quickstart`: makes corpus, tokenizers and teacher; trains students with and without it."""

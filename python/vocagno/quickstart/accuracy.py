@@ -1,4 +1,4 @@
-"""Exact-answer accuracy: greedy answers to held-out questions, compared with the gold ones."""
+"""Exact-answer accuracy: greedy answers to held-out questions, compared with the gold answers."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from vocagno.quickstart.problems import ANSWER_PREFIX
 
 
 class Question(Protocol):
-    """What is asked and the answer that counts as right; `problems.Problem` is one."""
+    """A question with its gold answer; `problems.Problem` is one."""
 
     @property
     def question(self) -> str: ...
@@ -31,8 +31,8 @@ class Asked:
 
 
 def accuracy_of_run(run: Path, questions: Path) -> float:
-    """Share of the questions (JSON Lines of `question` and `answer`) that the final model of a
-    training run answers exactly, in [0, 1]."""
+    """Share, in [0, 1], of the questions (JSON Lines of `question` and `answer`) that the final
+    model of a training run answers exactly."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(run / "final")
@@ -41,7 +41,7 @@ def accuracy_of_run(run: Path, questions: Path) -> float:
 
 
 def read_questions(path: Path) -> list[Asked]:
-    """The questions of a file, JSON Lines of `question` and `answer`."""
+    """The questions in a file of JSON Lines with `question` and `answer`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [Asked(**json.loads(line)) for line in lines]
 
@@ -57,10 +57,10 @@ def exact_answer_accuracy(
     """Share of `problems` whose greedy continuation gives exactly the gold answer, in [0, 1].
 
     Args:
-        model: a causal LM of transformers; its training mode is as before afterwards.
+        model: a transformers causal LM; its training mode is restored afterwards.
         tokenizer: its fast tokenizer; its BOS, if it has one, starts every prompt.
-        max_new_tokens: most tokens to add to a question; no answer by then is a wrong one.
-        batch_size: questions answered together.
+        max_new_tokens: maximum number of tokens per answer; an unfinished answer is wrong.
+        batch_size: number of questions per batch.
     """
     if not problems:
         raise ValueError("problems is empty: there is nothing to measure the accuracy on")
@@ -75,7 +75,7 @@ def exact_answer_accuracy(
 
 
 def final_answer(text: str) -> str | None:
-    """What follows `Answer: ` on the first line that starts so; None if there is no such line."""
+    """The text after `Answer: ` on the first line that starts with it; None without such a line."""
     match = re.search(rf"^{re.escape(ANSWER_PREFIX)}(.*)$", text, re.MULTILINE)
     return match.group(1) if match else None
 
@@ -83,9 +83,9 @@ def final_answer(text: str) -> str | None:
 def greedy_texts(
     model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int, batch_size: int
 ) -> list[str]:
-    """Continues each prompt greedily; returns the new text alone.
+    """Continues each prompt greedily; returns only the new text.
 
-    Prompts of similar length share a batch, so that little of it is padding.
+    Prompts of similar length share a batch to reduce padding.
     """
     bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     ids = [bos + row for row in tokenizer(list(prompts), add_special_tokens=False)["input_ids"]]

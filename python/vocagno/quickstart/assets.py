@@ -1,4 +1,4 @@
-"""What the quickstart's student needs, made on this machine: texts, tokenizers, a teacher."""
+"""Makes the inputs of the quickstart's students on this machine: texts, tokenizers, a teacher."""
 
 import json
 import os
@@ -11,20 +11,20 @@ from vocagno.errors import InputError
 
 CONFIGS = Path("configs")
 FOLDER = Path("runs/quickstart")
-"""Everything the quickstart makes lies here; the files in `configs/` name it too."""
+"""Output folder of the quickstart; the files in `configs/` name it, too."""
 
 TRAIN_DOCUMENTS = 2200
 TEACHER_DOCUMENTS = 5000
 VALID_DOCUMENTS = 150
 QUESTIONS = 200
 NOISE_FRACTION = 0.2
-"""Share of the lines of the student's corpus that nobody can predict."""
+"""Share of unpredictable lines in the student's corpus."""
 
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def make_assets(configs: Path, folder: Path = FOLDER) -> None:
-    """Makes what is missing; several processes may call this at once.
+    """Makes the missing inputs; several processes may call this at the same time.
 
     Args:
         configs: the folder with `quickstart-teacher.yaml`.
@@ -61,7 +61,7 @@ def _make_texts(folder: Path) -> None:
 
 
 def _train_teacher(configs: Path) -> None:
-    """Trains the teacher by the naive method, in one process, whoever calls."""
+    """Trains the teacher by the naive method, in one process without the caller's launcher."""
     print("training the teacher", file=sys.stderr)
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
     command = [sys.executable, "-m", "vocagno", "train"]

@@ -1,4 +1,4 @@
-"""Some documents of the corpus as the guided student and its teacher see them, for the picture."""
+"""Documents of the corpus with the guided student's and teacher's view of them, for the page."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from vocagno.views.passage import Passage
 
 
 def passages(config: Config) -> list[Passage]:
-    """The first few documents of the training text, as the trained student sees them."""
+    """The first few training documents with the trained student's view of them."""
     from transformers import AutoModelForCausalLM
 
     cpu = torch.device("cpu")

@@ -1,7 +1,7 @@
 """The quickstart's corpus: worked school mathematics with web junk between the problems.
 
-Everything is a function of a seed. A hash of its numbers decides whether a problem is held out,
-so no question of the held-out files can occur in a training file, whatever was drawn.
+Everything is a function of a seed. A hash of its numbers decides whether a problem is held out, so
+no held-out question can occur in a training file, for any seed.
 """
 
 import json
@@ -23,7 +23,7 @@ THINGS = ("apples", "coins", "books", "stamps", "shells", "pens", "cards", "marb
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One worked problem. `operands` are the numbers that make it up, in a canonical order."""
+    """One worked problem. `operands` are its numbers in a canonical order."""
 
     template: str
     operands: tuple[int, ...]
@@ -33,7 +33,7 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        """Whether these numbers are on the held-out side; names and things do not matter."""
+        """Whether these numbers are held out; names and things do not matter."""
         key = f"{self.template} {' '.join(map(str, self.operands))}"
         return zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0
 
@@ -125,7 +125,7 @@ TEMPLATES: tuple[Callable[[random.Random], Problem], ...] = (
 
 
 def problem(rng: random.Random, *, held_out: bool) -> Problem:
-    """A random problem of a random template, from the training or from the held-out side."""
+    """A random problem of a random template, from the training or the held-out set."""
     template = rng.choice(TEMPLATES)
     while True:
         drawn = template(rng)
@@ -141,7 +141,7 @@ BOILERPLATE = (
 
 
 def noise_line(rng: random.Random) -> str:
-    """A line of junk as scraped pages have it: what came before tells nothing about it."""
+    """A line of junk as in scraped pages; the text before it does not predict it."""
 
     def pick(alphabet: str, low: int, high: int) -> str:
         return "".join(rng.choices(alphabet, k=rng.randint(low, high)))
@@ -165,8 +165,8 @@ def documents(
 ) -> Iterator[dict[str, str]]:
     """Yields `count` documents `{"text": ...}` of two to five problems each.
 
-    `noise_fraction` is the expected share of junk among the non-blank lines, in [0, 1). Junk stands
-    between problems, never inside one, so that a prompt is always followed by its own working.
+    `noise_fraction` is the expected share of junk among the non-blank lines, in [0, 1). Junk is
+    between problems, never inside one, so a question is always followed by its own working.
     """
     if not 0 <= noise_fraction < 1:
         raise ValueError(f"noise_fraction must be in [0, 1), got {noise_fraction}")
@@ -205,9 +205,9 @@ def write_corpus(
 ) -> dict[str, Path]:
     """Writes the quickstart's JSON Lines files into `folder` and returns their paths by name.
 
-    `train` has junk in it. `valid-clean` has none, and only held-out problems, as `problems`
-    (`{"question", "answer"}`) has. `teacher-train`, written if `teacher_documents` is not 0, has no
-    junk either: a teacher of mathematics has read better texts than its student will.
+    `train` contains junk. `valid-clean` contains no junk and only held-out problems, as does
+    `problems` (`{"question", "answer"}`). `teacher-train`, written if `teacher_documents` is not 0,
+    contains no junk: a mathematics teacher has read better texts than its student will.
     """
     folder.mkdir(parents=True, exist_ok=True)
     contents: dict[str, Iterable[dict[str, str]]] = {

@@ -15,7 +15,7 @@ from vocagno.system.signals import Terminated
 from vocagno.system.text_tables import in_table
 
 STUDENTS = ("naive", "paper", "guided")
-"""Trained on all tokens, by the rule of the paper, and on the lines that are no noise."""
+"""Trained on all tokens, by the paper's rule, and on the lines that are not noise."""
 COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
 
 
@@ -24,29 +24,30 @@ def add_quickstart(parser: Any) -> None:
 
     Run it in the folder of the project. It makes corpus, tokenizers and teacher itself.
     """
-    parser.add_argument("--seeds", type=int, default=1, help="starts and orders of the rows to try")
+    words = "number of seeds (initial weights and row orders)"
+    parser.add_argument("--seeds", type=int, default=1, help=words)
 
 
 def quickstart(options: Any) -> None:
     """Trains what is missing; prints the table and writes the page."""
     started = time.monotonic()
     if not (CONFIGS / "quickstart-guided.yaml").is_file():
-        raise InputError("run this in the folder of the project, which holds configs/")
+        raise InputError("run this in the project folder, which contains configs/")
     try:
         make_assets(CONFIGS)
         students = [_train(name, seed) for seed in range(options.seeds) for name in STUDENTS]
     except InputError as error:
-        raise InputError(f"{error}\n`make clean` removes what earlier runs left.") from error
+        raise InputError(f"{error}\n`make clean` removes the files of earlier runs.") from error
     rows = [_row("teacher", FOLDER / "teacher")]
     rows += [_row(run.name.replace("-", " "), run) for run in students]
     page = FOLDER / "quickstart.html"
     _draw(page, rows)
     print(in_table([COLUMNS, *(tuple(row.values()) for row in rows)]))
     print(
-        "\nheld-out loss: nats a token of clean text. The students share one tokenizer and one\n"
-        "start; the teacher has its own tokenizer. paper: top 40 % of the tokens; guided: lines\n"
-        f"that are no noise (docs/guidance.md). {time.monotonic() - started:.0f} s in all.\n"
-        f"what the teacher chose: {page}"
+        "\nheld-out loss: nats per token of clean text. The students share a tokenizer and their\n"
+        "initial weights; the teacher has another tokenizer. paper: top 40 % of the tokens;\n"
+        f"guided: lines that are not noise (docs/guidance.md). {time.monotonic() - started:.0f} s "
+        f"in total.\ntokens that the teacher chose: {page}"
     )
 
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(name: str, seed: int) -> Path:
-    """Trains one student in this process; the folder of the run."""
+    """Trains one student in this process; returns the folder of the run."""
     from vocagno.training.configuration import parse
     from vocagno.training.main import train
 
@@ -71,7 +72,7 @@ def _train(name: str, seed: int) -> Path:
 
 
 def _row(name: str, run: Path) -> dict[str, str]:
-    """A line of the table, from what the run logged and from the problems asked afterwards."""
+    """A line of the table, from the run's log and its answers to the held-out problems."""
     from vocagno.training.run_log import read_run
 
     found = read_run(run)
@@ -98,9 +99,9 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
     from vocagno.views.page import render_page
 
     introduction = (
-        "The same student, trained three times from one start on the same text, next to a "
-        "teacher with another tokenizer: on every token; by the rule of the paper, on the 40 % of "
-        "tokens on which it is furthest behind the teacher; and on all lines but those that are "
+        "The same student, trained three times from the same weights on the same text, next to a "
+        "teacher with another tokenizer: on every token; by the paper's rule, on the 40 % of "
+        "tokens on which it is furthest behind the teacher; and on all lines except those that are "
         "noise to the teacher."
     )
     found, rules = [], {}

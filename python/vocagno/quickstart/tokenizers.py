@@ -1,8 +1,8 @@
 """The quickstart's two tokenizers, of two families, trained on its own corpus in seconds.
 
-The student's is SentencePiece-style BPE with byte fallback, as Llama-2's: a dummy prefix, `▁` for a
-space, digits one by one, BOS in front. The teacher's is byte-level BPE, as Llama-3's: up to three
-digits a token, twice the vocabulary, `<|endoftext|>` and no BOS.
+The student's is SentencePiece-style BPE with byte fallback, like Llama-2's: a dummy prefix, `▁` for
+a space, single digits, BOS in front. The teacher's is byte-level BPE, like Llama-3's: up to three
+digits per token, twice the vocabulary, `<|endoftext|>` and no BOS.
 """
 
 import json
@@ -34,11 +34,11 @@ STUDENT_ALPHABET = 88
 TEACHER_PIECES = (
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Its merges stay within one of these: a word with its space, up to three digits, signs."""
+"""Merges stay within one of these: a word with its space, up to three digits, signs."""
 
 
 def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> Tokenizer:
-    """SentencePiece-style BPE with byte fallback, of `size` ids: lossless on any text, one dummy
+    """SentencePiece-style BPE with byte fallback and `size` ids: lossless on any text, one dummy
     prefix."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,7 +51,7 @@ def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> T
         limit_alphabet=STUDENT_ALPHABET,
         show_progress=False,
     )
-    # Line by line: a line break is then in no merge, and becomes the byte token <0x0A>.
+    # Line by line, so that no merge contains a line break, which becomes the byte token <0x0A>.
     learner.train_from_iterator((line for text in texts for line in text.splitlines()), trainer)
     learned = json.loads(learner.to_str())["model"]
     pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
@@ -86,8 +86,7 @@ def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> T
 
 
 def teacher_tokenizer(texts: Iterable[str], size: int = TEACHER_VOCABULARY) -> Tokenizer:
-    """Byte-level BPE of `size` ids: every byte is a token, so every text is tokenized without
-    loss."""
+    """Byte-level BPE with `size` ids: every byte is a token, so it is lossless on any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -125,7 +124,7 @@ def train_tokenizers(texts: Sequence[str], folder: Path) -> tuple[Path, Path]:
 def save_student_tokenizer(
     texts: Iterable[str], folder: Path, size: int = STUDENT_VOCABULARY
 ) -> None:
-    """Trains the student's tokenizer and writes it as transformers does."""
+    """Trains the student's tokenizer and writes it in transformers' form."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=student_tokenizer(texts, size),
         unk_token=UNKNOWN,

@@ -1,4 +1,4 @@
-"""Small things shared among processes, without touching the device."""
+"""Exchanges small values between processes without using the device."""
 
 import os
 from datetime import timedelta
@@ -12,14 +12,14 @@ from torch import Tensor
 from vocagno.errors import ConfigError
 
 PATIENCE = timedelta(days=30)
-"""How long processes wait for work that may take hours: for the first one's word, which may wait
+"""Timeout for waits that may take hours: for the next shard from the first process, which may wait
 for shards of other launches, and for benchmarks."""
 
 
 class Together:
-    """The processes of this launch. The first one says what is to be read, the others follow.
+    """The processes of this launch. The first one decides what to read, the others follow.
 
-    To be left as a context: a process that ended with the connections open would crash.
+    Use it as a context manager: a process that exits with open connections would crash.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Together:
         self._words: Any = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def say(self, word: str | None) -> str | None:
-        """The first process's word, on every process; None means that there is nothing to do."""
+        """Broadcasts the first process's word; None means that there is nothing left to do."""
         words = [word]
         torch.distributed.broadcast_object_list(words, src=0, group=self._words)
         return words[0]
@@ -50,8 +50,8 @@ class Together:
 
 
 class HostSum:
-    """Adds up small host tensors over all processes (and gathers other small things), so that no
-    step waits for the device."""
+    """Sums small host tensors over all processes (and gathers other small values) without a device
+    sync."""
 
     def __init__(self, accelerator: accelerate.Accelerator, timeout_seconds: float) -> None:
         self._group: Any = None
@@ -66,15 +66,15 @@ class HostSum:
         return self._reduced(values, torch.distributed.ReduceOp.SUM)
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest of each, the same on every process."""
+        """The elementwise maxima, the same on every process."""
         return self._reduced(values, torch.distributed.ReduceOp.MAX)
 
     def gathered(self, value: Any, *, patient: bool = False) -> list[Any]:
-        """The values of all processes, in their order, on every process.
+        """The values of all processes, ordered by rank, on every process.
 
         Args:
-            patient: wait for the last process however long it takes (a process that ends still ends
-                the wait), not `train.collective_timeout`.
+            patient: wait for the last process without the limit `train.collective_timeout`. The
+                wait still ends if a process ends.
         """
         group = self._patient if patient else self._group
         if group is None:
@@ -84,7 +84,7 @@ class HostSum:
         return values
 
     def meet(self) -> None:
-        """Waits until every process is here, however long that takes."""
+        """A barrier without the limit `train.collective_timeout`."""
         self.gathered(None, patient=True)
 
     def _reduced(self, values: Tensor, how: Any) -> Tensor:
@@ -95,7 +95,7 @@ class HostSum:
 
 
 def agreed(value: Any) -> Any:
-    """The first process's value on every process: what they see of a shared folder may differ."""
+    """The first process's value on every process: their views of a shared folder may differ."""
     values = [value]
     broadcast_object_list(values)
     return values[0]

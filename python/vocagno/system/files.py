@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and hashes that name what they were made from."""
+"""Atomic writes of files, and hashes."""
 
 import csv
 import errno
@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 @contextmanager
 def appearing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` when the block ends without an error.
+    """A binary file that replaces `path` when the block ends without an error.
 
-    It is written beside `path`, flushed to disk and renamed. If anything fails (a full disk, say),
-    what was written is removed and the old file is as before.
+    It is written next to `path`, flushed to disk and renamed. On any failure (a full disk, for
+    example) the partial file is removed and the old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -35,27 +35,27 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes renames in a folder survive a loss of power, where the system can."""
+    """Makes renames in a folder survive a power loss, where the system supports it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every file system supports it
             raise
     finally:
         os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one."""
+    """Writes JSON atomically: a reader sees the old file or the new one."""
     with appearing(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
-    """Writes lines of cells as CSV in UTF-8; None is an empty cell."""
+    """Writes lines of cells as CSV in UTF-8, atomically; None is an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     with appearing(path) as file:
@@ -63,7 +63,7 @@ def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
 
 
 def digest(*parts: bytes | str) -> str:
-    """32 hexadecimal digits naming the parts and where each of them ends."""
+    """Hash of the parts and their boundaries, 32 hexadecimal digits."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -73,7 +73,7 @@ def digest(*parts: bytes | str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """32 hexadecimal digits naming the bytes of a file."""
+    """Hash of a file's bytes, 32 hexadecimal digits."""
     with path.open("rb") as file:
         state = hashlib.blake2b(digest_size=16)
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Packages that import a module only when a name of it is asked for."""
+"""Packages that import a module when one of its names is first used."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -10,7 +10,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     Args:
         package: its name.
-        modules: of each public name, the module that defines it.
+        modules: the defining module of each public name.
     """
 
     def find(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line now and then elsewhere; and peak memory."""
+"""Progress on stderr (a bar on a terminal, otherwise a line every ten seconds), and peak memory."""
 
 import sys
 import time
@@ -13,9 +13,9 @@ _STATUS = Path("/proc/self/status")
 
 
 class Progress:
-    """How far some work is, shown by one process.
+    """The progress of some work, shown by one process.
 
-    What was done before it began (`start`) counts as done, and not for the speed.
+    Earlier work (`start`) counts as done, but not for the speed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Progress:
         )
 
     def at(self, done: int, note: str | None = None) -> None:
-        """Says how much is done in all; the note stays until there is another."""
+        """Sets the total amount done. The note stays until it is replaced."""
         self._note = note = self._note if note is None else note
         self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(done - self._done)
@@ -48,7 +48,7 @@ class Progress:
             self._line(note)
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Prints a line above the bar."""
         tqdm.write(text, file=sys.stderr)
 
     def _line(self, note: str) -> None:
@@ -76,15 +76,15 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        short = self._total is None and self._last_line == self._began  # not worth a word
+        short = self._total is None and self._last_line == self._began  # too short to report
         if self._lines and error is None and not short:
             self._line("")
 
 
 def peak_megabytes() -> float | None:
-    """Peak resident memory of this process in MiB; None where the system does not tell.
+    """Peak resident memory of this process in MiB; None if the system does not report it.
 
-    On Linux from /proc: `getrusage` counts what the process held that this one was started from.
+    On Linux from /proc: `getrusage` includes the memory of the parent process before the exec.
     """
     if _STATUS.exists():
         lines = _STATUS.read_text().splitlines()

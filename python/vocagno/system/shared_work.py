@@ -1,8 +1,8 @@
-"""Work shared among processes and machines that see one folder, without a coordinator.
+"""Shares work among processes and machines that see one folder, without a coordinator.
 
-A process claims an item by locking a file; the lock goes with the process, so what a killed
-process had claimed is free again. Nobody waits inside a collective: who finds nothing to do looks
-again after a while.
+A process claims an item by locking a file. The lock is released when the process ends, so the items
+of a killed process are free again. No process waits inside a collective: a process without work
+polls.
 """
 
 import os
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 POLL_SECONDS = 0.2
 LOCKS = ".locks"
-"""Folder in that of the items, with a file for each."""
+"""Folder of the lock files, inside the items' folder."""
 
 
 def share(
@@ -31,10 +31,10 @@ def share(
 
     Args:
         names: the items; every process passes the same ones.
-        folder: a folder that all processes see; the locks lie in `.locks` in it.
-        done: whether an item is complete. `make` must complete it at one stroke (a rename).
-        make: does one item; what it raises is raised here, and the item stays free for others.
-        report: is told of each item once, when it is known to be done.
+        folder: a folder that all processes see; its subfolder `.locks` holds the locks.
+        done: whether an item is complete. `make` must complete it atomically (a rename).
+        make: makes one item. Its errors are raised here, and the item stays free for others.
+        report: called once for each item, when it is known to be done.
     """
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     waiting: deque[str] = deque()
@@ -43,7 +43,7 @@ def share(
             report(name)
         else:
             waiting.append(name)
-    busy = 0  # items in a row that another process is at
+    busy = 0  # consecutive items that another process is making
     while waiting:
         name = waiting.popleft()
         if _try(name, folder, done, make) or done(name):
@@ -59,7 +59,7 @@ def share(
 
 @contextmanager
 def exclusively(name: str, folder: Path) -> Iterator[None]:
-    """Waits until no other process is at `name`, which may be an item of `share`."""
+    """Waits until no other process has locked `name`, which may be an item of `share`."""
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCKS / name):
         _remove_torn(name, folder)
@@ -67,12 +67,12 @@ def exclusively(name: str, folder: Path) -> Iterator[None]:
 
 
 def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:
-    """Does one item unless it is done or another process has it; True if it is done now."""
+    """Makes one item unless it is done or another process has it. Returns True if it is done."""
     lock = FileLock(folder / LOCKS / name)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        return False  # another process is at it
+        return False  # another process is making it
     try:
         _look_again(folder)
         if not done(name):
@@ -84,13 +84,13 @@ def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[s
 
 
 def _look_again(folder: Path) -> None:
-    """Opens the folder: a network file system may remember that a file was not there, and asks the
-    server about a folder that is opened."""
+    """Opens the folder: a network file system may cache that a file is missing, and opening the
+    folder refreshes that cache."""
     with os.scandir(folder) as entries:
         next(entries, None)
 
 
 def _remove_torn(name: str, folder: Path) -> None:
-    """Removes what a killed process had begun to write."""
+    """Removes partial files of a killed process."""
     for torn in folder.glob(f".{name}.*.tmp"):
         torn.unlink(missing_ok=True)

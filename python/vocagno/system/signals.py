@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Terminated(BaseException):
-    """SIGTERM: the work in hand is dropped, and leaves no trace."""
+    """SIGTERM: work in progress is abandoned and leaves no partial files."""
 
 
 @contextmanager
@@ -26,8 +26,8 @@ def terminable() -> Iterator[None]:
 
 
 class StopRequest:
-    """Turns SIGTERM, and the first Ctrl-C, into a flag that the loop reads between steps, while the
-    block lasts."""
+    """While the block lasts, turns SIGTERM and the first Ctrl-C into a flag that the loop reads
+    between steps."""
 
     def __init__(self) -> None:
         self.received: bool = False

@@ -2,7 +2,7 @@
 
     from vocagno.teacher import ScoreStore, Teacher, TextReader, score_corpus
 
-torch is imported with the first name that needs it.
+torch is imported when a name that needs it is first used.
 """
 
 from collections.abc import Callable

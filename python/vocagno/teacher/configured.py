@@ -1,4 +1,4 @@
-"""A teacher as it is configured, before its weights are loaded, and its scores of a corpus."""
+"""A configured teacher before its weights are loaded, and its scores of a corpus."""
 
 from contextlib import nullcontext
 from functools import cached_property
@@ -28,7 +28,7 @@ from vocagno.tokens.token_spans import TokenSpans
 
 
 class ConfiguredTeacher:
-    """Builds the tokenizer and hashes the weights once, when first asked for them."""
+    """Builds the tokenizer and hashes the weights once, on first use."""
 
     def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
         self.config = config
@@ -42,17 +42,17 @@ class ConfiguredTeacher:
 
     @cached_property
     def reader(self) -> TextReader:
-        """How it reads texts. Raises: ConfigError as `text_reader`."""
+        """Its text reader. Raises: ConfigError as `text_reader`."""
         return text_reader(self.config, self.spans)
 
     @cached_property
     def weights(self) -> str:
-        """What its weights are: a hub commit, or a hash."""
+        """The identity of its weights: a hub commit or a hash."""
         return weights_identity(self.config, self.cache)
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """What decides its scores of a text, apart from the text."""
+        """The inputs, apart from the text, that determine its scores."""
         return scores_made_from(self.config, self.spans, self.weights, self.device)
 
     def check_context(self, length: int | None = None, option: str = "teacher.context") -> None:
@@ -66,13 +66,13 @@ class ConfiguredTeacher:
     def cached_scores(
         self, corpus: Corpus, *, show_progress: bool, folder: Path | None = None
     ) -> tuple[ScoreStore, Made]:
-        """Its scores of a corpus, in `folder` or the cache; made first where missing.
+        """Its scores of a corpus, in `folder` or the cache; computed first if missing.
 
-        Raises: ConfigError without a model, or for a context that it cannot read.
+        Raises: ConfigError without a model, or for a context that the model cannot read.
         """
         if self.config.model is None:
             raise ConfigError("teacher.model: needed to score a corpus")
-        self.check_context()  # before weights are hashed, and before the folder is claimed
+        self.check_context()  # before hashing the weights and claiming the folder
         reader, made_from = self.reader, self.made_from
         folder = folder or self.cache / "scores" / store_key(corpus, made_from)
         with Together() if self.config.tensor_parallel else nullcontext() as together:
@@ -87,9 +87,9 @@ class ConfiguredTeacher:
         return ScoreStore(folder), made
 
     def scores(self, corpus: Corpus, *, show_progress: bool) -> ScoreStore:
-        """The store that `teacher.scores` names, else that of the cache.
+        """The store in `teacher.scores`, else the one in the cache.
 
-        Raises: StoreError if that store was made by another teacher than the one configured.
+        Raises: StoreError if `teacher.scores` was made by another teacher than the configured one.
         """
         if self.config.scores is None:
             return self.cached_scores(corpus, show_progress=show_progress)[0]

@@ -1,4 +1,4 @@
-"""The teacher reads a corpus once; its losses are stored on the bytes of the text.
+"""Scores a corpus once with the teacher; the losses are stored by the bytes of the text.
 
 M: teacher tokens of a document.
 """
@@ -35,7 +35,7 @@ SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
 
 
 class Teacher:
-    """A scorer behind a tokenizer, giving one loss a token of a text."""
+    """A tokenizer and a scorer: gives one loss per token of a text."""
 
     def __init__(self, scorer: Scorer, reader: TextReader) -> None:
         self.scorer = scorer
@@ -45,7 +45,7 @@ class Teacher:
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
-        """Losses and spans of each text, read on its own; `advance` is told how far it is."""
+        """Losses and spans of each text, read independently; calls `advance` with the progress."""
         windowed = self.reader.read(texts)
         tokens = windowed.tokens
         nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
@@ -61,14 +61,13 @@ class Teacher:
         ]
 
     def _doubt(self, nll: NDArray[np.float32]) -> None:
-        """Says once that the losses are worse than those of guessing, as those of ids of another
-        tokenizer are."""
+        """Warns once if the losses are worse than guessing, as with ids of another tokenizer."""
         guessing = math.log(max(2, self.reader.spans.vocabulary_size))
         if not self._is_doubted and len(nll) and nll.mean() > guessing + 1:
             self._is_doubted = True
             print(
-                f"warning: the teacher loses {nll.mean():.1f} nats a token here, and guessing "
-                f"would lose {guessing:.1f}: is this its tokenizer, and text that it may know?",
+                f"warning: the mean teacher loss is {nll.mean():.1f} nats per token, worse than "
+                f"guessing ({guessing:.1f}): is this its tokenizer, and text that it knows?",
                 file=sys.stderr,
             )
 
@@ -95,15 +94,15 @@ def load_teacher_of(config: TeacherConfig, spans: TokenSpans, device: torch.devi
 
 
 def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
-    """How the configured teacher reads texts.
+    """The configured teacher's text reader.
 
-    Raises: ConfigError if its windows have no room for new tokens beside prefix and context.
+    Raises: ConfigError if its windows have no room for new tokens after prefix and context.
     """
     prefix = teacher_prefix(config, spans)
     if config.context + 1 - len(prefix) <= config.context_before:
         raise ConfigError(
-            f"teacher.min_context {config.context_before} leaves no room in teacher.context "
-            f"{config.context} beside the {len(prefix)} tokens before a text; lower it"
+            f"teacher.min_context {config.context_before} and {len(prefix)} prefix tokens leave no "
+            f"room in teacher.context {config.context}; lower teacher.min_context"
         )
     return TextReader(spans, prefix, context=config.context, min_context=config.context_before)
 
@@ -111,8 +110,8 @@ def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
 def _scored(
     spans: NDArray[np.int32], nll: NDArray[np.float32], is_asked: NDArray[np.bool_]
 ) -> DocumentScores:
-    """Tokens that were not asked for get no loss, nor do those for which the teacher gave no finite
-    number (in float16, which is what is stored)."""
+    """Tokens that were not requested get no loss. Neither do tokens whose loss is NaN or infinite
+    in float16, the stored type."""
     with np.errstate(over="ignore"):
         stored = np.where(is_asked, nll, np.nan).astype(np.float16)
     failed = ~np.isfinite(stored) & is_asked
@@ -126,7 +125,7 @@ def _scored(
 def scores_made_from(
     config: TeacherConfig, spans: TokenSpans, weights: str, device: torch.device
 ) -> dict[str, Any]:
-    """What decides the scores of a text, apart from the text."""
+    """The inputs, apart from the text, that determine the scores."""
     return {
         "format": f"{KIND} {VERSION}",
         "teacher": weights,
@@ -148,11 +147,11 @@ def score_corpus(
     show_progress: bool,
     together: Together | None = None,
 ) -> Made:
-    """Scores a corpus into a store; what is there already stays, and processes share the rest.
+    """Scores a corpus into a store. Existing shards are kept, and processes share the others.
 
     Args:
-        load: called when the first shard is to be scored, so never if all are there.
-        together: processes that share the teacher, and not the corpus.
+        load: called before the first shard is scored, so never if all shards exist.
+        together: processes that share one teacher, not the corpus.
     """
     loaded = cache(load)
 

@@ -1,6 +1,6 @@
-"""Scores as Parquet with a dataset card, to be shared, and back again to the same bytes.
+"""Exports scores as Parquet with a dataset card, and imports them to the same bytes.
 
-A Parquet file holds some shards of a store, each a row group; a row is a document. No text.
+A Parquet file contains some shards of a store: a row group per shard, a row per document, no text.
 """
 
 import json
@@ -53,9 +53,9 @@ def export_scores(
     card: str,
     advance: Callable[[int], None] = lambda shards: None,
 ) -> list[Path]:
-    """Writes a store as Parquet files and a dataset card; `advance` is told of the shards done.
+    """Writes a store as Parquet files and a dataset card; calls `advance` with the shards done.
 
-    Raises: StoreError for a folder that holds something already, or a damaged document.
+    Raises: StoreError for a folder that is not empty, or a damaged document.
     """
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"{folder}: is not empty; name a new folder for the export")
@@ -101,7 +101,7 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
 
 
 def _table(store: ScoreStore, index: int) -> pa.Table:
-    """A shard as rows of the Parquet file."""
+    """A shard as rows of a Parquet file."""
     shard: ScoreShard = store.shard(index)
     shard.check("document")
     rows = range(len(shard))
@@ -121,9 +121,9 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
 def import_scores(
     folder: Path, store: Path, advance: Callable[[int], None] = lambda shards: None
 ) -> ScoreStore:
-    """Makes a store out of exported Parquet files; the same bytes as that which was exported.
+    """Makes a store from exported Parquet files, with the same bytes as the exported store.
 
-    Raises: StoreError for files that are missing, damaged, of several stores, or no export.
+    Raises: StoreError for files that are missing, damaged, of several stores, or not an export.
     """
     if store.exists() and any(store.iterdir()):
         raise StoreError(f"{store}: is not empty; name a new folder for the import")
@@ -134,10 +134,11 @@ def import_scores(
             about = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
             if (about["kind"], about["version"]) != (KIND, VERSION):
                 raise StoreError(
-                    f"{path}: holds {about['kind']} {about['version']}, expected {KIND} {VERSION}"
+                    f"{path}: contains {about['kind']} {about['version']}, expected {KIND} "
+                    f"{VERSION}"
                 )
             if made_from is not None and about["made_from"] != made_from:
-                raise StoreError(f"{path}: not of one store with the files before it")
+                raise StoreError(f"{path}: not from the same store as the files before it")
             made_from = about["made_from"]
             check_names(names + [what["name"] for what in about["shards"]], path)
             for group, what in enumerate(about["shards"]):
@@ -150,13 +151,13 @@ def import_scores(
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Names the file that is no export, whatever that breaks."""
+    """Turns any error from a file that is not an export into a StoreError that names the file."""
     try:
         yield
     except StoreError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path}: not a whole export of scores: {error!r}") from error
+        raise StoreError(f"{path}: not a complete export of scores: {error!r}") from error
 
 
 def _exported(folder: Path) -> Iterator[Path]:
@@ -165,7 +166,7 @@ def _exported(folder: Path) -> Iterator[Path]:
     expected = [f"scores-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
     if not found or [path.name for path in found] != expected:
         raise StoreError(
-            f"{folder}: expected all of scores-00000-of-N.parquet and on, found "
+            f"{folder}: expected all files from scores-00000-of-N.parquet, found "
             f"{', '.join(path.name for path in found) or 'none'}"
         )
     yield from found
@@ -197,7 +198,7 @@ def _lists(column: pa.ChunkedArray) -> list[Any]:
 
 
 def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
-    """A dataset card in Markdown, with the front matter that a hub reads."""
+    """A dataset card in Markdown, with the front matter for a hub."""
     made_from, found = store.manifest.made_from, losses.as_dict()
     settings = "\n".join(
         f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
@@ -219,21 +220,21 @@ configs:
 ---
 # {title}
 
-One loss for each token of {len(store):,} documents, {store.num_tokens:,} tokens in all, as a
-teacher language model read them. A loss stands on the bytes of the text that its token covers, so
-that a student with any tokenizer can be guided by it. The texts are not here: a document is named
-by the hash of its text. Whose licence applies to the scores, the teacher's or the text's, is for
-you to say before you share them.
+Losses of a teacher language model: one for each token of {len(store):,} documents,
+{store.num_tokens:,} tokens in all. Each loss is stored with the bytes of text that its token
+covers, so it can guide a student with any tokenizer. The texts are not included: a document is
+identified by the hash of its text. Decide which licence applies to the scores, the teacher's or the
+text's, before you share them.
 
 | column | |
 |---|---|
 | `text_hash` | BLAKE2b, 16 bytes, hexadecimal, of the document's UTF-8 bytes |
 | `nll` | loss of each teacher token in nats; NaN where it has none |
 | `byte_start`, `byte_end` | half-open range of UTF-8 bytes that each token covers |
-| `unscored` | tokens for which the teacher gave no finite number |
-| `check` | CRC-32 of the document as it is stored |
+| `unscored` | number of tokens whose loss was NaN or infinite |
+| `check` | CRC-32 of the document as stored |
 
-Back into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.scores STORE`.
+Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.scores STORE`.
 
 ## Made from
 
@@ -243,7 +244,7 @@ Back into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.s
 
 ## Losses
 
-{found["scored"]:,} tokens have one, {found["without"]:,} have none.
+{found["scored"]:,} tokens have a loss, {found["without"]:,} have none.
 
 | quantile | nats |
 |---|---|
@@ -252,7 +253,7 @@ Back into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.s
 
 
 def _size_category(documents: int) -> str:
-    """As hubs name them."""
+    """The size category by the hub's names."""
     limits = [
         (1_000, "1K"),
         (10_000, "10K"),

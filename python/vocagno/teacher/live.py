@@ -1,6 +1,6 @@
-"""A teacher that reads the rows themselves, beside the student, instead of leaving scores behind.
+"""A live teacher: it reads the rows during training, instead of storing scores.
 
-Each piece of a row is a document of its own to it, so it sees no text before the row. The host
+It reads each piece of a row as a separate document, so it sees no text before the row. The host
 tokenizes and aligns ahead of time; the losses stay on the device.
 
 M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class LivePieces:
-    """The pieces of rows as a live teacher will read them; needs no teacher yet."""
+    """Tokenizes the pieces of rows for a live teacher; needs no loaded teacher."""
 
     def __init__(self, texts: TextStore, reader: TextReader) -> None:
         self.texts = texts
@@ -40,10 +40,10 @@ class LivePieces:
     def read(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
     ) -> tuple[WindowedTexts, list[DocumentScores]]:
-        """Each piece, extended to whole characters, as a text of its own.
+        """Each piece, extended to whole characters, as a separate text.
 
-        Returns: what the teacher is to read, and the teacher's tokens of each piece, with losses
-            of 0 where there will be one.
+        Returns: the windows for the teacher, and the teacher's tokens of each piece, with a loss of
+            0 where the teacher will give one.
         """
         found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
         windowed = self.reader.read([text for text, _ in found])
@@ -57,28 +57,29 @@ class LivePieces:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """What a live teacher is to read for a batch, and where its losses belong; on the host."""
+    """The windows of a batch for a live teacher, and the places of its losses; on the host."""
 
     windowed: WindowedTexts
     is_asked_M: Tensor
     """As `WindowedTexts.is_asked`."""
     mapping_N2: Tensor
-    """Rows of the teacher's tokens for each student token, in the order of the rows (int32)."""
+    """Ranges of teacher tokens for each student token, in the order of the rows (int32)."""
     tokens_BT: Tensor
     """Which student token is predicted at each place (int64); -1 at padding."""
     partner_BT: Tensor
-    """The teacher's token, of those that are asked for, that each place is compared with where
-    distributions are (int64); -1 for none."""
+    """The requested teacher token whose distribution each place is compared with (int64); -1 for
+    none."""
     is_inside_M: Tensor
     """As `TeacherView.is_inside`."""
     ranges_B2: Tensor
     """As `TeacherView.row_ranges`."""
     sizes_N: Tensor
-    """Student tokens that share the loss of a token's range (int64); 1 but for `unit: group`."""
+    """Number of student tokens that share the loss of a token's range (int64); 1 except for `unit:
+    group`."""
 
     @classmethod
     def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
-        """From what the collator knows of rows that are to be read."""
+        """Built from the collator's view of the rows."""
         assert view.windowed is not None
         assert view.is_inside is not None
         assert view.row_ranges is not None
@@ -97,13 +98,13 @@ class LiveText:
         return cls(view.windowed, *tensors)
 
     def pin_memory(self) -> "LiveText":
-        """The same with tensors that a device can fetch by itself."""
+        """The same with tensors in pinned memory."""
         names = [field.name for field in fields(self) if field.name != "windowed"]
         return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
 
 
 class LiveTeacher(ABC):
-    """A teacher on this process's device (or sharded over all), which is never trained or saved."""
+    """A teacher on this process's device (or sharded over all). It is never trained or saved."""
 
     def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
         self.scorer = scorer
@@ -112,8 +113,8 @@ class LiveTeacher(ABC):
 
     @abstractmethod
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """The forward passes that a batch takes: work of the host, to be done ahead, in memory that
-        the device can fetch by itself."""
+        """The forward passes of a batch, prepared on the host ahead of time, in pinned memory for a
+        GPU."""
 
     @abstractmethod
     def guide(
@@ -123,14 +124,14 @@ class LiveTeacher(ABC):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """What the student's forward pass needs of the teacher; the host does not wait.
+        """The teacher's inputs to the student's forward pass; needs no device sync.
 
         Args:
-            text: of the batch, if the teacher reads the text of its pieces.
-            tensors: of the batch, on the device.
-            passes: of `plan`.
-            num_passes: of the process that has most, where all hold one teacher between them and
-                have to run it as often.
+            text: text of the batch, if the teacher reads the text of its pieces.
+            tensors: tensors of the batch, on the device.
+            passes: result of `plan`.
+            num_passes: largest number of passes of any process, if all processes share one sharded
+                teacher and so must run it equally often.
         """
 
     def note_unscored(self, is_unscored: Tensor) -> None:
@@ -138,21 +139,21 @@ class LiveTeacher(ABC):
         self._unscored += is_unscored.sum()
 
     def check(self, host_sum: HostSum, step: int) -> None:
-        """Waits for the device.
+        """Syncs with the device.
 
-        Raises: GuidanceError if a loss that was asked for is no number: how many tokens are kept is
-            settled before the teacher reads them.
+        Raises: GuidanceError if a requested loss is NaN or infinite: the number of kept tokens is
+            fixed before the teacher reads them.
         """
         count = int(host_sum(self._unscored.cpu()))
         if count:
             raise GuidanceError(
-                f"step {step}: the live teacher gave no finite number for {count:,} tokens; use "
-                "another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
+                f"step {step}: the live teacher's loss is NaN or infinite for {count:,} tokens; "
+                "use another teacher.dtype, or teacher.mode: stored, which counts them as unscored"
             )
 
 
 class TextTeacher(LiveTeacher):
-    """Reads the text of each piece in its own tokens; any vocabulary."""
+    """Reads the text of each piece in its own tokens; works with any vocabulary."""
 
     def __init__(
         self, scorer: TransformersScorer, guidance: GuidanceConfig, device: torch.device
@@ -186,21 +187,21 @@ class TextTeacher(LiveTeacher):
         return self.found(self.token_losses(text, passes, num_passes), text)
 
     def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(B, T) float32 on the device: the teacher's loss for each predicted token, NaN where it
-        has none. Args: as `guide`."""
+        """(B, T) float32 on the device: the teacher loss of each predicted token, NaN where it has
+        none. Args: as `guide`."""
         return self.spread(self.token_losses(text, passes, num_passes), text)
 
     @torch.inference_mode()
     def distributions(
         self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
     ) -> TeacherStates:
-        """What the teacher expects at each of its tokens, and which of them each predicted token is
-        compared with: the first one of its range that the teacher was asked for."""
+        """The teacher's distribution at each of its tokens, and the partner of each predicted
+        token: the first requested teacher token of its range."""
         states_MH = None
         for rows_N, states_NH in self._read(passes, num_passes, self.scorer.asked_states):
             if states_MH is None:
                 states_MH = states_NH.new_zeros(len(text.is_asked_M), states_NH.shape[1])
-            rows_N = rows_N.to(states_NH.device)  # of the last layer, if the model is spread
+            rows_N = rows_N.to(states_NH.device)  # the last layer's, if the model is spread
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
             states_MH = self.scorer.head.no_states(1)
@@ -211,7 +212,7 @@ class TextTeacher(LiveTeacher):
 
     @torch.inference_mode()
     def token_losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(M,) float32 on the device: the loss of each of the teacher's tokens; args as `guide`."""
+        """(M,) float32 on the device: the loss of each teacher token; args as `guide`."""
         is_asked_M = self._here(text.is_asked_M)
         nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
         for rows_N, nll_N in self._read(passes, num_passes, self.scorer.losses):
@@ -225,7 +226,7 @@ class TextTeacher(LiveTeacher):
         num_passes: int,
         look: Callable[[Pass], Tensor],
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each pass the teacher's tokens that it is about, and what `look` finds of them."""
+        """Yields the teacher tokens of each pass, and the result of `look` for them."""
         for one_pass in passes:
             assert one_pass.rows_N is not None
             yield self._here(one_pass.rows_N), look(one_pass)
@@ -234,7 +235,7 @@ class TextTeacher(LiveTeacher):
 
     @torch.inference_mode()
     def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
-        """What the student's forward pass needs of the losses of the teacher's tokens."""
+        """The inputs to the student's forward pass, from the losses of the teacher tokens."""
         found = {"teacher_loss": self.spread(nll_M, text)}
         if self.guidance.unmapped == "mean":
             own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
@@ -243,7 +244,7 @@ class TextTeacher(LiveTeacher):
 
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
-        """(B, T): the teacher's losses aggregated for each student token, at its place."""
+        """(B, T): the teacher losses aggregated for each student token, at its place."""
         is_group = self.guidance.unit == "group"
         how = "sum" if is_group else self.guidance.aggregation
         loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), how)
@@ -257,7 +258,7 @@ class TextTeacher(LiveTeacher):
 
 
 def _sizes(view: "TeacherView") -> NDArray[np.int64]:
-    """(N,) how many student tokens share a group with each; 1 without groups."""
+    """(N,) number of student tokens in the group of each token; 1 without groups."""
     if view.groups is None:
         return np.ones(len(view.mapping), np.int64)
     sizes = np.bincount(view.groups[view.groups >= 0], minlength=1)
@@ -265,13 +266,13 @@ def _sizes(view: "TeacherView") -> NDArray[np.int64]:
 
 
 def _idle(scorer: TransformersScorer) -> Pass:
-    """The least that can be read: one token, predicted from another."""
+    """The smallest possible pass: one token, predicted from another."""
     (one_pass,) = scorer.passes([Window(np.zeros(2, np.int64), 1)])
     return one_pass
 
 
 def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(N,): the first row of each range that was asked for; -1 where there is none."""
+    """(N,): the first requested row of each range; -1 where there is none."""
     rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
     next_M = np.append(np.minimum.accumulate(rows_M[::-1])[::-1], len(is_asked_M))
     first_N, stop_N = mapping_N2.T

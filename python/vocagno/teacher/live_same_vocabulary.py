@@ -1,6 +1,6 @@
-"""A teacher with the student's vocabulary, which reads the very rows that the student trains on.
+"""A live teacher with the student's vocabulary. It reads the same rows as the student.
 
-Every predicted token has a loss then, special ones too, and nothing is tokenized again.
+Every predicted token has a loss, including special tokens, and nothing is tokenized again.
 
 B: rows, T: tokens of a row, N = B * T, H: hidden size.
 """
@@ -24,7 +24,7 @@ from vocagno.tokens.token_spans import TokenSpans
 
 
 def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
-    """Refuses a teacher whose ids are others; more ids than the student's it may have.
+    """Rejects a teacher whose ids differ from the student's; it may have additional ids.
 
     Raises: ConfigError naming a token that differs.
     """
@@ -50,9 +50,9 @@ class RowTeacher(LiveTeacher):
         data: DataConfig,
         num_ids: int,
     ) -> None:
-        """`num_ids`: of the student's vocabulary, which the teacher's begins with.
+        """`num_ids`: size of the student's vocabulary, with which the teacher's begins.
 
-        Raises: ConfigError if documents are to be kept apart, and the teacher cannot.
+        Raises: ConfigError for `data.isolate` with a teacher that cannot keep documents apart.
         """
         super().__init__(scorer, device)
         model = scorer.model
@@ -68,7 +68,7 @@ class RowTeacher(LiveTeacher):
         self._rows = max(1, scorer.batch_tokens // data.seq_len)
 
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """Nothing has to be done ahead."""
+        """No passes: nothing is prepared ahead of time."""
         return []
 
     @torch.inference_mode()
@@ -99,7 +99,7 @@ class RowTeacher(LiveTeacher):
         return given
 
     def _states(self, tensors: dict[str, Tensor]) -> Tensor:
-        """(B, T, H), a few rows at a time."""
+        """(B, T, H), computed a few rows at a time."""
         names = ("attention_mask", "position_ids")
         parts = [
             hidden_states(

@@ -1,4 +1,4 @@
-"""Which stored scores belong to which document: by what the document says, not where it stands."""
+"""Matches stored scores to documents by their text, not by their position."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from vocagno.data.rows import RowStore
 from vocagno.teacher.scores import DocumentScores, ScoreStore
 
 NOT_SCORED = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
-"""Stands for a document that has no scores."""
+"""The scores of a document that was not scored."""
 
 
 class MatchedScores:
-    """The scores of the documents of some rows.
+    """The scores of the documents in a store of rows.
 
     If the corpus has changed since it was scored (documents edited, moved, removed, added), each
-    document is found by the hash of its text, and one that is not scored has no teacher tokens.
+    document is found by the hash of its text. A document without scores has no teacher tokens.
     """
 
     def __init__(self, store: ScoreStore, rows: RowStore) -> None:
-        """Reads nothing if the shards' hashes agree, else the hashes of all documents."""
+        """Reads nothing if the shards' hashes match, else the hashes of all documents."""
         self.store = store
         self.missing_documents: int = 0
         self.missing_share: float = 0.0
-        """Share of the rows' tokens that stand in documents without scores."""
-        self._places: NDArray[np.int64] | None = None  # the rows' documents count as the scores'
+        """Share of the rows' tokens that are in documents without scores."""
+        self._places: NDArray[np.int64] | None = None  # None: documents have the same numbers
         if rows.text_hashes != store.text_hashes:
             wanted, tokens = rows.documents()
             self._places = _places(wanted, _hashes(store))
@@ -49,7 +49,7 @@ def _hashes(scores: ScoreStore) -> NDArray[Any]:
 
 
 def _places(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each 16-byte hash stands in `found` (first, if it is there twice), or -1."""
+    """The first position of each 16-byte hash in `found`, or -1."""
     wanted, found = (hashes.view(np.uint64).reshape(-1, 2) for hashes in (wanted, found))
     order = np.argsort(found[:, 0], kind="stable")
     if not len(order):

@@ -1,6 +1,6 @@
-"""What gives a loss to each token of a sequence: a small protocol, and transformers behind it.
+"""Scorers, which give each token of a sequence a loss: a protocol and a transformers scorer.
 
-B: rows of a batch, T: places of a row, N: tokens asked for.
+B: rows of a batch, T: places of a row, N: requested tokens.
 """
 
 import sys
@@ -28,45 +28,44 @@ from vocagno.models.packing import (
 from vocagno.teacher.windows import Window
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
-"""Waits for a batch: numbers of windows, and their losses."""
+"""Waits for a batch; yields numbers of windows and their losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Sequences that are read in one forward pass, and what is asked of them; on the host, in
-    memory that the device can fetch by itself."""
+    """Sequences for one forward pass, and the requested losses; in pinned host memory for a GPU."""
 
     numbers: list[int]
-    """Which windows."""
+    """Numbers of the windows."""
     ids_BT: Tensor
     piece_BT: Tensor | None
     """As `Layout.piece_BT`, if sequences are packed."""
     boundaries: dict[str, Any]
-    """Where they begin, for attention that takes it."""
+    """Boundaries of the sequences, for attention that takes them."""
     padding: int
-    """Places that hold nothing."""
+    """Number of padding places."""
     places_N: Tensor
-    """Of the flattened batch, whose states predict what is asked for."""
+    """Places of the flattened batch whose states predict the requested tokens."""
     labels_N: Tensor
     counts: list[int]
     """How many of the N belong to each window."""
     rows_N: Tensor | None = None
-    """Which tokens of all texts the labels are, where the losses stay on the device."""
+    """Indices of the labels among the tokens of all texts, if the losses stay on the device."""
 
 
 class Scorer(Protocol):
-    """Anything that can say how much each token surprises a model, given those before it."""
+    """Gives each token its loss under a model, given the tokens before it."""
 
     def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yields for each window that asks for any, in any order, its number and the losses, in
-        nats (float32, (len(ids) - asked_from,)); infinite or NaN where the model fails."""
+        """Yields the number and the losses, in nats (float32, (len(ids) - asked_from,)), of each
+        window that requests any, in any order; NaN or infinite where the model fails."""
 
 
 class TransformersScorer:
-    """A causal language model of transformers, held in this process.
+    """A transformers causal language model in this process.
 
-    Sequences of different lengths are read together and never see each other: packed one behind
-    the other under block-diagonal attention, or one a row, by length.
+    Sequences of different lengths are read together and never attend to each other: packed into
+    rows with block-diagonal attention, or one per row, sorted by length.
     """
 
     def __init__(
@@ -74,11 +73,10 @@ class TransformersScorer:
     ) -> None:
         """Args:
             batch_tokens: places of one forward pass.
-            width: places of a packed row under a mask (attention costs its square).
-            batching: auto: packed where the attention takes sequence boundaries (flash attention),
-                and by length where it would take a mask, which costs more than the padding that it
-                saves.
-        Raises: ConfigError if packing is asked for and the model reads across the boundaries.
+            width: places of a packed row with a mask (attention costs its square).
+            batching: auto: packed if the attention takes sequence boundaries (flash attention),
+                else by length, because a mask costs more than the padding that it saves.
+        Raises: ConfigError if packing is requested and the model reads across the boundaries.
         """
         self.model = model
         self.head: Head = language_head(model)
@@ -98,21 +96,21 @@ class TransformersScorer:
             )
             if batching == "packed":
                 raise ConfigError(f"teacher.batching: {why}; use buckets")
-            print(f"teacher.batching: auto: {why}; reading by length (buckets)", file=sys.stderr)
+            print(f"teacher.batching: auto: {why}; using buckets", file=sys.stderr)
         self.places: int
         self.padding: int
         self.places = self.padding = 0
-        """Of all batches so far."""
+        """Totals over all batches so far."""
 
     def batches(self, lengths: Sequence[int]) -> Iterator[Rows]:
-        """The sequences of such lengths that are read together."""
+        """Batches of sequences with these lengths."""
         if self.is_packed:
             return packs(lengths, self.batch_tokens, self._width)
         return buckets(lengths, self.batch_tokens)
 
     def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.score`. The device works at one batch while the host takes the one before: its
-        losses are copied as soon as they are there, ahead of the next pass."""
+        """As `Scorer.score`. The device computes one batch while the host takes the previous one:
+        losses are copied when they are ready, before the next pass."""
         fetch: Fetch | None = None
         for one_pass in self.passes(windows):
             begun = self._begin(one_pass)
@@ -123,7 +121,7 @@ class TransformersScorer:
             yield from fetch()
 
     def passes(self, windows: Sequence[Window]) -> Iterator[Pass]:
-        """The forward passes that the windows take."""
+        """The forward passes for the windows."""
         sequences = [causal_shift(window.ids)[0] for window in windows]
         asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
         for batch in self.batches([len(sequences[number]) for number in asked]):
@@ -157,7 +155,7 @@ class TransformersScorer:
         }
 
     def on_host(self, values: NDArray[Any]) -> Tensor:
-        """Values for the device, in memory that it can fetch by itself."""
+        """A host tensor for the device, in pinned memory for a GPU."""
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
@@ -175,18 +173,18 @@ class TransformersScorer:
 
     @torch.inference_mode()
     def losses(self, one_pass: Pass) -> Tensor:
-        """(N,) float32 on the device: the loss of each label that is asked for."""
+        """(N,) float32 on the device: the loss of each requested label."""
         states_NH = self.asked_states(one_pass)
         return chunked_nll(states_NH, self.head, _to(states_NH.device, one_pass.labels_N))
 
     @torch.inference_mode()
     def asked_states(self, one_pass: Pass) -> Tensor:
-        """(N, H): the states that predict the labels that are asked for.
+        """(N, H): the states that predict the requested labels.
 
-        Padding stands at the end of rows, so that no token asked for attends to it.
+        Padding is at the end of rows, so no requested token attends to it.
         """
         states_NH = self.states(one_pass).flatten(0, 1)
-        # The device is that of the last layer, if the model is spread over devices.
+        # If the model is spread over devices, this is the device of the last layer.
         return states_NH[_to(states_NH.device, one_pass.places_N)]
 
     @torch.inference_mode()
@@ -203,8 +201,8 @@ class TransformersScorer:
 
 
 def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
-    """Sends values to the host as soon as the device has them; gives what waits for that, and not
-    for what the device is told to do afterwards."""
+    """Starts copying values to the host. The returned function waits for the copy, but not for
+    later work on the device."""
     if not values_N.is_cuda:
         return lambda: values_N.cpu().numpy()
     on_host_N = torch.empty(values_N.shape, dtype=values_N.dtype, pin_memory=True)

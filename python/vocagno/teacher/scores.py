@@ -1,6 +1,6 @@
-"""Teacher scores: one loss a teacher token, on byte spans, in memory-mapped shards.
+"""Teacher scores: one loss per teacher token, with byte spans, in memory-mapped shards.
 
-A store belongs to a text and to a teacher, and to no student: any tokenizer can be aligned to it.
+A store belongs to a text and a teacher, not to a student: any tokenizer can be aligned to it.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from vocagno.data.store.span_codec import CodedSpans, decode_spans, encode_spans
 from vocagno.data.store.store import RowShard, ShardedStore
 
 _WHOLE = 8_192
-"""Tokens of a document up to which it is read whole: finding a part would cost as much."""
+"""Up to this many tokens a document is read whole: finding a part would cost as much."""
 _KEPT = 32
-"""Long documents whose tokens' places are kept."""
+"""Number of long documents whose token edges are cached."""
 
 KIND = "scores"
 VERSION = 2
@@ -38,17 +38,17 @@ UNIT = "documents"
 
 @dataclass(frozen=True, slots=True)
 class DocumentScores:
-    """One document as the teacher read it."""
+    """The teacher's tokens and losses of one document."""
 
     spans: NDArray[np.int32]
     """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
     nll: NDArray[np.float16]
     """(M,) loss of each token in nats; NaN where it has none."""
     first_row: int = 0
-    """Tokens of the document before these, if they are a part of it."""
+    """Number of tokens of the document before these, if they are a part of it."""
     num_unscored: int = 0
-    """Tokens for which the teacher gave no finite number, though it was asked. (The first token of
-    a document read without a BOS, and tokens without text, are not asked for.)"""
+    """Number of requested tokens whose loss was NaN or infinite. (The first token of a document
+    read without a BOS, and tokens without text, are not requested.)"""
 
 
 def write_scores(
@@ -57,12 +57,12 @@ def write_scores(
     documents: list[DocumentScores],
     made_from: dict[str, Any],
 ) -> None:
-    """Writes one shard of scores, whole or not at all.
+    """Writes one shard of scores atomically.
 
     Args:
         hashes: `corpus.text_hash` of each document.
-        made_from: what the scores were made from, apart from the texts; goes into the manifest.
-    Raises: ValueError for a loss that is infinite (NaN says that there is none).
+        made_from: the inputs of the scores, apart from the texts; stored in the manifest.
+    Raises: ValueError for an infinite loss (NaN means no loss).
     """
     coded = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
@@ -100,7 +100,7 @@ def _check(
 
 
 class ScoreStore(ShardedStore["ScoreShard"]):
-    """The scores of a whole corpus; a document costs O(1), wherever it stands.
+    """The scores of a whole corpus. Finding any document costs O(1).
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
@@ -112,7 +112,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
-        """Refuses scores that were made with another tokenizer than the teacher's."""
+        """Rejects scores that were made with another tokenizer than the teacher's."""
         ours = self.manifest.made_from["tokenizer"]
         if ours != fingerprint:
             raise StoreError(
@@ -121,13 +121,13 @@ class ScoreStore(ShardedStore["ScoreShard"]):
             )
 
     def document(self, index: int) -> DocumentScores:
-        """The scores of document `index` of the corpus, checked against their checksum."""
+        """The scores of document `index` of the corpus; verifies their checksum."""
         nll, coded = self._row(index)
         return DocumentScores(decode_spans(coded), nll)
 
     def piece(self, index: int, first_byte: int, end_byte: int) -> DocumentScores:
         """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
-        of the one behind them; costs no more for a long document, once its index is made."""
+        of the next one. For a long document the cost is the same once its edges are cached."""
         nll, coded = self._row(index)
         if len(nll) <= _WHOLE:
             return DocumentScores(decode_spans(coded), nll)
@@ -140,22 +140,21 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         return DocumentScores(spans, nll[rows], first)
 
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
-        """Losses and coded spans as they are stored, checked the first time they are read."""
+        """Losses and coded spans as stored; verified when they are first read."""
         shard, row = self.locate(index)
         if not shard.is_whole_once_read(row):
             raise StoreError(
                 f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
-                f" `vocagno scores verify {self.folder} --discard` removes what is damaged, and"
-                " `vocagno score` makes it again"
+                f" `vocagno scores verify {self.folder} --discard` removes damaged shards, and"
+                " `vocagno score` makes them again"
             )
         return shard.nll[row], shard.coded(row)
 
     def _find_edges(
         self, index: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        """Starts and ends of a long document's tokens, and which are empty; an empty one (which
-        covers nothing, wherever it stands) has those of the token before it, so both never
-        decrease."""
+        """Starts and ends of a long document's tokens, and which tokens are empty. An empty token
+        covers nothing and gets the edges of the token before it, so both never decrease."""
         spans = decode_spans(self._row(index)[1])
         empty = spans[:, 0] >= spans[:, 1]
         starts, ends = np.maximum.accumulate(np.where(empty[:, None], 0, spans), axis=0).T
@@ -163,7 +162,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
 
 
 class ScoreShard(RowShard):
-    """A shard with its columns looked up once."""
+    """A shard whose columns are looked up once."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
@@ -174,16 +173,16 @@ class ScoreShard(RowShard):
         self._escaped = self.lists("long_length")
         self._starts = self.lists("start")
         self.unscored: NDArray[Any] = self.values("unscored")
-        """(documents,) tokens of each for which the teacher gave no finite number."""
+        """(documents,) number of tokens of each document whose loss was NaN or infinite."""
         self.checks: NDArray[Any] = self.values("check")
-        """(documents,) CRC-32 of each."""
+        """(documents,) CRC-32 of each document."""
 
     def coded(self, row: int) -> CodedSpans:
-        """The spans of a document as they are stored."""
+        """The coded spans of a document."""
         return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
 
     def is_whole(self, row: int) -> bool:
-        """Whether a document agrees with its checksum."""
+        """Whether a document matches its checksum."""
         lists = (self.nll, self.lengths, self._escaped, self._starts)
         if not all(column.is_sound(row) for column in lists):
             return False
@@ -192,7 +191,7 @@ class ScoreShard(RowShard):
         return check == int(self.checks[row])
 
     def is_consistent(self) -> bool:
-        """Whether the description counts and names what the shard holds."""
+        """Whether the description's counts and hash match the content of the shard."""
         counts = {
             "documents": len(self),
             "tokens": len(self.nll.values),

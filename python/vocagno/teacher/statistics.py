@@ -1,4 +1,4 @@
-"""How the losses of a store are distributed: exactly, in one pass and constant memory."""
+"""The exact distribution of a store's losses, in one pass and constant memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vocagno.teacher.scores import ScoreStore
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Lower ends of the histogram's bins, in nats; the last one is open."""
+"""Lower ends of the histogram's bins, in nats; the last bin is open."""
 
 _VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -21,16 +21,16 @@ class Losses:
     """The losses of a store, in nats."""
 
     counts: NDArray[np.int64]
-    """(65536,) how often each float16 occurs, by its bits."""
+    """(65536,) how often each float16 value occurs, indexed by its bits."""
 
     @property
     def scored(self) -> int:
-        """Tokens that have a loss."""
+        """Number of tokens with a loss."""
         return int(self.counts[np.isfinite(_VALUES)].sum())
 
     @property
     def without(self) -> int:
-        """Tokens that have none."""
+        """Number of tokens without a loss."""
         return int(self.counts[np.isnan(_VALUES)].sum())
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Losses:
 
 
 def losses_of(store: ScoreStore, advance: Callable[[int], None] = lambda tokens: None) -> Losses:
-    """Reads all losses of a store; `advance` is told how many tokens were read."""
+    """Reads all losses of a store; calls `advance` with the number of tokens read so far."""
     counts = np.zeros(1 << 16, np.int64)
     read = 0
     for shard in store.shards():

@@ -1,6 +1,6 @@
-"""Texts as a teacher reads them: tokens, cut into windows, and where each loss belongs.
+"""Cuts texts into windows of tokens for a teacher, and records the token of each loss.
 
-M: tokens of all texts, one after the other.
+M: tokens of all texts, concatenated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 
 class Cut(NamedTuple):
-    """A run of one document's tokens that the teacher reads at once."""
+    """A run of one document's tokens that the teacher reads in one window."""
 
     start: int
     stop: int
@@ -25,8 +25,8 @@ class Cut(NamedTuple):
 def cuts(num_tokens: int, capacity: int, min_context: int) -> Iterator[Cut]:
     """Cuts a document into overlapping runs of at most `capacity` tokens.
 
-    Every token is scored once, and after the first run with at least `min_context` tokens of its
-    document before it.
+    Every token is scored once. After the first run, at least `min_context` tokens of the document
+    come before it.
     """
     if not 0 < min_context < capacity:
         raise ValueError(f"min_context must be in [1, {capacity}), got {min_context}")
@@ -39,42 +39,42 @@ def cuts(num_tokens: int, capacity: int, min_context: int) -> Iterator[Cut]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A sequence of tokens that is read on its own."""
+    """A sequence of tokens that is read independently."""
 
     ids: NDArray[np.int64]
-    """(n,) with what stands before the text (BOS)."""
+    """(n,) ids, including the prefix (BOS)."""
     asked_from: int
-    """Losses are wanted of `ids[asked_from:]`; at least 1, since the first token has none."""
+    """Losses are requested for `ids[asked_from:]`; at least 1, since the first token has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedTexts:
-    """Some texts, and the sequences that give a loss to each of their tokens."""
+    """Tokenized texts, and the windows that give a loss to each of their tokens."""
 
     tokens: TokenizedTexts
     windows: list[Window]
     rows: list[slice]
-    """Of each window: the tokens that its losses are of."""
+    """The tokens that each window's losses belong to."""
     is_asked: NDArray[np.bool_]
-    """(M,) tokens that ought to get a loss: the first of a text has none without a prefix, and
-    tokens that stand for no text (a lone dummy prefix) guide nobody."""
+    """(M,) whether a token should get a loss. Excluded are a text's first token without a prefix,
+    and tokens without text (a lone dummy prefix), which guide no student token."""
 
 
 class TextReader:
-    """A teacher's tokenizer, and how much the teacher reads at once."""
+    """A teacher's tokenizer and window size."""
 
     def __init__(
         self, spans: TokenSpans, prefix: Sequence[int], *, context: int, min_context: int
     ) -> None:
-        """`prefix` stands before every window (BOS); a text's first token has a loss only if there
-        is one. `context` and `min_context`: as in `TeacherConfig`."""
+        """`prefix` (BOS) begins every window; without one, a text's first token has no loss.
+        `context` and `min_context` are as in `TeacherConfig`."""
         self.spans = spans
         self.prefix: NDArray[np.int64] = np.array(prefix, np.int64)
         self._capacity = context + 1 - len(self.prefix)  # the last token is not read
         self._min_context = min_context
 
     def read(self, texts: Sequence[str]) -> WindowedTexts:
-        """Tokenizes texts, each to be read on its own."""
+        """Tokenizes texts and cuts each of them into windows."""
         tokens = self.spans.encode(texts)
         ids = tokens.ids.astype(np.int64)
         is_asked = tokens.spans[:, 0] < tokens.spans[:, 1]

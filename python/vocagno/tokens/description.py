@@ -1,4 +1,4 @@
-"""What a tokenizer does to text, as far as spans depend on it."""
+"""Describes the properties of a tokenizer that affect spans."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vocagno.tokens.token_spans import TokenSpans
 
 _PATHS = {
-    "ids": "from ids alone where their bytes prove the text, else from offsets",
+    "ids": "from the ids if their bytes are those of the text, else from offsets",
     "offsets": "from the tokenizer's offsets, closed",
 }
 _DUMMIES = {
@@ -23,7 +23,7 @@ _DUMMIES = {
 
 @dataclass(frozen=True, slots=True)
 class TokenizerDescription:
-    """How spans come about with one tokenizer; `str()` says it in words."""
+    """How spans are computed with one tokenizer; `str()` gives it as text."""
 
     name: str
     fingerprint: str
@@ -31,25 +31,25 @@ class TokenizerDescription:
     """BPE, Unigram, WordPiece or WordLevel."""
     vocabulary_size: int
     path: str
-    """"ids" if plain ASCII text is proved from ids alone, else "offsets"; documents whose bytes
-    differ from their ids' take the offsets either way."""
+    """"ids" if the spans of plain ASCII text come from the ids, else "offsets". Documents whose
+    bytes differ from those of their ids use the offsets in both cases."""
     normalizer: str | None
     pre_tokenizer: str | None
     dummy_prefix: str
-    """none, prepend, metaspace or metaspace_first: the space that is put before a text."""
+    """none, prepend, metaspace or metaspace_first: the space that is added before a text."""
     byte_fallback: bool
     loses: str | None
-    """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+    """What the ids lose of a text; None if they keep all of the normalised text."""
     prefix: list[str]
-    """Special tokens that the tokenizer puts before a text."""
+    """Special tokens that the tokenizer adds before a text."""
     suffix: list[str]
-    """Special tokens that the tokenizer puts after a text."""
+    """Special tokens that the tokenizer adds after a text."""
     special_tokens: list[str]
     added_tokens: int
-    """Added tokens in all, special ones among them."""
+    """Number of added tokens, including special ones."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The fields for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -64,9 +64,9 @@ class TokenizerDescription:
             "normalizer": self.normalizer or "none",
             "pre-tokenizer": self.pre_tokenizer or "none",
             "dummy prefix": _DUMMIES[self.dummy_prefix],
-            "ids tell the text": f"no: {self.loses}" if self.loses else "yes, as normalised",
-            "puts before a text": " ".join(self.prefix) or "nothing",
-            "puts after a text": " ".join(self.suffix) or "nothing",
+            "ids keep the text": f"no: {self.loses}" if self.loses else "yes, as normalised",
+            "added before a text": " ".join(self.prefix) or "nothing",
+            "added after a text": " ".join(self.suffix) or "nothing",
             "special tokens": specials,
         }
         return in_columns(rows)
@@ -75,7 +75,7 @@ class TokenizerDescription:
 def describe(
     spans: "TokenSpans", specification: dict[str, Any], vocabulary: Vocabulary, path: str
 ) -> TokenizerDescription:
-    """Reads the definition; `path` as in the description."""
+    """Builds the description from a definition; `path` as in the description."""
     added = specification.get("added_tokens", [])
     return TokenizerDescription(
         name=spans.name,
@@ -96,7 +96,7 @@ def describe(
 
 
 def _parts(part: dict[str, Any] | None) -> str | None:
-    """A component and those inside it by their types: `Prepend, Replace`."""
+    """The types of a component and its parts: `Prepend, Replace`."""
     if part is None:
         return None
     if part["type"] == "Sequence":

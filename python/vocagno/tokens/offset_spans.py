@@ -1,8 +1,8 @@
-"""Spans of texts that ids do not prove: the tokenizer's own offsets, closed and checked.
+"""Spans of texts for which ids are not enough: the tokenizer's own offsets, closed and checked.
 
-`tokenizers` charges a character that leaves no token to what stands before it. Where nothing does,
-at the start of a text or of a word, it moves the offsets of what follows. So every token is checked
-against the text at its span, and what was moved is put right or refused.
+`tokenizers` adds a character that gives no token to the previous token. Where there is none, at the
+start of a text or of a word, it moves the offsets of the next tokens. So every token is compared
+with the text at its span, and moved spans are corrected or rejected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids
 from vocagno.tokens.vocabulary import Vocabulary
 
 _MOST_RUNS = 64
-"""Runs of characters without tokens that are left out of a text one by one."""
+"""Maximum number of runs of characters without tokens that are removed from a text one by one."""
 
 
 class OffsetSpans:
@@ -43,7 +43,7 @@ class OffsetSpans:
     def encode(
         self, texts: list[str], numbers: Sequence[int]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Byte spans of the tokens of texts, and their boundaries; `numbers` name the texts.
+        """Byte spans of the tokens of texts, and their boundaries; errors name texts by `numbers`.
 
         Raises: TokenizerError for offsets without width, out of order, or of other text.
         """
@@ -73,8 +73,8 @@ class OffsetSpans:
         except _vocagno.SpanError as error:
             raise TokenizerError(
                 f"{self._name}: {error} (rows are counted over texts {[*numbers[:5]]}..., which "
-                f"begin with {texts[0][:40]!r}): its offsets are no places in order; use a current "
-                "release of tokenizers, or another tokenizer.json"
+                f"begin with {texts[0][:40]!r}): its offsets are invalid or out of order; use a "
+                "current release of tokenizers, or another tokenizer.json"
             ) from error
 
     def _anchored(
@@ -85,10 +85,10 @@ class OffsetSpans:
         spans: NDArray[np.int32],
         disagreeing: list[Rows],
     ) -> NDArray[np.int32]:
-        """The spans of a text in which tokens disagree with the text at their spans.
+        """Corrected spans of a text in which tokens disagree with the text at their spans.
 
-        If the text without the characters that leave no token gives the same ids, its offsets are
-        those of the text, moved by what was left out.
+        If the text without the characters that give no token has the same ids, its offsets are used
+        after moving them by the removed characters.
         """
         boundaries = np.array([0, len(ids)], np.int64)
         moved = self._without_what_leaves_no_token(text, ids)
@@ -123,7 +123,7 @@ class OffsetSpans:
     def _offsets_of_kept(
         self, text: str, is_kept: NDArray[np.bool_], ids: NDArray[np.int32]
     ) -> NDArray[np.int32] | None:
-        """Offsets in the whole text, from those of the kept characters; None for other ids."""
+        """Offsets in the whole text, computed from the kept characters; None if the ids differ."""
         kept = np.flatnonzero(is_kept)
         (encoding,) = self._tokenizer.encode_batch(
             ["".join(text[place] for place in kept.tolist())], add_special_tokens=False
@@ -136,7 +136,7 @@ class OffsetSpans:
         return np.stack([starts, np.maximum(starts, ends)], 1).astype(np.int32)
 
     def _has_no_token(self, character: str) -> bool:
-        """Whether the tokenizer makes nothing of a character, white space aside."""
+        """Whether a character gives no token, ignoring white space."""
         known = self._leaves_no_token.get(character)
         if known is None:
             normalizer = self._tokenizer.normalizer
@@ -162,8 +162,8 @@ class OffsetSpans:
         return TokenizerError(
             f"{self._name}: texts[{number}], which begins with {text[:40]!r}: the offset of token "
             f"{first}, {piece!r} (id {ids[first]}), points at {held!r} "
-            f"(bytes {start} to {end}), but the token stands at byte {found.byte}. Remove control "
-            "and other invisible characters from the text, or leave it out; or use another release "
+            f"(bytes {start} to {end}), but the token is at byte {found.byte}. Remove control "
+            "and other invisible characters from the text, or skip it; or use another release "
             "of tokenizers or another tokenizer.json"
         )
 

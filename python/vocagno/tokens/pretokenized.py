@@ -1,4 +1,4 @@
-"""Two corpora of the same documents, kept as token ids alone: spans of both in one text."""
+"""Spans of two corpora with the same documents, both stored only as token ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
 _NAMED = 5
-"""Documents that an error names."""
+"""Maximum number of documents in an error message."""
 
 
 def spans_of_same_texts(
@@ -22,18 +22,19 @@ def spans_of_same_texts(
     teacher_cu_seqlens: ArrayLike | None = None,
     strict: bool = True,
 ) -> tuple[TokenizedTexts, TokenizedTexts]:
-    """Spans of B whole documents that two tokenizers made ids of, for `align`.
+    """Spans of B whole documents in the ids of two tokenizers, for `align`.
 
-    One side's ids tell the text of a document, the other's are proved against it: first the
-    student's text, then, for documents that the teacher's ids do not give, the teacher's (of two
-    texts that differ by a leading space alone, a tokenizer with a dummy prefix makes the same ids).
+    The text of a document is decoded from one side's ids and verified with the other's. The
+    student's text is tried first, then the teacher's if the teacher's ids do not match. (A
+    tokenizer with a dummy prefix gives the same ids for two texts that differ only by a leading
+    space.)
 
     Args:
-        student_ids, teacher_ids: (N,) and (M,) integers, documents one after the other, special
-            tokens round them or not; documents in the same order.
+        student_ids, teacher_ids: (N,) and (M,) integers, concatenated documents in the same order,
+            with or without special tokens around them.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one document.
-        strict: whether documents whose ids tell two texts are an error; else they are not `proved`
-            and their spans are empty, so that nothing in them is mapped.
+        strict: whether documents whose two texts differ are an error. Otherwise they are not
+            `proved` and their spans are empty, so none of their tokens is mapped.
     Raises: TokenizerError for such documents (another order, one of them cut or normalised),
         naming them; and as `TokenSpans.decode`. ValueError for unequal numbers of documents.
     """
@@ -70,10 +71,10 @@ def _differ(
         (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b),
         min(len(mine), len(theirs)),
     )
-    if mine == theirs:  # a special token beside the text that also stands in it
+    if mine == theirs:  # a special token outside the text that is also in the text
         return TokenizerError(
             f"document {first}: ids of {student.name} or {teacher.name} are not those of its text "
-            f"{mine[:40]!r}; drop the special tokens round the documents, or keep their texts"
+            f"{mine[:40]!r}; drop the special tokens around the documents, or keep their texts"
         )
     more = f" and {len(documents) - _NAMED} more" if len(documents) > _NAMED else ""
     return TokenizerError(

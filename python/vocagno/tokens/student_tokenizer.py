@@ -1,4 +1,4 @@
-"""The student's tokenizer, and which of its tokens ends a document."""
+"""The student's tokenizer and its end-of-document token."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _USUAL_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of
 
 @dataclass(frozen=True, slots=True)
 class StudentTokenizer:
-    """The student's tokenizer, and what stands round a document."""
+    """The student's tokenizer and its end-of-document token."""
 
     spans: TokenSpans
     source: str
@@ -22,9 +22,9 @@ class StudentTokenizer:
 
 
 def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
-    """The student's tokenizer with its end-of-document token, the declared one by default.
+    """The student's tokenizer with its end-of-document token, by default the declared one.
 
-    Raises: ConfigError if the tokenizer does not say what ends a document.
+    Raises: ConfigError if the tokenizer does not declare an end-of-document token.
     """
     spans = TokenSpans.from_pretrained(source)
     eos = eos or _declared_eos(source) or _usual_eos(spans, source)
@@ -37,7 +37,7 @@ def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
 def _declared_eos(source: str) -> str | None:
     path = Path(source)
     if path.is_file():
-        return None  # a bare tokenizer.json does not say
+        return None  # a bare tokenizer.json does not declare it
     if path.is_dir():
         declared = path / "tokenizer_config.json"
         token = json.loads(declared.read_bytes()).get("eos_token") if declared.is_file() else None
@@ -51,7 +51,7 @@ def _usual_eos(spans: TokenSpans, source: str) -> str:
     found = [token for token in _USUAL_EOS if spans.token_id(token) is not None]
     if len(found) != 1:
         raise ConfigError(
-            f"student.eos: {source} does not say which token ends a document"
-            f"{' (' + ' or '.join(found) + '?)' if found else ''}; name it"
+            f"student.eos: {source} does not declare which token ends a document"
+            f"{' (' + ' or '.join(found) + '?)' if found else ''}; set student.eos"
         )
     return found[0]

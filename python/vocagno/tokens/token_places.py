@@ -1,8 +1,8 @@
-"""Whether tokens stand for the text at their spans.
+"""Checks whether tokens match the text at their spans.
 
 The check compares characters in compatibility decomposition and lower case, without white space and
-marks. Each token's must be, in order, among those of the text at its span, or among those that the
-tokenizer's own normaliser makes of that text.
+marks. Each token's characters must be, in order, among those of the text at its span, or among
+those of that text after the tokenizer's own normaliser.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from vocagno import _vocagno
 from vocagno.tokens.vocabulary import Vocabulary
 
 Rows = tuple[int, int]
-"""Tokens of one text, `[first, stop)`: one, or the parts of a character."""
+"""Tokens of one text, `[first, stop)`: one token, or the parts of a character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Tokens of a text that stand elsewhere than their spans say."""
+    """Tokens of a text whose spans are in the wrong place."""
 
     rows: Rows
     span: tuple[int, int]
     """Bytes of the text that their spans cover."""
     byte: int
-    """Where they stand."""
+    """Where the tokens really are."""
 
 
 class TokenPlaces:
@@ -50,11 +50,11 @@ class TokenPlaces:
         boundaries: NDArray[np.int64],
         texts: list[str],
     ) -> dict[int, list[Rows]]:
-        """Tokens that do not stand for the text at their byte spans, by text."""
+        """Tokens that do not match the text at their byte spans, by text."""
         found: dict[int, list[Rows]] = {}
         at, data = -1, b""
         for index, first, stop in self._places.disagreeing(ids, spans, boundaries, texts):
-            if index != at:  # once a text: it may be long, with many tokens to ask about
+            if index != at:  # once per text: it may be long, with many tokens to check
                 at, data = index, texts[index].encode()
             start, end = _around(spans[first:stop])
             base = int(boundaries[index])
@@ -63,7 +63,7 @@ class TokenPlaces:
         return found
 
     def _is_normalized(self, ids: NDArray[np.int32], text: str) -> bool:
-        """Whether the tokens are what the tokenizer's normaliser makes of a text."""
+        """Whether the tokens match a text after the tokenizer's normaliser."""
         if self._normalizer is None:
             return False
         return self._places.agrees(ids, self._normalizer.normalize_str(text))
@@ -75,9 +75,9 @@ class TokenPlaces:
         text: str,
         disagreeing: Sequence[Rows],
     ) -> Misplaced | None:
-        """Of the tokens that disagree, the first that stand elsewhere in the text: within 256
-        characters, where no other token stands, and next to a neighbour if they are short. None if
-        there are none, as where a normaliser replaced the text by other words.
+        """The first disagreeing tokens that are found elsewhere in the text: within 256 characters,
+        where there is no other token, and next to a neighbour if they are short. None if there are
+        none, for example if a normaliser replaced the text by other words.
         """
         found = self._places.misplaced(ids, spans, text, [[*rows] for rows in disagreeing])
         if found is None:
@@ -91,5 +91,5 @@ def _around(spans: NDArray[np.int32]) -> tuple[int, int]:
 
 
 def text_between(data: bytes, start: int, end: int) -> str:
-    """The text at a span of a text's bytes, without characters that the span cuts."""
+    """The text at a span of bytes, without characters that the span cuts."""
     return data[start:end].decode(errors="ignore")

@@ -1,7 +1,8 @@
-"""Text to token ids and the bytes of text that each token covers.
+"""Converts text to token ids and the bytes of text that each token covers.
 
-From the ids alone where the bytes of the ids are proved to be the bytes of the text, else from the
-tokenizer's own character offsets, turned into bytes and closed; the choice is made per document.
+If the bytes of the ids are the bytes of the text, only the ids are used. Otherwise the spans come
+from the tokenizer's own character offsets, converted to bytes and closed. The choice is made for
+each document.
 """
 
 import hashlib
@@ -36,18 +37,18 @@ from vocagno.tokens.vocabulary import read_vocabulary
 __all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
 
 _SOME_TEXT = ("a", "0", ".", " a", "\u0430", "\u4e00")
-"""Texts of which at least one gives a token; the vocabulary's own pieces come after them."""
+"""Candidates for a text that gives a token, tried before the vocabulary's own pieces."""
 
 
 class TextError(InputError):
-    """Text that has no UTF-8 bytes."""
+    """Text cannot be encoded as UTF-8."""
 
 
 class Strings(Protocol):
     """An array of strings: NumPy's, a pandas Series, a pyarrow Array or ChunkedArray."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Its strings, or scalars that hold them."""
+        """Its strings, or scalars that contain them."""
         ...
 
 
@@ -56,18 +57,18 @@ Texts: TypeAlias = Sequence[str] | Strings
 
 
 class TokenSpans:
-    """A tokenizer that also tells the bytes of each token.
+    """A tokenizer that also gives the bytes of each token.
 
-    It works on a copy: what becomes of the given tokenizer afterwards (truncation or padding
-    switched on, tokens added, another normaliser) does not reach it. It pickles and copies, and
-    several threads may use it at a time.
+    It works on a copy: later changes of the given tokenizer (truncation or padding, added tokens,
+    another normaliser) have no effect on it. It can be pickled and copied, and several threads may
+    use it at the same time.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`, a transformers fast tokenizer, or a path: a
-            `tokenizer.json`, the same gzip-compressed, or a folder that holds one. The copy
+            `tokenizer.json`, the same gzip-compressed, or a folder that contains one. The copy
             neither truncates nor pads, since that would drop text.
     Raises: TokenizerError, with the remedy, for a tokenizer without offsets or whose offsets are
-        wrong on a probe (`tokenizer_guard`), and for ids far beyond the number of tokens.
+        wrong on a probe (`tokenizer_checks`), and for ids far beyond the number of tokens.
     """
 
     def __init__(self, tokenizer: TokenizerSource) -> None:
@@ -91,7 +92,7 @@ class TokenSpans:
 
     @cached_property
     def _path(self) -> str:
-        """Where the spans of plain text come from: ids or offsets."""
+        """The source of the spans of plain text: ids or offsets."""
         return "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
 
     def __repr__(self) -> str:
@@ -100,9 +101,9 @@ class TokenSpans:
 
     @classmethod
     def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
-        """The tokenizer of a path, else of what transformers finds under a name (a folder, a hub).
+        """The tokenizer at a path, else the one that transformers finds by name (a folder, a hub).
 
-        Raises: TokenizerError, saying what was tried.
+        Raises: TokenizerError that lists what was tried.
         """
         return cls(tokenizer_of_name(name, gguf_file))
 
@@ -113,17 +114,17 @@ class TokenSpans:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the tokenizer's definition: equal for equal tokenizers, wherever they lie."""
+        """Hash of the tokenizer's definition: equal for equal tokenizers in any location."""
         return hashlib.blake2b(self._definition.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def prefix_ids(self) -> tuple[int, ...]:
-        """Special tokens that the tokenizer itself puts before a text (BOS), if any."""
+        """Special tokens that the tokenizer itself adds before a text (BOS), if any."""
         return self._around[0]
 
     @cached_property
     def suffix_ids(self) -> tuple[int, ...]:
-        """Special tokens that the tokenizer itself puts after a text (EOS), if any."""
+        """Special tokens that the tokenizer itself adds after a text (EOS), if any."""
         return self._around[1]
 
     @cached_property
@@ -135,11 +136,11 @@ class TokenSpans:
                 return tuple(full[:start]), tuple(full[start + len(bare) :])
         raise TokenizerError(
             f"{self.name}: special tokens change how text is split: {text!r} is {bare} without "
-            f"them and {full} with them; mend the post_processor of its tokenizer.json"
+            f"them and {full} with them; fix the post_processor of its tokenizer.json"
         )
 
     def _some_text(self) -> tuple[str, list[int]]:
-        """A text that gives tokens, none of them special, and its ids."""
+        """A text that gives only ordinary tokens, and its ids."""
         added = self._tokenizer.get_added_tokens_decoder()
         special = {index for index, token in added.items() if token.special}
         for text in chain(_SOME_TEXT, self._tokenizer.get_vocab(with_added_tokens=False)):
@@ -148,18 +149,18 @@ class TokenSpans:
                 return text, ids
         raise TokenizerError(
             f"{self.name}: neither {_SOME_TEXT[0]!r} nor any piece of its vocabulary gives a "
-            "token, so what it puts round a text cannot be told; use another tokenizer.json"
+            "token, so its prefix and suffix tokens cannot be found; use another tokenizer.json"
         )
 
     def token_id(self, token: str) -> int | None:
-        """Id of a token given by its string, None if there is none."""
+        """The id of a token string, None if there is none."""
         index: int | None = self._tokenizer.token_to_id(token)
         return index
 
     def token(self, index: int) -> str | None:
-        """The string of an id, None if it is not in use.
+        """The string of an id, None if the id is not in use.
 
-        Raises: InputError for a negative one, or one of more than 32 bits.
+        Raises: InputError for a negative id or one of more than 32 bits.
         """
         if not 0 <= index < 2**32:
             raise InputError(
@@ -169,49 +170,49 @@ class TokenSpans:
         return token
 
     def pieces(self) -> list[bytes | None]:
-        """The bytes that each id stands for (a space for `▁` or `Ġ`), None where unknown."""
+        """The bytes of each id (a space for `▁` or `Ġ`), None if unknown."""
         return list(self._vocabulary.pieces)
 
     def line_ends(self) -> NDArray[np.bool_]:
-        """(V,): which ids hold a line break, and so end a line of text."""
+        """(V,): whether each id contains a line break, and so ends a line of text."""
         ids = [[index] for index in range(self.vocabulary_size)]
         return np.array(["\n" in text for text in self._tokenizer.decode_batch(ids)])
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids by their strings, added tokens included."""
+        """Ids by their strings, including added tokens."""
         return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def tokenizer_copy(self) -> Any:
-        """The `tokenizers.Tokenizer` that does the work, as a copy."""
+        """A copy of the underlying `tokenizers.Tokenizer`."""
         return load_definition(self._definition, self.name)
 
     @cached_property
     def loses(self) -> str | None:
-        """What the ids do not tell of a text; None if they tell all of it, as normalised."""
+        """What the ids lose of a text; None if they keep all of the normalised text."""
         if self._vocabulary.drops:
             return self._vocabulary.drops
         probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
         proved = self.encode(probes).proved.tolist()
         lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
-        return f"those of {lost[0]!r} are not its bytes" if lost else None
+        return f"the ids of {lost[0]!r} are not its bytes" if lost else None
 
     def describe(self) -> TokenizerDescription:
-        """How spans come about with this tokenizer: path, normaliser, dummy prefix, specials."""
+        """Describes how spans are computed: path, normaliser, dummy prefix, special tokens."""
         return describe(self, without_vocabulary(self._definition), self._vocabulary, self._path)
 
     def encode(self, texts: Texts, *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.
 
-        The spans of a text cover all of it, in order; a token that stands for no text (a lone
-        dummy prefix) has an empty span. Parts of one character share its bytes out where the ids
-        prove the text, and share one span where offsets were needed. Every token of such a text is
+        The spans of a text cover all of it, in order; a token without text (a lone dummy prefix)
+        has an empty span. Tokens that are parts of one character divide its bytes if the spans come
+        from the ids, and share one span if they come from offsets. With offsets, every token is
         compared with the text at its span.
 
         Args:
             texts: a list of strings, or an array of them (NumPy, pandas, pyarrow).
-        Raises: TypeError for a single string and for what is no string, naming it; TextError (a
-            ValueError) for a lone surrogate, naming the text; TokenizerError for offsets without
-            width or out of order, or of a token that stands elsewhere, naming text and token.
+        Raises: TypeError for a single string and for a value that is not a string, naming it;
+            TextError (a ValueError) for a lone surrogate, naming the text; TokenizerError for
+            offsets without width, out of order or of other text, naming text and token.
         """
         texts = _checked_texts(texts)
         ids, boundaries = flat_ids(
@@ -227,15 +228,15 @@ class TokenSpans:
         return result
 
     def decode(self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None) -> list[str]:
-        """The texts of B whole documents kept as ids, without special tokens.
+        """The texts of B whole documents stored as ids, without special tokens.
 
         Args:
-            ids: (n,) integers, documents one after the other, special tokens round them or not.
+            ids: (n,) integers, concatenated documents, with or without special tokens around them.
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
-        Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing, WordPiece:
-            the ids do not tell it), for ids that do not tell theirs (the unknown token, added
-            tokens that take white space with them), and for ids that are no whole document, naming
-            document and token.
+        Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
+            WordPiece), for ids that do not determine their text (the unknown token, added tokens
+            that absorb white space), and for ids that are not a whole document, naming document and
+            token.
         """
         return self._decoded(*_documents(ids, cu_seqlens))[0]
 
@@ -244,7 +245,8 @@ class TokenSpans:
     ) -> tuple[list[str], NDArray[np.int32]]:
         if lost := self.loses:
             raise TokenizerError(
-                f"{self.name}: its ids do not tell the text ({lost}); keep the texts, and encode"
+                f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
+                "encode"
             )
         try:
             found, spans = self._table.decode(ids, boundaries)
@@ -254,7 +256,7 @@ class TokenSpans:
         return [self._text(text, index) for index, text in enumerate(found)], spans
 
     def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
-        """Refuses ids that do not tell the text they stand for."""
+        """Rejects ids that do not determine their text."""
         ambiguous = self._vocabulary.ambiguous
         if not ambiguous:
             return
@@ -268,7 +270,7 @@ class TokenSpans:
                 raise TokenizerError(
                     f"{self.name}: token {row} of document {index}, "
                     f"{self.token(int(ids[place]))!r} (id {ids[place]}), {token.why}, so the ids "
-                    "do not tell the text; keep the texts, and pass them (`texts`)"
+                    "do not determine the text; keep the texts, and pass them (`texts`)"
                 )
 
     def _is_special(self, ids: NDArray[np.int32]) -> bool:
@@ -292,15 +294,15 @@ class TokenSpans:
         texts: Texts | None = None,
         num_threads: int | None = None,
     ) -> TokenizedTexts:
-        """Spans of B whole documents kept as ids; nothing is tokenized.
+        """Spans of B whole documents stored as ids; nothing is tokenized.
 
         Args:
             ids, cu_seqlens: as for `decode`. A special token that is not written in the text gets
                 an empty span.
-            texts: the B documents; default: what the ids decode to.
+            texts: the B documents; default: the decoded ids.
         Returns: spans in the bytes of the texts. `proved` is False, and the spans are empty, for
             documents whose ids are not those of the given text (never without `texts`).
-        Raises: as `decode`, if there are no texts; ValueError for another number of texts.
+        Raises: as `decode`, without `texts`; ValueError for another number of texts.
         """
         ids, boundaries = _documents(ids, cu_seqlens)
         if texts is None:
@@ -332,7 +334,7 @@ def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSp
 def _checked_texts(texts: Texts) -> list[str]:
     if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
         raise TypeError("texts: expected a list of strings, got one string")
-    # Arrays of pyarrow give their own scalars otherwise.
+    # Otherwise pyarrow arrays give their own scalars.
     values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
     checked: list[str] = []
     for index, value in enumerate(values):
@@ -344,12 +346,12 @@ def _checked_texts(texts: Texts) -> list[str]:
         except UnicodeEncodeError as error:
             raise TextError(
                 f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes; "
-                "it comes from text decoded wrongly, or from half of a JSON \\u pair"
+                "the text was decoded wrongly, or it is half of a JSON \\u pair"
             ) from error
         checked.append(text)
     return checked
 
 
 def _from_scalar(value: Any) -> Any:
-    """What a scalar of pyarrow stands for; anything else as it is."""
+    """The value of a pyarrow scalar; anything else unchanged."""
     return value.as_py() if hasattr(value, "as_py") else value

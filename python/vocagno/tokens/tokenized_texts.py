@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedTexts:
-    """B texts as ids and spans, one after the other.
+    """B texts as concatenated ids and spans.
 
-    `tokens[i]` and `tokens[a:b]` are some of the texts, as views; `len(tokens)` is B, and iteration
-    goes over the texts. Two objects are equal if they are the same object.
+    `tokens[i]` and `tokens[a:b]` are views of some of the texts. `len(tokens)` is B, and iteration
+    yields the texts. Objects are compared by identity.
     """
 
     ids: NDArray[np.int32]
-    """(n,) token ids, without special tokens but those written in the text."""
+    """(n,) token ids, without special tokens except those written in the text."""
     spans: NDArray[np.int32]
     """(n, 2) half-open `[start, end)` in UTF-8 bytes of each token's own text."""
     cu_seqlens: NDArray[np.int64]
     """(B + 1,) boundaries of the texts in `ids` and `spans`."""
     proved: NDArray[np.bool_]
-    """(B,) True where the spans come from the ids, False where from the tokenizer's offsets."""
+    """(B,) True if the spans come from the ids, False if from the tokenizer's offsets."""
 
     def __len__(self) -> int:
         return len(self.cu_seqlens) - 1
@@ -69,7 +69,7 @@ class TokenizedTexts:
 
     @staticmethod
     def concatenate(parts: Iterable[TokenizedTexts]) -> TokenizedTexts:
-        """The texts of all parts, one after the other, as copies."""
+        """Copies of the texts of all parts, concatenated."""
         parts = list(parts)
         counts = [np.diff(part.cu_seqlens) for part in parts]
         return TokenizedTexts(

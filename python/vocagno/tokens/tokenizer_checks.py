@@ -1,7 +1,7 @@
-"""Checks a tokenizer's offsets on probes, before anything is made from them.
+"""Checks a tokenizer's offsets on probes, before they are used.
 
-Wrong offsets do not fail: with zero-width ones every token is unmapped, and guided training
-silently becomes naive training. So every tokenizer is tried once, when `TokenSpans` takes it.
+Wrong offsets raise no error: if they are zero-width, every token is unmapped, and guided training
+silently becomes naive training. So `TokenSpans` tests every tokenizer once.
 """
 
 import unicodedata
@@ -41,20 +41,21 @@ HARD_PROBES = (
     "▁ Ġ ##x",
     "11 3.14159",
 )
-"""What breaks offsets elsewhere: marks that compose, split characters, runs of blanks, controls."""
+"""Texts that break offsets of other tokenizers: combining marks, split characters, runs of blanks,
+control characters."""
 
 _REMEDY = (
-    "Offsets of this kind lead every loss astray. Use tokenizers >=0.22.1 (releases before 0.20.1 "
+    "Such offsets assign losses to the wrong text. Use tokenizers >=0.22.1 (releases before 0.20.1 "
     "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it"
 )
 
 
 def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces, name: str) -> None:
-    """Tries a tokenizer on every probe.
+    """Tests a tokenizer on every probe.
 
-    Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens that stand for text but
-        have empty offsets; offsets outside the text or out of order; offsets that point at other
-        text than the tokens'; lost letters, digits or spaces; ids that differ from run to run.
+    Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens with text but empty
+        offsets; offsets outside the text or out of order; offsets that point at other text than the
+        tokens'; lost letters, digits or spaces; ids that differ from run to run.
     """
     probes = [*PLAIN_PROBES, *HARD_PROBES]
     fast = tokenizer.encode_batch_fast(probes, add_special_tokens=False)
@@ -63,7 +64,7 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
     for probe, ids, encoding in zip(probes, (e.ids for e in fast), slow, strict=True):
         if ids != encoding.ids:
             raise TokenizerError(
-                f"{name}: tokenizes {probe!r} now as {ids}, now as {encoding.ids}; switch its "
+                f"{name}: tokenizes {probe!r} once as {ids}, once as {encoding.ids}; switch its "
                 "dropout off (tokenizer.model.dropout = None)"
             )
         _check_order(encoding.offsets, probe, name)
@@ -83,11 +84,11 @@ def refuse_collapsed(
     text: str,
     name: str,
 ) -> None:
-    """Refuses a text in which most tokens that stand for something have empty offsets, and letters
-    or digits are in no token's.
+    """Rejects a text in which most tokens with visible text have empty offsets, and no offset
+    covers some letters or digits.
 
-    A token of white space may have empty offsets (they are trimmed, or it is a dummy prefix), and
-    so may tokens that a normaliser put in.
+    Offsets may be empty for white space (trimmed, or a dummy prefix) and for tokens that a
+    normaliser inserted.
     """
     visible = vocabulary.visible[ids]
     empty = visible & (offsets[:, 0] == offsets[:, 1])
@@ -103,7 +104,7 @@ def refuse_collapsed(
         raise _refused(
             name,
             text,
-            f"{np.count_nonzero(empty)} tokens that stand for text have empty offsets, "
+            f"{np.count_nonzero(empty)} tokens with text have empty offsets, "
             f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})",
         )
 
@@ -127,7 +128,7 @@ def _check_text(
     *,
     with_spaces: bool,
 ) -> None:
-    """Whether the tokens lose nothing of the text, as it is or as normalised."""
+    """Checks that the tokens lose no part of the text, original or normalised."""
     pieces = [vocabulary.pieces[index] for index in ids]
     known = [piece for piece in pieces if piece is not None]
     if len(known) < len(pieces) or vocabulary.unknown in ids:
@@ -152,10 +153,10 @@ def _check_places(
     text: str,
     name: str,
 ) -> None:
-    """Whether each token is where its offset says, in a text of ASCII.
+    """Checks that each token is at its offset, in an ASCII text.
 
-    A normaliser may put tokens in whose offset is next to what they are about (case as marks);
-    such tokens stand nowhere else in the text.
+    A normaliser may insert tokens whose offset is next to the text that they mark (case as marks).
+    Such tokens are not found elsewhere in the text.
     """
     found = places.disagreeing(ids, offsets, np.array([0, len(ids)], np.int64), [text])
     if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
@@ -166,23 +167,23 @@ def _check_places(
         )
     times = sum(len(_letters(text[a:b])) for a, b in offsets.tolist()) / len(_letters(text))
     if times > 2:
-        raise _refused(name, text, f"its offsets hold the text {times:.0f} times")
+        raise _refused(name, text, f"its offsets cover the text {times:.0f} times")
 
 
 def _letters(text: str) -> str:
-    """Letters and digits alone, without case, marks or compatibility forms."""
+    """Only the letters and digits, without case, marks or compatibility forms."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(character for character in plain if character.isalnum())
 
 
 def _is_within(part: str, whole: str) -> bool:
-    """Whether the characters of a part are, in order, among those of the whole."""
+    """Whether the characters of `part` are, in order, among those of `whole`."""
     rest = iter(whole)
     return all(character in rest for character in part)
 
 
 def _keeps_spaces(vocabulary: Vocabulary) -> bool:
-    """Whether pieces begin with spaces; in WordPiece none does."""
+    """Whether pieces begin with spaces; those of WordPiece do not."""
     pieces = [piece for piece in vocabulary.pieces if piece]
     return sum(piece.startswith(b" ") for piece in pieces) * 20 > len(pieces)
 

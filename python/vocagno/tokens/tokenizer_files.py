@@ -1,4 +1,4 @@
-"""The `tokenizers.Tokenizer` in whatever a caller has: an object, a file, a folder."""
+"""Finds the `tokenizers.Tokenizer` in an object, a file or a folder."""
 
 import gzip
 import json
@@ -19,18 +19,18 @@ _SLOW = (
 )
 _MOST_NAMED = 10
 _LARGEST = 2**29
-"""Bytes of the largest tokenizer.json that is read; those of models have up to 40 MB."""
+"""Size limit of a tokenizer.json in bytes; those of models have up to 40 MB."""
 
 _IDS_TO_SPARE = 2**20
-"""How many ids of a vocabulary may be out of use, beside as many again as are in use."""
+"""Number of unused ids that a vocabulary may have in addition to as many as are in use."""
 
 
 class TokenizerError(InputError):
-    """A tokenizer that cannot say which text its tokens cover."""
+    """A tokenizer cannot tell which text its tokens cover."""
 
 
 class FastTokenizer(Protocol):
-    """A `tokenizers.Tokenizer`, as far as it is asked for."""
+    """The part of `tokenizers.Tokenizer` that is used."""
 
     def to_str(self, pretty: bool = False) -> str:
         """Its tokenizer.json."""
@@ -38,7 +38,7 @@ class FastTokenizer(Protocol):
 
 
 class HasFastTokenizer(Protocol):
-    """A fast tokenizer of transformers, as far as it is asked for."""
+    """The part of a transformers fast tokenizer that is used."""
 
     @property
     def backend_tokenizer(self) -> Any:
@@ -51,11 +51,11 @@ TokenizerSource: TypeAlias = "str | PathLike[str] | FastTokenizer | HasFastToken
 
 
 def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str, int]]:
-    """A `tokenizers.Tokenizer` that nobody else holds, its tokenizer.json, a name for messages, and
-    the ids of the model's pieces. It neither truncates nor pads.
+    """A private copy of a `tokenizers.Tokenizer`, its tokenizer.json, a name for messages, and the
+    ids of the model's pieces. The copy neither truncates nor pads.
 
-    Raises: TokenizerError, with the remedy, for anything that has no offsets, and for ids far
-        beyond the number of tokens.
+    Raises: TokenizerError, with the remedy, for a source without offsets, and for ids far beyond
+        the number of tokens.
     """
     if isinstance(source, str | PathLike):
         name = str(source)
@@ -67,7 +67,7 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str,
         ids = ids_of_pieces(theirs, name)
         text = definition(theirs, name)
         tokenizer = load_definition(text, name)
-        tokenizer.encode_special_tokens = theirs.encode_special_tokens  # in no tokenizer.json
+        tokenizer.encode_special_tokens = theirs.encode_special_tokens  # not in tokenizer.json
     if text is None or tokenizer.truncation is not None or tokenizer.padding is not None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -78,7 +78,8 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str,
 def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
     """The ids of the model's pieces.
 
-    Raises: TokenizerError for an id far beyond the others: memory and time go by the largest one.
+    Raises: TokenizerError for an id far beyond the others: the largest id determines memory and
+        time.
     """
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder()
@@ -88,16 +89,16 @@ def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
     if largest >= limit:
         raise TokenizerError(
             f"{name}: its largest id is {largest}, but it has {count} tokens; expected ids "
-            f"below {limit}. Mend that id in its tokenizer.json"
+            f"below {limit}. Fix that id in its tokenizer.json"
         )
     return ids
 
 
 def without_vocabulary(text: str) -> dict[str, Any]:
-    """The contents of a tokenizer.json, as `tokenizers` writes it; of a BPE or WordPiece without
-    its pieces and merges, which are nearly all of it.
+    """The contents of a tokenizer.json as written by `tokenizers`. For BPE and WordPiece without
+    pieces and merges, which are nearly all of it.
     """
-    head, _, rest = text.partition(',"vocab":{')  # in a string its quotes would be escaped
+    head, _, rest = text.partition(',"vocab":{')  # inside a string the quotes would be escaped
     model = head.rpartition('"model":{"type":"')[2]
     is_last = rest.endswith("}}") and model.startswith(("BPE", "WordPiece"))
     return dict(json.loads(head + "}}" if is_last else text))
@@ -117,36 +118,36 @@ def _find_tokenizer(source: Any) -> tuple[Any, str]:
     if type(fast).__module__.split(".")[0] != "tokenizers":
         raise TokenizerError(
             f"{kind if name == kind else f'{name}: {kind}'} gives no offsets (it is a slow "
-            "tokenizer, or none). Pass a fast one (transformers' TokenizersBackend, a "
-            "tokenizers.Tokenizer) or the path of a tokenizer.json; for a slow one, transformers' "
-            "convert_slow_tokenizer makes it"
+            "tokenizer, or not a tokenizer). Pass a fast one (transformers' TokenizersBackend, a "
+            "tokenizers.Tokenizer) or the path of a tokenizer.json; transformers' "
+            "convert_slow_tokenizer converts a slow one"
         )
     return fast, name
 
 
 def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
-    """What `find_tokenizer` takes: a path, else what transformers finds under a name.
+    """A source for `private_tokenizer`: a path, else the tokenizer that transformers finds by name.
 
-    Raises: TokenizerError, saying what was tried.
+    Raises: TokenizerError that lists what was tried.
     """
     path = Path(name).expanduser()
     is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
     if path.is_file() or (path / "tokenizer.json").is_file():
         return path
     if is_file_name and not path.is_dir():
-        return path  # reading it says that there is none
+        return path  # reading it raises an error
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
         if path.exists():
-            return path  # reading it says what is missing there
+            return path  # reading it raises an error that names what is missing
         raise TokenizerError(
-            f"tokenizer {name}: no such file or folder; to look for it on the hub takes "
+            f"tokenizer {name}: no such file or folder; finding it on the hub needs "
             "transformers: pip install transformers, or name a tokenizer.json"
         ) from error
     try:
         return AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
-    except Exception as error:  # it raises errors of many kinds for a wrong name or file
+    except Exception as error:  # it raises many types of errors for a wrong name or file
         tried = f", and transformers cannot load it: {type(error).__name__}: {error}"
         meant = _name_tokenizers_in(path)
         raise TokenizerError(
@@ -161,7 +162,7 @@ def definition(tokenizer: Any, name: str) -> str:
         return str(tokenizer.to_str())
     except Exception as error:  # tokenizers raises bare Exception
         raise TokenizerError(
-            f"{name}: has parts written in Python, whose pieces cannot be known: {error}"
+            f"{name}: has parts written in Python, whose pieces are unknown: {error}"
         ) from error
 
 
@@ -185,7 +186,7 @@ def load_definition(text: str, name: str) -> Any:
 
 
 def _what_it_is(text: str) -> str:
-    """What was given in a tokenizer's place, as far as that can be told; else nothing."""
+    """What was given instead of a tokenizer, if that can be recognized; else ""."""
     whole = _json(text)
     record = _json(text.lstrip().partition("\n")[0]) if whole is None else whole
     if isinstance(record, dict) and not {"text", "completion"}.isdisjoint(record):
@@ -194,7 +195,7 @@ def _what_it_is(text: str) -> str:
         return ""
     is_object = isinstance(whole, dict)
     held = ", ".join(list(whole)[:4]) or "nothing" if is_object else f"a {type(whole).__name__}"
-    return f"it is JSON, but no tokenizer.json: expected an object with a `model`, got {held}"
+    return f"it is JSON, but not a tokenizer.json: expected an object with a `model`, got {held}"
 
 
 def _json(text: str) -> Any:
@@ -205,7 +206,7 @@ def _json(text: str) -> Any:
 
 
 def _name_tokenizers_in(folder: Path) -> str:
-    """Words that name what may be meant in a folder without a tokenizer.json, or none."""
+    """A hint that names the tokenizers inside a folder without a tokenizer.json, or ""."""
     found = [path.name for path in sorted(folder.glob("*.json.gz"))]
     found += [f"{path.parent.name}/" for path in sorted(folder.glob("*/tokenizer.json"))]
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
@@ -230,7 +231,7 @@ def _read(path: Path) -> str:
             unpacked = gzip.GzipFile(fileobj=file) if is_packed else file
             data = unpacked.read(_LARGEST + 1)
         if len(data) > _LARGEST:
-            packed = " once unpacked" if is_packed else ""
+            packed = " after decompression" if is_packed else ""
             raise TokenizerError(
                 f"{path}: not a tokenizer.json: it has more than {_LARGEST // 2**20} MiB{packed}"
             )
@@ -240,12 +241,12 @@ def _read(path: Path) -> str:
 
 
 def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The ids of encodings, one after the other, and their boundaries."""
+    """The concatenated ids of encodings, and their boundaries."""
     boundaries = np.zeros(len(encodings) + 1, np.int64)
     np.cumsum([len(encoding) for encoding in encodings], out=boundaries[1:])
     ids = np.empty(int(boundaries[-1]), np.int32)
     # `encoding.ids` is a new list of Python integers. struct copies them in a third of NumPy's time
-    # (146,520 ids: 0.8 ms against 2.7), and they are half of what spans cost.
+    # (146,520 ids: 0.8 ms against 2.7 ms); this is half of the cost of spans.
     for encoding, start in zip(encodings, boundaries.tolist(), strict=False):
         struct.pack_into(f"{len(encoding)}i", ids.data, 4 * start, *encoding.ids)
     return ids, boundaries

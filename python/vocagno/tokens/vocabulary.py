@@ -1,6 +1,6 @@
-"""What each id of a tokenizer stands for in UTF-8 bytes, read from its `tokenizer.json`.
+"""Reads the UTF-8 bytes of each id of a tokenizer from its `tokenizer.json`.
 
-The result is a hypothesis: `PieceTable.spans` proves it against every text, or says that it fails.
+The result is a hypothesis: `PieceTable.spans` verifies it for every text, or reports a mismatch.
 """
 
 import re
@@ -24,39 +24,39 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The surface of each id, and how the tokenizer treats the start of a text."""
+    """The bytes of each id, and the tokenizer's treatment of the start of a text."""
 
     pieces: list[bytes | None]
-    """UTF-8 bytes (or a part of a character) of each id; None where the id is not in use."""
+    """UTF-8 bytes (or a part of a character) of each id; None if the id is not in use."""
     roles: list[int]
-    """0 for a piece of the model; 1 for an added token, which stands in the text literally and ends
-    a segment; 2 for a special one, which may stand beside the text as well (BOS, EOS)."""
+    """0 for a piece of the model; 1 for an added token, which is in the text literally and ends a
+    segment; 2 for a special token, which may also be outside the text (BOS, EOS)."""
     unknown: int | None
-    """Id of the token that stands for whatever the vocabulary lacks."""
+    """Id of the unknown token, if there is one."""
     dummy_prefix: DummyPrefix
-    """The space that is put before a segment: "none"; "prepend" (always); "metaspace" (unless the
-    segment starts with one); "metaspace_first" (the same, at the start of the text alone)."""
+    """The space that is added before a segment: "none"; "prepend" (always); "metaspace" (unless the
+    segment starts with one); "metaspace_first" (the same, only at the start of the text)."""
     ambiguous: dict[int, "Ambiguity"]
-    """Ids that do not tell which text they stand for."""
+    """Ids that do not determine their text."""
     drops: str | None
-    """Which characters leave no token, in words; None if all leave one. Control characters do not
+    """Describes the characters that give no token; None if all give one. Control characters do not
     count."""
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
-        """Whether an id stands for more than white space; False where its bytes are unknown."""
+        """Whether an id's bytes are more than white space; False if they are unknown."""
         return np.array([bool(piece and piece.strip()) for piece in self.pieces], np.bool_)
 
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """Why an id does not tell which text it stands for."""
+    """Why an id does not determine its text."""
 
     why: str
     is_fine_before: bool = False
-    """Whether it loses nothing where only special tokens stand before it."""
+    """Whether it loses nothing if only special tokens come before it."""
     is_fine_after: bool = False
-    """Whether it loses nothing where only special tokens stand after it, itself among them."""
+    """Whether it loses nothing if it and all tokens after it are special."""
 
 
 def read_vocabulary(
@@ -66,8 +66,8 @@ def read_vocabulary(
 
     Args:
         spec: a parsed `tokenizer.json`; the pieces of its model are not needed.
-        ids: those of the model's pieces.
-        normalize: what its normaliser does, if it has one.
+        ids: the ids of the model's pieces.
+        normalize: the function of its normaliser, if it has one.
     """
     model = spec["model"]
     parts = list(_components(spec))
@@ -87,17 +87,17 @@ def read_vocabulary(
         index: why for index, token in added.items() if (why := _ambiguity(token, normalize))
     }
     if unknown is not None and lacks:
-        ambiguous[unknown] = Ambiguity("stands for whatever the vocabulary lacks")
+        ambiguous[unknown] = Ambiguity("stands for any text outside the vocabulary")
     drops = None if unknown is not None else _dropped(lacks, model, parts)
     return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops)
 
 
 def _ambiguity(token: dict[str, Any], normalize: Callable[[str], str] | None) -> Ambiguity | None:
-    """Whether an added token stands for other text than its own, and beside which it does not."""
+    """Why an added token may stand for other text than its own, and where it cannot; or None."""
     content, special = token["content"], token["special"]
     sides = [side for side in ("lstrip", "rstrip") if token.get(side)]
     if sides:
-        why = f"takes white space of the text with it ({' and '.join(sides)})"
+        why = f"absorbs white space of the text ({' and '.join(sides)})"
         return Ambiguity(why, special and sides == ["lstrip"], special and sides == ["rstrip"])
     if normalize is not None and token.get("normalized"):
         found = normalize(content).replace("▁", " ").strip()
@@ -113,7 +113,7 @@ def _is_byte_level(parts: list[dict[str, Any]]) -> bool:
 def _missing_bytes(
     ids: dict[str, int], model: dict[str, Any], parts: list[dict[str, Any]]
 ) -> set[int]:
-    """Bytes of UTF-8 that have no token of their own; all of them if no token is a byte."""
+    """UTF-8 bytes that have no token of their own; all of them if no token is a byte."""
     if _is_byte_level(parts):
         inside, at_end = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
         forms = {f"{a}{{}}{b}" for a in ("", inside or "") for b in ("", at_end or "")}
@@ -128,14 +128,14 @@ def _missing_bytes(
 
 
 def _dropped(missing: set[int], model: dict[str, Any], parts: list[dict[str, Any]]) -> str | None:
-    """Which characters leave no token, if there is no token for unknown ones."""
+    """The characters that give no token, if there is no unknown token."""
     if not _is_byte_level(parts):
-        return "characters outside its vocabulary leave no token" if missing else None
+        return "characters outside its vocabulary give no token" if missing else None
     if lost := sorted(byte for byte in missing if 0x20 < byte < 0x7F):
-        return f"{chr(lost[0])!r} leaves no token"
-    # A character that loses some of its bytes alone is no text any more, which `decode` sees.
+        return f"{chr(lost[0])!r} gives no token"
+    # A character that loses only some of its bytes is invalid UTF-8, which `decode` detects.
     if any(byte >= 0xC2 for byte in missing) and any(0x80 <= byte < 0xC0 for byte in missing):
-        return "some characters outside ASCII leave no token"
+        return "some characters outside ASCII give no token"
     return None
 
 
@@ -158,7 +158,7 @@ def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
             return "prepend"
         if part["role"] == "pre_tokenizer" and part["type"] == "Metaspace":
             scheme = part.get("prepend_scheme")
-            if scheme is None:  # files of before tokenizers 0.14
+            if scheme is None:  # files from before tokenizers 0.14
                 scheme = "always" if part.get("add_prefix_space", True) else "never"
             return _METASPACE[scheme]
         if part["role"] == "pre_tokenizer" and part["type"] == "ByteLevel":
@@ -167,7 +167,7 @@ def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
 
 
 def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
-    """The function from a piece of the vocabulary to the bytes that it stands for."""
+    """The function from a piece of the vocabulary to its bytes."""
     inside = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece
     at_end = model.get("end_of_word_suffix") or ""
     if _is_byte_level(parts):
@@ -185,7 +185,7 @@ def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
 
 
 def _space_marker(part: dict[str, Any]) -> str | None:
-    """The character (`▁`) that stands for a space in the pieces, if this component puts it in."""
+    """The character (`▁`) for a space in the pieces, if this component inserts it."""
     if part["type"] == "Metaspace":
         return str(part["replacement"])
     if part["type"] == "Replace" and part["role"] == "normalizer":
@@ -194,7 +194,7 @@ def _space_marker(part: dict[str, Any]) -> str | None:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 for itself, the other bytes from U+0100 on."""
+    """GPT-2's alphabet: printable Latin-1 as itself, the other bytes starting at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -210,5 +210,5 @@ _UTF8 = frozenset({*range(0xC0), *range(0xC2, 0xF5)})
 def _from_byte_level(piece: str) -> bytes | None:
     try:
         return bytes([_BYTE_OF[character] for character in piece])
-    except KeyError:  # a piece outside the alphabet never comes out of a ByteLevel pre-tokenizer
+    except KeyError:  # a ByteLevel pre-tokenizer never produces a piece outside the alphabet
         return None

@@ -26,7 +26,7 @@ def start(config: Config) -> accelerate.Accelerator:
     if world > 1 and config.teacher.device_map is not None:
         raise ConfigError(
             f"teacher.device_map: each of the {world} processes would spread its own teacher over "
-            "all devices; start one process, or leave it out"
+            "all devices; start one process, or omit it"
         )
     _check_precision(config)
     check_trackers(config.train.log_with)
@@ -103,7 +103,7 @@ def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: in
     """
     for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
         if name in settings:
-            raise ConfigError(f"DeepSpeed's `{name}` is not supported: leave it out, see {instead}")
+            raise ConfigError(f"DeepSpeed's `{name}` is not supported: omit it, see {instead}")
     if config.optimizer.skip_nonfinite:
         raise ConfigError("optimizer.skip_nonfinite: DeepSpeed steps by itself; use false")
     if settings.get("fp16", {}).get("enabled") is True:
@@ -117,7 +117,7 @@ def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: in
     for name, value in ours.items():
         if settings.get(name, "auto") not in ("auto", value, 1):  # 1: what Accelerate fills in
             raise ConfigError(
-                f"DeepSpeed's `{name}` is {settings[name]}, but this run has {value}: leave it "
-                "out, or give it as auto"
+                f"DeepSpeed's `{name}` is {settings[name]}, but this run has {value}: omit it, "
+                "or give it as auto"
             )
         settings[name] = value

@@ -157,7 +157,7 @@ class MetricsLog:
 
 
 def _step_of(line: bytes) -> float:
-    """The step of a line; a line cut short by a kill belongs to no step."""
+    """The step of a line; a line truncated by a kill belongs to no step."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

@@ -52,7 +52,7 @@ def guide_text(
     guidance = guidance or GuidanceConfig()
     require(
         method_of(guidance).can_show_text,
-        f"guidance.method: {guidance.method}: a text is shown as vocagno chooses; leave it out",
+        f"guidance.method: {guidance.method}: a text is shown as vocagno chooses; omit it",
     )
     require(student.model is not None, "student.model: needed, with weights that say something")
     device = device or local_device()

@@ -89,7 +89,7 @@ class Window:
         self._waited += seconds
 
     def pass_over(self, seconds: float) -> None:
-        """Leaves out time in which the run did something else."""
+        """Does not count time in which the run did something else."""
         self._started += seconds
 
     def sums(self) -> Tensor:

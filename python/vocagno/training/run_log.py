@@ -87,7 +87,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     """Reads the log in the output folder of a run, finished or not.
 
     A validation between two training lines lies between their tokens in proportion to its step. A
-    last line cut short by a kill is skipped, as are lines with neither loss.
+    last line truncated by a kill is skipped, as are lines with neither loss.
 
     Raises: RunError, which names the folder, or the file and the line.
     """
@@ -158,9 +158,9 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 entry = json.loads(line)
             except ValueError as error:
-                if not line.endswith(b"\n"):  # the last one, cut short by a kill
+                if not line.endswith(b"\n"):  # the last one, truncated by a kill
                     return
-                raise RunError(f"{where}: not JSON ({error}); mend or remove the line") from error
+                raise RunError(f"{where}: not JSON ({error}); fix or remove the line") from error
             if not isinstance(entry, dict):
                 raise RunError(f"{where}: expected a JSON object, got {entry!r}")
             yield where, entry

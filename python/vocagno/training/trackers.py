@@ -19,7 +19,7 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
-                f"train.log_with: {name} is not installed; `pip install {name}`, or leave it out"
+                f"train.log_with: {name} is not installed; `pip install {name}`, or omit it"
             )
 
 

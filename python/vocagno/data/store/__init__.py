@@ -1,1 +1,1 @@
-"""Finished shards on disk."""
+"""Stores: shards on disk with a manifest."""

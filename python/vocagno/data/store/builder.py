@@ -1,4 +1,4 @@
-"""Makes a store out of a corpus, shard by shard, by however many processes are at it."""
+"""Makes a store from a corpus, shard by shard, with any number of processes."""
 
 import json
 import sys
@@ -17,25 +17,25 @@ from vocagno.system.progress import Progress
 from vocagno.system.shared_work import LOCKS, exclusively, share
 
 Advance = Callable[[float, int], None]
-"""Told now and then which fraction of a shard is done, and how many of its tokens."""
+"""Called from time to time with the fraction of a shard that is done, and its tokens so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """One of the kinds of stores: rows, scores, texts."""
+    """A kind of store: rows, scores or texts."""
 
     kind: str
     version: int
     unit: str
-    """What a row of a shard is, in the plural."""
+    """The word for the rows of a shard, plural."""
     shard_type: type[RowShard]
     verb: str
-    """What the progress bar says is being done."""
+    """The word on the progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What has come into a store since this process began, by whichever process."""
+    """What all processes have added to a store since this process began."""
 
     shards: int
     tokens: int
@@ -52,7 +52,7 @@ class Made:
 
 
 def store_key(corpus: Corpus, made_from: dict[str, Any]) -> str:
-    """Names a store in the cache by its text and by all else that it is made from."""
+    """The name of a store in the cache: a hash of its text and its other inputs."""
     return digest(corpus.fingerprint, repr(sorted(made_from.items())))
 
 
@@ -65,11 +65,11 @@ def make_store(
     *,
     show_progress: bool,
 ) -> Made:
-    """Returns when the store is complete; shards that are there already stay as they are.
+    """Returns when the store is complete. Existing shards are kept.
 
     Args:
-        make: writes one shard to a path at one stroke.
-    Raises: StoreError if the folder holds shards of another text or other settings.
+        make: writes one shard to a path atomically.
+    Raises: StoreError if the folder contains shards of another text or other settings.
     """
     if _torn(corpus, folder, kind, made_from) == []:
         return Made(0, 0, 0.0)
@@ -97,14 +97,14 @@ def make_store(
             make=make_named,
             report=report,
         )
-    with exclusively(MANIFEST, folder):  # whoever is first reads all shards for their hashes
+    with exclusively(MANIFEST, folder):  # the first process reads all shards for their hashes
         if not (folder / MANIFEST).is_file():
             finish_store(folder, list(shards), kind.shard_type, kind.unit)
     return tally.made()
 
 
 class _Tally:
-    """Counts what is done, for the progress bar and for the figures at the end."""
+    """Counts finished work, for the progress bar and the final summary."""
 
     def __init__(
         self, verb: str, corpus: Corpus, there: dict[str, Description], show: bool
@@ -146,7 +146,7 @@ class _Tally:
 def _torn(
     corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any]
 ) -> list[Path] | None:
-    """The shards that a finished store lacks, or has cut short; None if it is not finished."""
+    """The missing or truncated shards of a finished store; None if it is not finished."""
     if not (folder / MANIFEST).is_file():
         return None
     store = Manifest.load(folder, kind.kind, kind.version)
@@ -155,24 +155,23 @@ def _torn(
     if ours != theirs or store.made_from != made_from:
         what = "text" if ours != theirs else _first_difference(store.made_from, made_from)
         raise StoreError(
-            f"{folder}: holds finished {kind.kind} of another {what}; name another folder, or "
+            f"{folder}: contains finished {kind.kind} of another {what}; name another folder, or "
             "delete this one"
         )
     return [file for entry in store.shards if not entry.is_there(file := entry.file(folder))]
 
 
 def _reopen(folder: Path, torn: list[Path]) -> None:
-    """Makes an unfinished store of one whose copy, say, was broken off."""
+    """Turns a finished store with missing shards (a partial copy, for example) into an unfinished
+    one."""
     (folder / MANIFEST).unlink()
     for file in torn:
         file.unlink(missing_ok=True)
-    print(
-        f"{folder}: {len(torn):,} shards are missing or cut short, and made again", file=sys.stderr
-    )
+    print(f"{folder}: making {len(torn):,} missing or truncated shards again", file=sys.stderr)
 
 
 def _claim(corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any]) -> None:
-    """Says in the folder what is being made there, so that nothing else is made beside it."""
+    """Records in the folder what is being made there, so that nothing else is made in it."""
     path = folder / LOCKS / "made-from.json"
     ours = {"kind": kind.kind, "text": corpus.fingerprint, **made_from}
     if not path.is_file():
@@ -194,7 +193,7 @@ def _path(folder: Path, shard: CorpusShard) -> Path:
 
 
 def _found(folder: Path, shard: CorpusShard, made_from: dict[str, Any]) -> Description | None:
-    """What a shard that is there says of itself; refuses one made from something else."""
+    """The description of an existing shard. Raises: StoreError if its inputs are different."""
     path = _path(folder, shard)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""The manifest that makes a folder of shards a store: what they are, and their hashes."""
+"""The manifest of a store: a list of its shards with their hashes."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,44 +13,44 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A shard as it was when the store was finished."""
+    """A shard at the time when the store was finished."""
 
     name: str
     text_hash: str
     counts: dict[str, int]
     bytes: int
     file_hash: str
-    """`files.file_digest` of the whole file: what `verify` compares."""
+    """`files.file_digest` of the whole file, compared by `verify`."""
     frame: Frame
-    """What is compared whenever the shard is opened."""
+    """Compared whenever the shard is opened."""
 
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name}.arrow"
 
     def is_there(self, file: Path) -> bool:
-        """Whether the file is there, and as large as it was."""
+        """Whether the file exists with its recorded size."""
         return file.is_file() and file.stat().st_size == self.bytes
 
     def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
-        """The shard itself.
+        """Opens the shard.
 
-        Raises: StoreError if it is missing, cut short, or not the one that the manifest names.
+        Raises: StoreError if it is missing, truncated, or not the one that the manifest names.
         """
         path = self.file(folder)
         size = path.stat().st_size if path.is_file() else None
         if size is not None and size != self.bytes:
             raise StoreError(
-                f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: cut short or "
-                "replaced; delete it and the manifest, and make the store again (the other shards "
-                "stay)"
+                f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: truncated or "
+                "replaced; delete it and the manifest, and make the store again (other shards are "
+                "kept)"
             )
         return shard_type(path, self.frame)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store was made from, and its shards in order. Holds no time and no name of a machine,
-    so that the same work leaves the same bytes."""
+    """The inputs of a store, and its shards in order. It contains no time and no machine name, so
+    the same inputs give the same bytes."""
 
     kind: str
     version: int
@@ -58,7 +58,7 @@ class Manifest:
     shards: list[Entry]
 
     def count(self, unit: str) -> int:
-        """Documents, tokens or the like of all shards."""
+        """Number of documents, tokens or the like of all shards."""
         return sum(entry.counts[unit] for entry in self.shards)
 
     def save(self, folder: Path) -> None:
@@ -78,18 +78,18 @@ class Manifest:
         """
         path = folder / MANIFEST
         if not path.is_file():
-            state = "was not finished, or is none" if folder.is_dir() else "does not exist"
+            state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
         try:
             fields = json.loads(path.read_bytes())
             check = fields.pop("check")
             found_kind, found_version = fields["kind"], fields["version"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise StoreError(f"{path}: not a manifest of vocagno: {error!r}") from error
+            raise StoreError(f"{path}: not a vocagno manifest: {error!r}") from error
         if check != _check(fields):
             raise StoreError(
                 f"{path}: the manifest is damaged (its check differs); delete it and make the "
-                "store again: the shards that are whole stay"
+                "store again (undamaged shards are kept)"
             )
         if found_kind != kind:
             raise StoreError(f"{path}: holds {found_kind}, expected {kind}")
@@ -106,13 +106,13 @@ class Manifest:
 
 
 def check_names(names: list[str], where: Path) -> None:
-    """Refuses names of shards that would lead out of a store's folder, or to one shard twice.
+    """Rejects shard names that are duplicates or point outside the store's folder.
 
     Raises: StoreError.
     """
     bad = [name for name in names if Path(name).name != name or name.startswith(".")]
     if bad or len(set(names)) != len(names):
-        raise StoreError(f"{where}: names of shards are doubled or no names ({bad[:1]})")
+        raise StoreError(f"{where}: shard names are duplicated or invalid ({bad[:1]})")
 
 
 def _check(fields: dict[str, Any]) -> str:
@@ -120,6 +120,6 @@ def _check(fields: dict[str, Any]) -> str:
 
 
 def entry_of(name: str, shard: Shard) -> Entry:
-    """A manifest's entry for a shard as it is now; its file is read whole."""
+    """The manifest entry for the shard in its current state; reads the whole file."""
     what, file_hash = shard.description, file_digest(shard.path)
     return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())

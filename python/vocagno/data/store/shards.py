@@ -1,4 +1,4 @@
-"""Arrow IPC shards, memory-mapped: one record batch each, with its description."""
+"""Memory-mapped Arrow IPC shards: one record batch each, with its description."""
 
 import json
 import zlib
@@ -17,12 +17,12 @@ _METADATA_KEY = b"vocagno"
 
 
 class StoreError(InputError):
-    """A store that is missing, damaged, or of other data than asked for."""
+    """A store is missing, damaged, or made from other data than requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a shard is, without reading it; stands in the file itself."""
+    """Describes a shard without reading its rows; stored in the file itself."""
 
     kind: str
     """"scores", "rows" or "texts"."""
@@ -30,13 +30,13 @@ class Description:
     made_from: dict[str, Any]
     """Hashes and settings, equal in every shard of a store."""
     text_hash: str
-    """Names the texts of its documents, in order."""
+    """Identifies the texts of its documents, in order."""
     counts: dict[str, int]
-    """Documents, rows, tokens and the like."""
+    """Numbers of documents, rows, tokens and so on."""
 
 
 def write_shard(path: Path, columns: dict[str, pa.Array], description: Description) -> None:
-    """Writes one record batch with its description; the file appears whole or not at all."""
+    """Writes one record batch with its description, atomically."""
     batch = pa.record_batch(columns)
     fields = {name: getattr(description, name) for name in Description.__slots__}
     schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
@@ -46,36 +46,36 @@ def write_shard(path: Path, columns: dict[str, pa.Array], description: Descripti
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All of a file that is not values: what says where they lie and what they are. Compared before
-    anything is read; with a checksum for each row, nothing can change unseen by who reads a row."""
+    """The part of a file that is not values: it describes their places and types. It is compared
+    before anything is read. Together with a checksum per row, it detects any change on reading."""
 
     start: int
-    """Bytes before the values."""
+    """Number of bytes before the values."""
     stop: int
-    """Where the values end."""
+    """The byte at which the values end."""
     hash: str
 
 
 class Shard:
-    """A shard mapped into memory: columns as NumPy views, nothing is read before it is used.
+    """A memory-mapped shard: columns are NumPy views and are read when used.
 
-    No file descriptor stays open, so that a store may have more shards than a process may open
+    No file descriptor stays open, so a store may have more shards than the process limit on open
     files.
     """
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         """Args:
-            frame: what the file's frame was when it was written, if that is known.
-        Raises: StoreError for a shard that is missing, cut short, damaged or another one.
+            frame: the file's frame when it was written, if known.
+        Raises: StoreError for a shard that is missing, truncated, damaged or another one.
         """
         self.path = path
         try:
-            with pa.memory_map(str(path)) as file:  # the mapping lives on with its buffers
+            with pa.memory_map(str(path)) as file:  # the mapping lives as long as its buffers
                 self._bytes = file.read_buffer()
             if frame is not None and self._frame_hash(frame.start, frame.stop) != frame.hash:
                 raise StoreError(
                     f"{path}: damaged, or not the shard that the manifest names; delete it and the "
-                    "manifest, and make the store again (the other shards stay)"
+                    "manifest, and make the store again (other shards are kept)"
                 )
             reader = pa.ipc.open_file(self._bytes)
             self.batch: pa.RecordBatch = reader.get_batch(0)
@@ -86,7 +86,7 @@ class Shard:
         except StoreError:
             raise
         except OSError as error:
-            if error.errno is None:  # pyarrow's, for a file of another form
+            if error.errno is None:  # raised by pyarrow for another file format
                 raise _not_whole(path, error) from error
             raise StoreError(f"{path}: cannot be read: {error}") from error
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -116,7 +116,7 @@ class Shard:
         return digest(bytes(view[:start]), bytes(view[stop:]))
 
     def values(self, column: str) -> NDArray[Any]:
-        """All values of a column of fixed width as a flat view (lists one after the other)."""
+        """All values of a fixed-width column as a flat view (lists are concatenated)."""
         array = self.batch.column(column)
         while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             array = array.values
@@ -139,22 +139,22 @@ def _not_whole(path: Path, error: Exception) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """A list for each row, one after the other."""
+    """A list for each row, concatenated."""
 
     offsets: NDArray[Any]
-    """(rows + 1,) where each list begins and ends in `values`."""
+    """(rows + 1,) boundaries of the lists in `values`."""
     values: NDArray[Any]
 
     def __getitem__(self, row: int) -> NDArray[Any]:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def is_sound(self, row: int) -> bool:
-        """Whether the list lies inside the values: damaged offsets may point anywhere."""
+        """Whether the list is inside the values: damaged offsets may point anywhere."""
         return bool(0 <= self.offsets[row] <= self.offsets[row + 1] <= len(self.values))
 
 
 def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bool = False) -> Any:
-    """A column of lists out of one array a row."""
+    """A column of lists from one array per row."""
     offsets = np.zeros(len(lists) + 1, np.int64 if large else np.int32)
     np.cumsum([len(values) for values in lists], out=offsets[1:])
     flat = np.concatenate(lists) if lists else np.empty(0)
@@ -169,7 +169,7 @@ def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bo
 
 
 def checksum(*arrays: NDArray[Any] | bytes) -> int:
-    """CRC-32 over the bytes of what a row holds."""
+    """CRC-32 of the bytes of a row's content."""
     value = 0
     for array in arrays:
         value = zlib.crc32(array if isinstance(array, bytes) else array.tobytes(), value)

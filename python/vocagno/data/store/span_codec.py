@@ -1,4 +1,4 @@
-"""Spans as one byte a token: lengths, where the tokens tile their text."""
+"""Codes spans as one byte per token: the lengths, if the tokens tile their text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_ESCAPE = 255  # a length of 255 bytes or more; the value stands in `long_lengths`
+_ESCAPE = 255  # a length of 255 bytes or more; the value is in `long_lengths`
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,26 +14,26 @@ class CodedSpans:
     """The spans of n tokens."""
 
     lengths: NDArray[np.uint8]
-    """(n,) bytes that each token covers, 255 standing for "see long_lengths"."""
+    """(n,) number of bytes of each token; 255 means "see long_lengths"."""
     long_lengths: NDArray[np.int32]
     """One for each escaped length, in order."""
     starts: NDArray[np.int32]
-    """(n,) where the spans do not tile (two tokens share bytes), else (0,)."""
+    """(n,) if the spans do not tile (two tokens share bytes), else (0,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Runs of tokens that follow one another in one document each."""
+    """Runs of consecutive tokens, each from one document."""
 
     num_tokens: Sequence[int] | NDArray[np.int32]
     first_bytes: Sequence[int] | NDArray[np.int32]
-    """Where the text of each piece begins in its document."""
+    """The byte at which the text of each piece begins in its document."""
 
 
 def encode_spans(spans: NDArray[np.int32], pieces: Pieces | None = None) -> CodedSpans:
     """Codes (n, 2) spans of one whole document, or of pieces.
 
-    An empty span covers nothing, so its position is not kept.
+    The position of an empty span is not stored.
     """
     sizes = np.maximum(spans[:, 1] - spans[:, 0], 0)
     escaped = sizes >= _ESCAPE
@@ -47,7 +47,7 @@ def encode_spans(spans: NDArray[np.int32], pieces: Pieces | None = None) -> Code
 
 
 def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.int32]:
-    """The (n, 2) spans again, given the same pieces."""
+    """Decodes the (n, 2) spans, given the same pieces."""
     sizes = coded.lengths.astype(np.int32)
     if coded.long_lengths.size:
         sizes[coded.lengths == _ESCAPE] = coded.long_lengths
@@ -56,14 +56,14 @@ def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.
     if coded.starts.size or pieces is not None:
         starts[:] = coded.starts if coded.starts.size else _tiled_starts(sizes, pieces)
         np.add(starts, sizes, out=ends)
-    else:  # a whole document, as nearly all are
+    else:  # a whole document, the usual case
         np.cumsum(sizes, out=ends)
         np.subtract(ends, sizes, out=starts)
     return spans
 
 
 def _tiled_starts(sizes: NDArray[np.int32], pieces: Pieces | None) -> NDArray[np.int32]:
-    """Where each token starts if it follows the one before it."""
+    """The start of each token if it directly follows the previous one."""
     before = np.cumsum(sizes, dtype=np.int64) - sizes
     if pieces is not None and len(sizes):
         counts = np.asarray(pieces.num_tokens)

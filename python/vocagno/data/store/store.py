@@ -1,4 +1,4 @@
-"""A finished store: shards behind a manifest, opened when first used."""
+"""A finished store: a manifest and its shards, opened on first use."""
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from vocagno.data.store.manifest import Entry, Manifest, entry_of
 from vocagno.data.store.shards import Frame, Shard, StoreError
 from vocagno.system.files import file_digest
 
-_REMEDY = "delete the shard and the manifest, and make the store again (the other shards stay)"
+_REMEDY = "delete the shard and the manifest, and make the store again (other shards are kept)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,22 @@ class RowShard(Shard):
         self._known_whole = np.zeros(len(self), np.bool_)
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row agrees with its checksum."""
+        """Whether a row matches its checksum."""
         raise NotImplementedError
 
     def is_whole_once_read(self, row: int) -> bool:
-        """As `is_whole`, but a row that was whole is not looked at again."""
+        """As `is_whole`, but a row that was found whole is not checked again."""
         if not self._known_whole[row]:
             self._known_whole[row] = self.is_whole(row)
         return bool(self._known_whole[row])
 
     def is_consistent(self) -> bool:
-        """Whether the description agrees with what the shard holds."""
+        """Whether the description matches the content of the shard."""
         raise NotImplementedError
 
     def check(self, unit: str) -> None:
-        """Reads everything. Raises: StoreError naming the first row (of what: `unit`) that is
-        damaged, or the description."""
+        """Reads the whole shard. `unit` is the word for a row. Raises: StoreError naming the first
+        damaged row, or the description if that is damaged."""
         damaged = (row for row in range(len(self)) if not self.is_whole(row))
         if (row := next(damaged, None)) is not None:
             raise StoreError(f"{self.path}: {unit} {row} of this shard is damaged; {_REMEDY}")
@@ -57,15 +57,15 @@ class RowShard(Shard):
 
 
 _MOST_OPEN = 4096
-"""Shards of a store that stay mapped; systems allow a process some 65,000 mappings."""
+"""Maximum number of mapped shards per store; systems allow about 65,000 mappings per process."""
 
 AnyShard = TypeVar("AnyShard", bound=RowShard)
 
 
 class ShardedStore(Generic[AnyShard]):
-    """The shards of a finished store; any row is found in O(log shards) without reading others.
+    """The shards of a finished store. Finding a row costs O(log shards) and reads no other row.
 
-    Opening reads the manifest alone.
+    Opening reads only the manifest.
 
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
@@ -79,10 +79,11 @@ class ShardedStore(Generic[AnyShard]):
         self._shard_type = shard_type
         self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
         self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
-        """Shard `number`, which stays open until many others were used since."""
+        """Shard `number`; it stays open until many other shards have been used."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
-        """Worker processes open the files themselves; a mapped shard would be sent as a copy."""
+        """Pickles only the folder: worker processes open the files themselves. Pickling a mapped
+        shard would copy it."""
         return type(self), (self.folder,)
 
     def __len__(self) -> int:
@@ -90,7 +91,7 @@ class ShardedStore(Generic[AnyShard]):
 
     @property
     def text_hashes(self) -> list[str]:
-        """`CorpusShard.text_hash` of each shard: names the texts."""
+        """`CorpusShard.text_hash` of each shard, which identifies its texts."""
         return [entry.text_hash for entry in self.manifest.shards]
 
     @property
@@ -99,18 +100,18 @@ class ShardedStore(Generic[AnyShard]):
 
     @property
     def num_bytes(self) -> int:
-        """Of all shards, on disk."""
+        """Size of all shards on disk."""
         return sum(entry.bytes for entry in self.manifest.shards)
 
     def locate(self, index: int) -> tuple[AnyShard, int]:
-        """The shard of row `index` of the store, and the row in it."""
+        """The shard that contains row `index` of the store, and the row's number in it."""
         if not 0 <= index < len(self):
-            raise IndexError(f"index {index} into {self._unit} of {len(self)}")
+            raise IndexError(f"index {index} is out of range for {len(self)} {self._unit}")
         number = bisect.bisect_right(self._ends, index)
         return self.shard(number), index - (self._ends[number - 1] if number else 0)
 
     def shards(self) -> Iterator[AnyShard]:
-        """All shards in order, none of which stays open."""
+        """All shards in order; none stays open."""
         return map(self._open, range(len(self.manifest.shards)))
 
     def _open(self, number: int) -> AnyShard:
@@ -118,9 +119,9 @@ class ShardedStore(Generic[AnyShard]):
         return cast("AnyShard", entry.open(self.folder, self._shard_type))
 
     def damages(self, advance: Callable[[Entry], None] = lambda entry: None) -> Iterator["Damage"]:
-        """Reads everything and says what is wrong: the hash of each file, then each row.
+        """Reads the whole store and yields all damage: the hash of each file, then each row.
 
-        `advance` is told of each shard when it has been read.
+        Calls `advance` for each shard after it has been read.
         """
         for number, entry in enumerate(self.manifest.shards):
             path = entry.file(self.folder)
@@ -149,11 +150,11 @@ class ShardedStore(Generic[AnyShard]):
 def finish_store(
     folder: Path, names: Sequence[str], shard_type: type[RowShard], unit: str
 ) -> Manifest:
-    """Writes the manifest once all shards are there; any process may, and may again.
+    """Writes the manifest when all shards exist. Any process may do so, and repeat it.
 
-    Every row is compared with its checksum first, so that the hashes are of what was meant.
+    Every row is compared with its checksum first, so that the hashes are of undamaged data.
 
-    Raises: StoreError if a shard is damaged, or does not belong with the others.
+    Raises: StoreError if a shard is damaged, or does not belong to the same store as the others.
     """
     entries, identity = [], None
     for name in names:
@@ -162,7 +163,7 @@ def finish_store(
         what = shard.description
         identity = identity or (what.kind, what.version, what.made_from)
         if (what.kind, what.version, what.made_from) != identity:
-            raise StoreError(f"{shard.path}: not of one store with {names[0]}")
+            raise StoreError(f"{shard.path}: not from the same store as {names[0]}")
         entries.append(entry_of(name, shard))
     if identity is None:
         raise ValueError("a store needs a shard")

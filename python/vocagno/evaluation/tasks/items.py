@@ -1,4 +1,4 @@
-"""What the task files call: questions as lm-eval has them, and verdicts on completions."""
+"""Functions for the task files: questions in lm-eval's form, and verdicts on completions."""
 
 import atexit
 import os
@@ -13,14 +13,14 @@ from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 
 DATA = "VOCAGNO_EVAL_DATA"
-"""Names the folder of the data where `metadata` does not."""
+"""Environment variable with the data folder, used if `metadata` does not name one."""
 
 
 def dataset(benchmark: str, data: str | None = None, **_: object) -> dict[str, Any]:
     """The questions of a benchmark, each with its prompt.
 
     Args:
-        data: folder of the benchmarks; default: that of the environment.
+        data: folder of the benchmarks; default: from the environment.
         _: other metadata of the task.
     """
     import datasets
@@ -46,7 +46,7 @@ def dataset(benchmark: str, data: str | None = None, **_: object) -> dict[str, A
 
 
 def verdict(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """Both metrics of a completion."""
+    """The two metrics of a completion."""
     words = tuple(doc["words"]) or None
     item = Item(doc["index"], doc["question"], doc["gold"], doc["stated"], words)
     found = _judge().verdict(BENCHMARKS[doc["benchmark"]], item, results[0])

@@ -63,7 +63,7 @@ _LINKS = {
 }
 _CHOICE = {
     True: _Kind("trained on", COLOURS[1], "-", 1.7, "#FADCC8"),
-    False: _Kind("left out", _GREY, "--", 1.0, "white"),
+    False: _Kind("dropped", _GREY, "--", 1.0, "white"),
 }
 _ABOVE = 0.3
 """Room for the weights above the boxes of the first row, in units of the vertical axis."""
