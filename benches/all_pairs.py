@@ -35,13 +35,14 @@ def main() -> None:
             rates[i, j].add(texts, student, teacher)
     everything = range(len(names))
     print("\nCoverage: student tokens with text that are mapped, in per cent; students down.\n")
-    _print_table(["", *names], [
-        [names[i], *(_percent(rates[i, j].coverage) for j in everything)] for i in everything
-    ])  # fmt: skip
+    _print_table(
+        ["", *names],
+        [[names[i], *(_percent(rates[i, j].coverage) for j in everything)] for i in everything],
+    )
     print("\nStudent tokens mapped 1:1 / 1:N / N:1, in per cent; students down.\n")
-    _print_table(["", *names], [
-        [names[i], *(_links(rates[i, j]) for j in everything)] for i in everything
-    ])  # fmt: skip
+    _print_table(
+        ["", *names], [[names[i], *(_links(rates[i, j]) for j in everything)] for i in everything]
+    )
 
 
 def _print_tokenizers(

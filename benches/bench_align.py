@@ -80,10 +80,16 @@ def test_align_and_reduce(benchmark, num_tokens, engine):
     benchmark(in_turn([make(*each) for each in given]))
 
 
-@pytest.mark.parametrize("engine", [
-    "vocagno, 1 thread", "vocagno, 2 threads", "vocagno, 1 thread, out= kept",
-    "vocagno, 2 threads, out= kept", "numpy, row by row",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "vocagno, 1 thread",
+        "vocagno, 2 threads",
+        "vocagno, 1 thread, out= kept",
+        "vocagno, 2 threads, out= kept",
+        "numpy, row by row",
+    ],
+)
 def test_align_a_batch(benchmark, engine):
     rows = rows_of(ROWS)
     benchmark.group = f"align, {ROWS} rows of 2,048 tokens"
@@ -94,17 +100,21 @@ def test_align_a_batch(benchmark, engine):
 
     def with_numpy():
         ranges = [searched(*columns) for columns in pairs]
-        return np.concatenate([
-            np.stack(pair, 1) + start for pair, start in zip(ranges, cu_seqlens[1], strict=False)
-        ])  # fmt: skip
+        return np.concatenate(
+            [np.stack(pair, 1) + start for pair, start in zip(ranges, cu_seqlens[1], strict=False)]
+        )
 
     kept = np.empty((len(student), 2), np.int32) if "out=" in engine else None
 
     def ours():
         return vocagno.align(
-            student, teacher, student_cu_seqlens=cu_seqlens[0], teacher_cu_seqlens=cu_seqlens[1],
-            out=kept, num_threads=int(engine.split()[1]),
-        )  # fmt: skip
+            student,
+            teacher,
+            student_cu_seqlens=cu_seqlens[0],
+            teacher_cu_seqlens=cu_seqlens[1],
+            out=kept,
+            num_threads=int(engine.split()[1]),
+        )
 
     result = benchmark(with_numpy if engine.startswith("numpy") else ours)
     np.testing.assert_array_equal(result, with_numpy())

@@ -69,9 +69,7 @@ def test_pipeline(benchmark, threads, path):
     command = [sys.executable, "-c", RUN, *files, path]
 
     def run():
-        done = subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True
-        )  # fmt: skip
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         return json.loads(done.stdout)
 
     benchmark.group = "text to losses, beside tokenizing"

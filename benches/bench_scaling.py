@@ -57,10 +57,14 @@ def test_rows_and_threads(benchmark, rows, threads):
     benchmark.extra_info |= {"tokens": len(student), "engine": engine, "at": rows}
     result = benchmark(
         lambda: vocagno.align(
-            student, teacher, student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
-            out=out, num_threads=threads,
+            student,
+            teacher,
+            student_cu_seqlens=student_cu,
+            teacher_cu_seqlens=teacher_cu,
+            out=out,
+            num_threads=threads,
         )
-    )  # fmt: skip
+    )
     row = expected(*tiling_pair(2_048))
     np.testing.assert_array_equal(result[-len(row) :], row + teacher_cu[-2])
 
@@ -89,9 +93,12 @@ def test_peak_memory_of_ten_million_tokens(benchmark):
 
     def run():
         done = subprocess.run(
-            [sys.executable, "-c", MEMORY], env=environment, check=True, capture_output=True,
+            [sys.executable, "-c", MEMORY],
+            env=environment,
+            check=True,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         return json.loads(done.stdout)
 
     benchmark.group = "memory of 10,000,000 tokens"

@@ -106,15 +106,21 @@ def measure(options: argparse.Namespace) -> Iterator[dict]:
         del case
         memory = {kind: _memory(method, kind) for kind in seconds}
         yield {
-            "what": "distillation", "method": method, "device": local_device().type,
-            "tokens": tokens, "hidden": hidden, "ids": ids,
-            "teacher_hidden": teacher_hidden, "teacher_ids": teacher_ids,
+            "what": "distillation",
+            "method": method,
+            "device": local_device().type,
+            "tokens": tokens,
+            "hidden": hidden,
+            "ids": ids,
+            "teacher_hidden": teacher_hidden,
+            "teacher_ids": teacher_ids,
             "gradient_difference": difference,
             "seconds": {kind: round(median(found), 3) for kind, found in seconds.items()},
             "ratio": ratio(seconds["ours"], seconds["plain"]),
-            "peak_mb": memory, "memory_ratio": round(memory["ours"] / memory["plain"], 3),
+            "peak_mb": memory,
+            "memory_ratio": round(memory["ours"] / memory["plain"], 3),
             **machine("torch", "transformers"),
-        }  # fmt: skip
+        }
 
 
 def _memory(method: str, kind: str) -> float:

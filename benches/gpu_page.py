@@ -112,10 +112,14 @@ def steps(lines: Lines) -> Iterator[str]:
         span = f"{line['seconds']:.3f} ({line['fastest']:.3f} to {line['slowest']:.3f})"
         speed, mfu = line.get("tokens_per_second"), line.get("mfu")
         yield plan.row(
-            line["group"], line["kind"], span, "" if speed is None else f"{speed:,}",
-            "" if mfu is None else f"{mfu:.1%}", f"{line['peak_mb'] / 1e3:.1f} GB",
+            line["group"],
+            line["kind"],
+            span,
+            "" if speed is None else f"{speed:,}",
+            "" if mfu is None else f"{mfu:.1%}",
+            f"{line['peak_mb'] / 1e3:.1f} GB",
             f"{line['ratio']:.3f} of {line['ratio_to']}",
-        )  # fmt: skip
+        )
     shape = lines["step"][-1]
     yield ""
     yield (
@@ -144,20 +148,28 @@ def scoring(lines: Lines) -> Iterator[str]:
     if not lines["throughput"]:
         return
     yield from plan.head(
-        "tokens of a pass", "tokens/s", "model alone", "ratio (each run)",
-        "one by one, all logits", "padding", "peak memory",
-    )  # fmt: skip
+        "tokens of a pass",
+        "tokens/s",
+        "model alone",
+        "ratio (each run)",
+        "one by one, all logits",
+        "padding",
+        "peak memory",
+    )
     for line in _latest(lines["throughput"], "batch_tokens"):
         if "ratio" not in line:
             yield plan.row(line["batch_tokens"], line["outcome"], "", "", "", "", "")
             continue
         runs = ", ".join(f"{ratio:.2f}" for ratio in line["ratios"])
         yield plan.row(
-            f"{line['batch_tokens']:,}", f"{line['tokens_per_second']:,.0f}",
-            f"{line['model_alone_tokens_per_second']:,.0f}", f"{line['ratio']:.2f} ({runs})",
-            f"{line['plain_tokens_per_second']:,.0f}", f"{line['padding']:.1%}",
+            f"{line['batch_tokens']:,}",
+            f"{line['tokens_per_second']:,.0f}",
+            f"{line['model_alone_tokens_per_second']:,.0f}",
+            f"{line['ratio']:.2f} ({runs})",
+            f"{line['plain_tokens_per_second']:,.0f}",
+            f"{line['padding']:.1%}",
             f"{line['peak_mb'] / 1e3:.1f} GB",
-        )  # fmt: skip
+        )
     yield ""
     yield "A teacher of Qwen2.5-Math-7B's shape with random weights, bf16."
     for line in lines["packing"][-1:]:
@@ -174,29 +186,37 @@ def live(lines: Lines) -> Iterator[str]:
             yield plan.row(line["rows"], checkpointing, line["outcome"], "", "")
             continue
         yield plan.row(
-            line["rows"], checkpointing, f"{line['seconds']:.3f}",
-            f"{line['teacher_seconds']:.3f}", f"{line['peak_mb'] / 1e3:.1f} GB",
-        )  # fmt: skip
+            line["rows"],
+            checkpointing,
+            f"{line['seconds']:.3f}",
+            f"{line['teacher_seconds']:.3f}",
+            f"{line['peak_mb'] / 1e3:.1f} GB",
+        )
 
 
 def distances(lines: Lines) -> Iterator[str]:
     if not lines["distance"]:
         return
     yield from plan.head(
-        "method", "tokens, student, teacher", "seconds: ours, plain formula", "ratio",
-        "difference of gradients", "peak memory: ours, plain",
-    )  # fmt: skip
+        "method",
+        "tokens, student, teacher",
+        "seconds: ours, plain formula",
+        "ratio",
+        "difference of gradients",
+        "peak memory: ours, plain",
+    )
     for line in _latest(lines["distance"], "method"):
         tokens, hidden, ids, other_hidden, other_ids = line["shape"]
         seconds, memory = line["seconds"], line["peak_mb"]
         gradients = line.get("gradient_difference")
         yield plan.row(
-            line["method"], f"{tokens:,}; {hidden:,} x {ids:,}; {other_hidden:,} x {other_ids:,}",
+            line["method"],
+            f"{tokens:,}; {hidden:,} x {ids:,}; {other_hidden:,} x {other_ids:,}",
             ", ".join(f"{seconds[way]:.3f}" for way in ("ours", "plain") if way in seconds),
             f"{line['ratio']:.2f}" if "ratio" in line else "",
             "" if gradients is None else f"{gradients:.0e}",
             ", ".join(_gigabytes(memory[way]) for way in ("ours", "plain")),
-        )  # fmt: skip
+        )
 
 
 def agreement(lines: Lines) -> Iterator[str]:
@@ -219,10 +239,11 @@ def study(lines: Lines) -> Iterator[str]:
     yield from plan.head("runs of `configs/study/gpu.yaml`", "seeds", "held-out loss", "kept")
     for variant, runs in by_variant.items():
         yield plan.row(
-            variant, ", ".join(str(run["seed"]) for run in runs),
+            variant,
+            ", ".join(str(run["seed"]) for run in runs),
             f"{mean(run['held_out_loss'] for run in runs):.4f}",
             f"{mean(run['trained_on'] for run in runs):.0%}",
-        )  # fmt: skip
+        )
 
 
 def _latest(lines: list[Line], *names: str) -> list[Line]:
@@ -235,11 +256,17 @@ def _gigabytes(megabytes: float | None) -> str:
 
 
 SECTIONS = (
-    ("Parts", parts), ("Tests", tests), ("Layouts, kills and resumed runs", layouts),
-    ("Steps at TinyLlama's shape", steps), ("Where the time goes", profile),
-    ("Scoring under a 7B teacher", scoring), ("A live teacher of 7B beside the student", live),
-    ("KLD and ULD", distances), ("CPU and GPU", agreement), ("Study", study),
-)  # fmt: skip
+    ("Parts", parts),
+    ("Tests", tests),
+    ("Layouts, kills and resumed runs", layouts),
+    ("Steps at TinyLlama's shape", steps),
+    ("Where the time goes", profile),
+    ("Scoring under a 7B teacher", scoring),
+    ("A live teacher of 7B beside the student", live),
+    ("KLD and ULD", distances),
+    ("CPU and GPU", agreement),
+    ("Study", study),
+)
 
 
 def quoted(lines: Lines, name: str) -> list[str]:

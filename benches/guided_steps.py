@@ -39,18 +39,33 @@ from vocagno.training.student import GuidedStudent
 
 SHAPES = {
     "576x49k": {
-        "model_type": "llama", "vocab_size": 49_152, "hidden_size": 576, "num_hidden_layers": 12,
-        "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "model_type": "llama",
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "num_hidden_layers": 12,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
     },
     "896x152k": {
-        "model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 896, "num_hidden_layers": 8,
-        "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "num_hidden_layers": 8,
+        "intermediate_size": 4864,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
     },
     "2048x32k": {
-        "model_type": "llama", "vocab_size": 32_000, "hidden_size": 2048, "num_hidden_layers": 4,
-        "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "model_type": "llama",
+        "vocab_size": 32_000,
+        "hidden_size": 2048,
+        "num_hidden_layers": 4,
+        "intermediate_size": 5632,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
     },
-}  # fmt: skip
+}
 """SmolLM-135M with 12 of its 30 layers, Qwen2.5-0.5B with 8 of 24, TinyLlama-1.1B with 4 of 22: the
 fewer the layers, the more the head counts, for both kinds of steps."""
 
@@ -135,8 +150,9 @@ class Steps:
     def naive(self) -> dict[str, Callable[[], torch.Tensor]]:
         """As `kinds`, without guidance: our own, `cpt`, and its rivals."""
         found: dict[str, Callable[[], torch.Tensor]] = {
-            "dense": self._dense, "cpt": lambda: self._ours("naive"),
-        }  # fmt: skip
+            "dense": self._dense,
+            "cpt": lambda: self._ours("naive"),
+        }
         for how in self.head_losses():
             found[how] = lambda how=how: self._ours("naive", how)
         return found
@@ -230,9 +246,13 @@ class Steps:
         with torch.no_grad():
             states = hidden_states(self.model, tensors["input_ids"])
             _, metrics = selective_cross_entropy(
-                states, head_of(self.model), tensors["labels"], tensors["teacher_loss"], guidance,
+                states,
+                head_of(self.model),
+                tensors["labels"],
+                tensors["teacher_loss"],
+                guidance,
                 criteria=Criteria(units=Units(tensors.get("groups"))),
-            )  # fmt: skip
+            )
         return metrics.weights_BT
 
     def seconds(

@@ -20,9 +20,14 @@ BOUNDS = {"align": 60, "reduce": 44}
 def count(program: str, kernel: str, times: int) -> int:
     """Instructions of a whole run."""
     command = [
-        "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null",
-        program, kernel, str(times),
-    ]  # fmt: skip
+        "valgrind",
+        "--tool=cachegrind",
+        "--cache-sim=no",
+        "--cachegrind-out-file=/dev/null",
+        program,
+        kernel,
+        str(times),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
     if found is None:

@@ -73,13 +73,15 @@ def compared(
         befores.append(before[both[: len(before)]])
     difference, before = np.concatenate(differences), np.concatenate(befores)
     return {
-        "what": "live", "seq_len": data.seq_len, "tokens": len(difference),
+        "what": "live",
+        "seq_len": data.seq_len,
+        "tokens": len(difference),
         "mean_stored_loss": round(float(np.concatenate(stored_losses).mean()), 4),
         "mean_difference": round(float(difference.mean()), 4),
         "mean_absolute_difference": round(float(np.abs(difference).mean()), 4),
         "by_tokens_before": by_context(difference, before),
         **machine("torch", "transformers"),
-    }  # fmt: skip
+    }
 
 
 def by_context(difference: NDArray[np.float32], before: NDArray[np.int64]) -> dict[str, float]:

@@ -21,13 +21,19 @@ STUDENT = {"layers": 22, "hidden": 2048, "vocabulary": 32_000, "weights": 1.1e9}
 TEACHER = {"layers": 28, "hidden": 3584, "vocabulary": 152_064, "weights": 7.6e9}
 """TinyLlama-1.1B; Qwen2.5-Math-7B."""
 STUDENT_SHAPE = {
-    "vocab_size": 32_000, "hidden_size": 2048, "intermediate_size": 5632,
-    "num_attention_heads": 32, "num_key_value_heads": 4,
-}  # fmt: skip
+    "vocab_size": 32_000,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+}
 TEACHER_SHAPE = {
-    "vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944,
-    "num_attention_heads": 28, "num_key_value_heads": 4,
-}  # fmt: skip
+    "vocab_size": 152_064,
+    "hidden_size": 3584,
+    "intermediate_size": 18_944,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+}
 PEAK, BANDWIDTH = 989e12, 3.35e12
 """An H100 SXM: operations a second in bfloat16, bytes a second."""
 OF_PEAK, OF_BANDWIDTH = 0.70, 0.85
@@ -149,14 +155,19 @@ def tables(line: dict) -> list[str]:
         *head("what", "DDP", "FSDP2 on 8", "FSDP2 on 32"),
         row("weights, gradients, AdamW in float32", *shares(state)),
         row("activations", kept["autocast"], *[kept["bf16"]] * 2),
-        row("activations with `train.gradient_checkpointing`",
-            checkpointed["autocast"], *[checkpointed["bf16"]] * 2),
-        row(f"logits, a chunk at a time (all at once: {dense:.1f} GB with their gradient)",
-            *[f"{chunk:.1f} GB"] * 3),
+        row(
+            "activations with `train.gradient_checkpointing`",
+            checkpointed["autocast"],
+            *[checkpointed["bf16"]] * 2,
+        ),
+        row(
+            f"logits, a chunk at a time (all at once: {dense:.1f} GB with their gradient)",
+            *[f"{chunk:.1f} GB"] * 3,
+        ),
         row("a live teacher in bfloat16 (in parts: `teacher.shard`)", *shares(weights)),
         "",
         f"Stored scores take {TOKENS * ratio * STORED_BYTES / 1e9:,.0f} GB on disk.",
-    ]  # fmt: skip
+    ]
     return lines
 
 

@@ -40,14 +40,19 @@ def page(result: dict, groups: dict[str, list[dict]], chart: str, curve: str) ->
     machine = result["machine_info"]
     versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items())
     lines = [
-        "# Alignment and reduction beside every rival", "",
+        "# Alignment and reduction beside every rival",
+        "",
         f"`make bench`, {result['datetime'][:10]}; {machine['cpu']['brand_raw']}, "
         f"{machine['cpu']['count']} shared cores, Python {machine['python_version']}, {versions}.",
-        "", "Medians; a ratio is a rival's median over ours, of the same run. Every answer is "
+        "",
+        "Medians; a ratio is a rival's median over ours, of the same run. Every answer is "
         "compared with NumPy's. `copy` is no aligner: it reads and writes the same bytes, which "
-        "no aligner can do without.", "", f"![align, 2,048 tokens]({chart})",
-        "", f"![nanoseconds a token against tokens]({curve})",
-    ]  # fmt: skip
+        "no aligner can do without.",
+        "",
+        f"![align, 2,048 tokens]({chart})",
+        "",
+        f"![nanoseconds a token against tokens]({curve})",
+    ]
     for name, benchmarks in groups.items():
         tables = {"text": pipeline_table, "memory": memory_table, "scaling:": scaling_table}
         special = tables.get(name.split()[0], table)
@@ -80,10 +85,11 @@ def ours(benchmarks: list[dict]) -> float:
 def pipeline_table(benchmarks: list[dict]) -> list[str]:
     lines = [
         "Text to ids of both tokenizers, mapping and one loss a token, over `encode_batch_fast` of "
-        "both alone, in turn in one process; 64 documents of LaTeX, TinyLlama x Qwen2.5.", "",
+        "both alone, in turn in one process; 64 documents of LaTeX, TinyLlama x Qwen2.5.",
+        "",
         "| spans from | threads | tokens | tokenizing | whole | ratio |",
         "|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for benchmark in benchmarks:
         info = benchmark["extra_info"]
         lines.append(

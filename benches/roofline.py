@@ -21,9 +21,25 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from plan import BANDWIDTH, OF_BANDWIDTH, OF_PEAK, PEAK
 
 _FREE = (
-    "view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice",
-    "select", "split", "unbind", "detach", "alias", "as_strided", "empty", "empty_like", "device",
-)  # fmt: skip
+    "view",
+    "_unsafe_view",
+    "t",
+    "transpose",
+    "permute",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "slice",
+    "select",
+    "split",
+    "unbind",
+    "detach",
+    "alias",
+    "as_strided",
+    "empty",
+    "empty_like",
+    "device",
+)
 """Operations that move no data."""
 
 AttentionInterface.register("causal_without_mask", sdpa_attention_forward)
@@ -79,9 +95,11 @@ def layers_of(
         train: with the backward pass.
     """
     config = LlamaConfig(
-        num_hidden_layers=layers, max_position_embeddings=length,
-        attn_implementation="causal_without_mask", **shape,
-    )  # fmt: skip
+        num_hidden_layers=layers,
+        max_position_embeddings=length,
+        attn_implementation="causal_without_mask",
+        **shape,
+    )
     kept: dict[int, Any] = {}
     with FakeTensorMode():
         dtype = torch.float32 if autocast else torch.bfloat16

@@ -41,11 +41,17 @@ from vocagno.teacher.windows import TextReader, Window, cuts
 
 SHAPES = {
     "qwen2.5-0.5b": {
-        "model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
-        "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
-        "tie_word_embeddings": True, "max_position_embeddings": 32_768,
-    },
-}  # fmt: skip
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
+    }
+}
 """Published sizes of models whose weights are drawn at random here."""
 
 
@@ -126,9 +132,11 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
 def _model(options: argparse.Namespace, device: torch.device):
     if options.model:
         config = TeacherConfig(
-            model=options.model, gguf_file=options.gguf, dtype=options.dtype,
+            model=options.model,
+            gguf_file=options.gguf,
+            dtype=options.dtype,
             attention=options.attention,
-        )  # fmt: skip
+        )
         spans = TokenSpans.from_pretrained(options.model, gguf_file=options.gguf)
         return load_teacher(config, device), spans, Path(options.gguf or options.model).stem
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -220,10 +228,14 @@ def memory(options: argparse.Namespace) -> dict:
 def one_size(options: argparse.Namespace) -> dict:
     """Peak of this process above what it had with the model loaded and warm."""
     config = LlamaConfig(
-        vocab_size=options.vocabulary, hidden_size=64, intermediate_size=128,
-        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        vocab_size=options.vocabulary,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
         max_position_embeddings=max(LENGTHS),
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
     scorer = TransformersScorer(model, batch_tokens=8192, width=2048)

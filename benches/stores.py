@@ -108,10 +108,21 @@ def prepare(options: argparse.Namespace) -> dict:
         with tempfile.TemporaryDirectory() as cache:
             scan(options.corpus, Path(cache))
             command = [
-                sys.executable, "-m", "vocagno", "prepare", options.corpus, "--json",
-                "--tokenizer", options.tokenizer, "--eos", options.eos, "--cache", cache,
-                "--workers", str(workers),
-            ]  # fmt: skip
+                sys.executable,
+                "-m",
+                "vocagno",
+                "prepare",
+                options.corpus,
+                "--json",
+                "--tokenizer",
+                options.tokenizer,
+                "--eos",
+                options.eos,
+                "--cache",
+                cache,
+                "--workers",
+                str(workers),
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         result = json.loads(done.stdout)
         found[str(workers)] = {
@@ -120,9 +131,11 @@ def prepare(options: argparse.Namespace) -> dict:
             "hours_for_15_b": round(PAPER_TOKENS / result["tokens_per_second"] / 3600, 2),
         }
     return {
-        "what": "prepare", "tokens": result["tokens"], "workers": found,
+        "what": "prepare",
+        "tokens": result["tokens"],
+        "workers": found,
         **machine("pyarrow", "tokenizers"),
-    }  # fmt: skip
+    }
 
 
 def reuse(options: argparse.Namespace) -> dict:
@@ -132,13 +145,31 @@ def reuse(options: argparse.Namespace) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "run"
             command = [
-                sys.executable, ROOT / "train.py", "--config", ROOT / "configs/real-text.yaml",
-                "--student.tokenizer", tokenizer, "--teacher.scores", options.store,
-                "--data.train", options.corpus, "--data.validation", "null",
-                "--data.cache", Path(folder) / "cache", "--output", output,
-                "--train.steps", options.steps, "--optimizer.warmup_steps", "1",
-                "--train.log_every", "1", "--guidance.min_coverage", "0",
-            ]  # fmt: skip
+                sys.executable,
+                ROOT / "train.py",
+                "--config",
+                ROOT / "configs/real-text.yaml",
+                "--student.tokenizer",
+                tokenizer,
+                "--teacher.scores",
+                options.store,
+                "--data.train",
+                options.corpus,
+                "--data.validation",
+                "null",
+                "--data.cache",
+                Path(folder) / "cache",
+                "--output",
+                output,
+                "--train.steps",
+                options.steps,
+                "--optimizer.warmup_steps",
+                "1",
+                "--train.log_every",
+                "1",
+                "--guidance.min_coverage",
+                "0",
+            ]
             subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr)
             lines = (output / "metrics.jsonl").read_text().splitlines()
             entries = [entry for entry in map(json.loads, lines) if "coverage" in entry]
@@ -174,10 +205,19 @@ def everything(options: argparse.Namespace) -> Iterator[dict]:
         texts = next(read_batches(options.corpus))[:SCORED_DOCUMENTS]
         some.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         command = [
-            sys.executable, "-m", "vocagno", "score", some, "--out", folder / "scores",
-            "--cache", folder / "cache", "--teacher.model", options.model,
+            sys.executable,
+            "-m",
+            "vocagno",
+            "score",
+            some,
+            "--out",
+            folder / "scores",
+            "--cache",
+            folder / "cache",
+            "--teacher.model",
+            options.model,
             *(["--teacher.gguf_file", options.gguf] if options.gguf else []),
-        ]  # fmt: skip
+        ]
         subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr)
         given = {"corpus": str(some), "store": folder / "scores", "steps": 10}
         yield reuse(argparse.Namespace(**{**vars(options), **given}))

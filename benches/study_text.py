@@ -128,8 +128,20 @@ def as_page(text: str, rng: random.Random) -> Iterator[Piece]:
 
 
 _SITES = ("Mathematics Forum", "Lecture Notes", "Study Group", "Open Textbooks", "The Proof Page")
-_MENU = ("Home", "About", "Contact", "Blog", "Courses", "Forum", "Login", "Register", "Search",
-         "Archive", "Privacy", "Help")  # fmt: skip
+_MENU = (
+    "Home",
+    "About",
+    "Contact",
+    "Blog",
+    "Courses",
+    "Forum",
+    "Login",
+    "Register",
+    "Search",
+    "Archive",
+    "Privacy",
+    "Help",
+)
 _OPENING = ("<p>", '<p class="text">', '<div class="entry-content"><p>', '<p style="margin:0">')
 _CLOSING = ("</p>", "</p></div>", "</p><br/>")
 _NOTICES = (

@@ -94,9 +94,13 @@ def cross_entropy_of_rows(
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
     groups_BT = teacher.criteria.units.groups_BT
     objective = ChosenCrossEntropy(
-        labels_BT.flatten(), teacher.teacher_loss_BT.flatten(),
-        None if groups_BT is None else groups_BT.flatten(), None, self.guidance, ends,
-    )  # fmt: skip
+        labels_BT.flatten(),
+        teacher.teacher_loss_BT.flatten(),
+        None if groups_BT is None else groups_BT.flatten(),
+        None,
+        self.guidance,
+        ends,
+    )
     dtype = product_dtype(hidden_NH)
     no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
     rows = [slice(end - num_tokens, end) for end in ends]
@@ -111,8 +115,10 @@ def cross_entropy_of_rows(
 
 
 WAYS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "one pass": nullcontext, "two passes": two_passes, "a row at a time": a_row_at_a_time,
-}  # fmt: skip
+    "one pass": nullcontext,
+    "two passes": two_passes,
+    "a row at a time": a_row_at_a_time,
+}
 
 
 def name_of(way: str, share: float) -> str:
@@ -161,8 +167,9 @@ class ThresholdSteps(Steps):
             for way, under in WAYS.items():
                 name = name_of(way, share)
                 is_quota = way == "a row at a time"
-                self.add(name, GuidanceConfig(unit="group", top_fraction=quota)
-                         if is_quota else fixed)  # fmt: skip
+                self.add(
+                    name, GuidanceConfig(unit="group", top_fraction=quota) if is_quota else fixed
+                )
                 found[name] = partial(self._under, under, name)
         return found
 
@@ -214,8 +221,11 @@ def step(options: argparse.Namespace) -> Iterator[dict]:
         names = {way: name_of(way, share) for way in WAYS}
         kinds = names | {"cpt": "cpt", rival: rival}
         yield {
-            "what": "thresholds", **training.measured_case(options),
-            "share": share, "threshold": round(threshold, 4), "quota": round(quota, 4),
+            "what": "thresholds",
+            **training.measured_case(options),
+            "share": share,
+            "threshold": round(threshold, 4),
+            "quota": round(quota, 4),
             "gradient_difference": {way: differences[name] for way, name in names.items()},
             "kept": {way: round(kept[name], 4) for way, name in names.items()},
             "rival": rival,
@@ -229,7 +239,7 @@ def step(options: argparse.Namespace) -> Iterator[dict]:
                 way: round(peaks[name] / peaks[rival], 3) for way, name in names.items()
             },
             **machine("torch", "transformers"),
-        }  # fmt: skip
+        }
 
 
 def _peak(options: argparse.Namespace, kind: str, rules: list[Rule]) -> float:
@@ -253,9 +263,13 @@ def main() -> None:
     parser, found = training.commands(__doc__.splitlines()[0], step, memory, everything)
     found["memory"].add_argument("--kind", required=True)
     found["memory"].add_argument(
-        "--rule", type=float, nargs=3, action="append", metavar=("SHARE", "THRESHOLD", "QUOTA"),
+        "--rule",
+        type=float,
+        nargs=3,
+        action="append",
+        metavar=("SHARE", "THRESHOLD", "QUOTA"),
         required=True,
-    )  # fmt: skip
+    )
     options = parser.parse_args()
     print_lines(options.function(options))
 

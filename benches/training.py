@@ -47,7 +47,8 @@ def step(options: argparse.Namespace) -> dict:
     memory = {kind: peak_of_a_process(__file__, options, kind) for kind in ("guided", rival, "cpt")}
     tokens = options.rows * options.seq_len
     return {
-        "what": "step", **measured_case(options),
+        "what": "step",
+        **measured_case(options),
         "gradient_difference": difference,
         "rival": rival,
         "ratio": ratio(seconds["guided"], seconds[rival]),
@@ -58,7 +59,7 @@ def step(options: argparse.Namespace) -> dict:
         "peak_mb": memory,
         "memory_ratio": round(memory["guided"] / memory[rival], 3),
         **machine("torch", "transformers"),
-    }  # fmt: skip
+    }
 
 
 def judged(kind: str, difference: float) -> float:
@@ -71,10 +72,13 @@ def judged(kind: str, difference: float) -> float:
 def measured_case(options: argparse.Namespace) -> dict[str, Any]:
     """What a line of results says of the shape."""
     return {
-        "shape": options.shape, "layers": SHAPES[options.shape]["num_hidden_layers"],
-        "precision": options.precision, "device": device_name(),
-        "rows": options.rows, "seq_len": options.seq_len,
-    }  # fmt: skip
+        "shape": options.shape,
+        "layers": SHAPES[options.shape]["num_hidden_layers"],
+        "precision": options.precision,
+        "device": device_name(),
+        "rows": options.rows,
+        "seq_len": options.seq_len,
+    }
 
 
 def _collating(steps: Steps, repeats: int) -> dict[str, float]:
@@ -90,10 +94,26 @@ def _collating(steps: Steps, repeats: int) -> dict[str, float]:
 def peak_of_a_process(script: str, options: argparse.Namespace, kind: str, *more: object) -> float:
     """The peak in MB of a process that runs `script memory`, with `more` options."""
     arguments = [
-        "memory", options.corpus, "--shape", options.shape, "--student", options.student,
-        "--eos", options.eos, "--teacher", options.teacher, "--rows", options.rows,
-        "--seq-len", options.seq_len, "--precision", options.precision, "--kind", kind, *more,
-    ]  # fmt: skip
+        "memory",
+        options.corpus,
+        "--shape",
+        options.shape,
+        "--student",
+        options.student,
+        "--eos",
+        options.eos,
+        "--teacher",
+        options.teacher,
+        "--rows",
+        options.rows,
+        "--seq-len",
+        options.seq_len,
+        "--precision",
+        options.precision,
+        "--kind",
+        kind,
+        *more,
+    ]
     command = [sys.executable, script, *map(str, arguments)]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(result.stdout.splitlines()[-1])["peak_mb"]

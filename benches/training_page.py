@@ -28,18 +28,23 @@ def main() -> None:
 def steps(lines: list[dict]) -> Iterator[str]:
     found = [line for line in lines if line["what"] == "step"]
     yield from plan.head(
-        "student", "device, precision", "guided over the fastest of torch's", "over our own naive",
-        "tokens/s: guided, `cpt`, dense, torch's chunked op", "peak memory over that rival",
-    )  # fmt: skip
+        "student",
+        "device, precision",
+        "guided over the fastest of torch's",
+        "over our own naive",
+        "tokens/s: guided, `cpt`, dense, torch's chunked op",
+        "peak memory over that rival",
+    )
     for line in found:
         speed = line["tokens_per_second"]
         yield plan.row(
-            f"{line['shape']}, {line['layers']} layers", f"{line['device']}, {line['precision']}",
+            f"{line['shape']}, {line['layers']} layers",
+            f"{line['device']}, {line['precision']}",
             f"{line['ratio']:.2f} ({line['rival']})",
             f"{line['ratio_to_cpt']:.2f}",
             ", ".join(f"{speed[kind]:,.0f}" for kind in ("guided", "cpt", "dense", "torch")),
             f"{line['memory_ratio']:.2f}",
-        )  # fmt: skip
+        )
     yield ""
     yield measured(found[0])
 
@@ -51,22 +56,26 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
         return
     ways = list(found[0]["ratio"])
     yield from plan.head(
-        "student", "device, precision", f"tokens kept: {', '.join(ways)}",
+        "student",
+        "device, precision",
+        f"tokens kept: {', '.join(ways)}",
         *(f"{way} over the fastest of torch's" for way in ways),
-        "over our own naive", "peak memory over that rival",
+        "over our own naive",
+        "peak memory over that rival",
         f"seconds: {', '.join(ways)}, `cpt`, that rival",
-    )  # fmt: skip
+    )
     for line in found:
         seconds, rival = line["seconds"], line["rival"]
         kept = (f"{line['kept'][way]:.1%}" for way in ways)
         yield plan.row(
-            f"{line['shape']}, {line['layers']} layers", f"{line['device']}, {line['precision']}",
+            f"{line['shape']}, {line['layers']} layers",
+            f"{line['device']}, {line['precision']}",
             f"{line['share']:.0%}: {', '.join(kept)}",
             *(f"{line['ratio'][way]:.3f} ({rival})" for way in ways),
             ", ".join(f"{line['ratio_to_cpt'][way]:.3f}" for way in ways),
             ", ".join(f"{line['memory_ratio'][way]:.2f}" for way in ways),
             ", ".join(f"{seconds[kind]:.2f}" for kind in (*ways, "cpt", rival)),
-        )  # fmt: skip
+        )
     yield ""
     yield measured(found[0])
 
@@ -75,17 +84,22 @@ def live(lines: list[dict]) -> Iterator[str]:
     found = [line for line in lines if line["what"] == "live"]
     contexts = list(found[-1]["by_tokens_before"])
     yield from plan.head(
-        "row", "mean loss, stored", "live - stored", "mean of the absolute difference",
+        "row",
+        "mean loss, stored",
+        "live - stored",
+        "mean of the absolute difference",
         *map("of {}".format, _ranges(contexts)),
-    )  # fmt: skip
+    )
     for line in found:
         by_context = line["by_tokens_before"]
         cells = [f"{by_context[c]:.3f}" if c in by_context else "" for c in contexts]
         yield plan.row(
-            f"{line['seq_len']:,}", f"{line['mean_stored_loss']:.3f}",
-            f"{line['mean_difference']:+.3f}", f"{line['mean_absolute_difference']:.3f}",
+            f"{line['seq_len']:,}",
+            f"{line['mean_stored_loss']:.3f}",
+            f"{line['mean_difference']:+.3f}",
+            f"{line['mean_absolute_difference']:.3f}",
             *cells,
-        )  # fmt: skip
+        )
     yield ""
     yield f"{found[0]['tokens']:,} tokens. " + measured(found[0])
 

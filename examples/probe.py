@@ -107,9 +107,11 @@ teacher, student = map(read, (args.teacher, args.student), args.layers)
 scores = probe(teacher.states, np.where(teacher.held_out, np.nan, teacher.labels))
 scores[np.isnan(teacher.labels)] = np.nan  # a token without text has nothing to carry
 mapping = vocagno.align(
-    student.tokens.spans, teacher.tokens.spans,
-    student_cu_seqlens=student.tokens.cu_seqlens, teacher_cu_seqlens=teacher.tokens.cu_seqlens,
-)  # fmt: skip
+    student.tokens.spans,
+    teacher.tokens.spans,
+    student_cu_seqlens=student.tokens.cu_seqlens,
+    teacher_cu_seqlens=teacher.tokens.cu_seqlens,
+)
 carried = vocagno.reduce(scores, mapping, how=args.how)
 from_carried = probe(student.states, np.where(student.held_out, np.nan, carried))
 from_labels = probe(student.states, np.where(student.held_out, np.nan, student.labels))

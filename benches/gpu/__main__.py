@@ -86,8 +86,10 @@ def run(part: Part, results: Results, options: argparse.Namespace, limit: float)
     with log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             part.command(folder, rehearse=options.rehearse),
-            stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
         reader = threading.Thread(target=_keep, args=(process, part, results))
         reader.start()
         try:

@@ -77,12 +77,15 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     mine, theirs = np.array(losses).T
     last = slice(-max(1, sizes.steps // 10), None)
     yield {
-        "what": "agreement", "steps": sizes.steps, "left": "cpu, fp32",
-        "right": f"{device.type}, bf16", "first_loss": float(mine[0]),
+        "what": "agreement",
+        "steps": sizes.steps,
+        "left": "cpu, fp32",
+        "right": f"{device.type}, bf16",
+        "first_loss": float(mine[0]),
         "largest_difference": float(np.abs(theirs / mine - 1).max()),
         "last_losses": [float(mine[last].mean()), float(theirs[last].mean())],
         "same_choices": round(float(np.mean(same)), 5),
-    }  # fmt: skip
+    }
 
 
 def _same_choices(left: Side, right: Side, batch: Batch) -> float:

@@ -17,9 +17,12 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     wrong = []
     for method, ids in zip(("kld", "uld"), sizes.distances, strict=True):
         shape = (
-            sizes.seq_len, sizes.student["hidden_size"], sizes.student["vocab_size"],
-            sizes.teacher["hidden_size"], ids,
-        )  # fmt: skip
+            sizes.seq_len,
+            sizes.student["hidden_size"],
+            sizes.student["vocab_size"],
+            sizes.teacher["hidden_size"],
+            ids,
+        )
         line = _one(method, shape, sizes.repeats)
         yield {"what": "distance", "method": method, "shape": list(shape)} | line
         if line.get("gradient_difference", 0) > distillation.LARGEST_DIFFERENCE:
@@ -43,7 +46,7 @@ def _one(method: str, shape: tuple[int, ...], repeats: int) -> dict[str, Any]:
     return line | {
         "ratio": ratio(seconds["ours"], seconds["plain"]),
         "gradient_difference": case.difference(),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -29,10 +29,13 @@ LAUNCHERS = {
     "single": ["accelerate.commands.launch", "--config_file", "configs/accelerate/single_gpu.yaml"],
     "ddp": ["torch.distributed.run", "--nproc_per_node", "1"],
     "fsdp2": [
-        "accelerate.commands.launch", "--config_file", "configs/accelerate/fsdp2.yaml",
-        "--num_processes", "1",
+        "accelerate.commands.launch",
+        "--config_file",
+        "configs/accelerate/fsdp2.yaml",
+        "--num_processes",
+        "1",
     ],
-}  # fmt: skip
+}
 ON_CPU = ["accelerate.commands.launch", "--config_file", "configs/accelerate/cpu.yaml"]
 THREADS = str(max(1, (os.cpu_count() or 1) // 4))
 """Of a run on the CPU, beside others."""
@@ -75,11 +78,16 @@ CELLS = [
     Cell("fsdp2, killed", "fsdp2", is_killed=True, like="fsdp2", needs_gpu=True),
     Cell("single, compiled", "single", ("--train.compile", "true"), like="single"),
     Cell("single, live", "single", LIVE),
-    Cell("fsdp2, live, sharded", "fsdp2", (*LIVE, "--teacher.shard", "true"), needs_gpu=True,
-         like="single, live"),
+    Cell(
+        "fsdp2, live, sharded",
+        "fsdp2",
+        (*LIVE, "--teacher.shard", "true"),
+        needs_gpu=True,
+        like="single, live",
+    ),
     Cell("single, uld", "single", (*LIVE, "--guidance.method", "uld")),
     Cell("single, chunk", "single", ("--guidance.method", "chunk"), needs_gpu=True),
-]  # fmt: skip
+]
 
 
 SCORING = (
@@ -97,14 +105,23 @@ class Runs:
         made, shared = small_run(folder, sizes)
         self.corpus, self.teacher = made.corpus, made.teacher.parent
         self.config = folder / "run.yaml"
-        self.config.write_text(yaml.safe_dump(shared | {
-            "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
-            "train": {
-                "steps": STEPS, "global_batch": 2 * sizes.small_rows,
-                "micro_batch": sizes.small_rows, "precision": "bf16", "log_every": 1,
-                "eval_every": STEPS, "checkpoint_every": CHECKPOINT_EVERY,
-            },
-        }))  # fmt: skip
+        self.config.write_text(
+            yaml.safe_dump(
+                shared
+                | {
+                    "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
+                    "train": {
+                        "steps": STEPS,
+                        "global_batch": 2 * sizes.small_rows,
+                        "micro_batch": sizes.small_rows,
+                        "precision": "bf16",
+                        "log_every": 1,
+                        "eval_every": STEPS,
+                        "checkpoint_every": CHECKPOINT_EVERY,
+                    },
+                }
+            )
+        )
 
     def carried_out(self, cell: Cell) -> dict[str, Any]:
         """Runs a cell, twice if the first one is to be killed, and reads what it logged."""
@@ -129,19 +146,28 @@ class Runs:
         if sorted(losses) != list(range(1, STEPS + 1)):
             return line | {"outcome": f"logged steps {sorted(losses)}"}
         return line | {
-            "outcome": "done", "losses": list(losses.values()), "validation_loss": held_out[-1],
+            "outcome": "done",
+            "losses": list(losses.values()),
+            "validation_loss": held_out[-1],
             "seconds": round(time.monotonic() - began, 1),
-        }  # fmt: skip
+        }
 
     def scored(self, name: str, launcher: str, *options: str) -> dict[str, Any]:
         """`vocagno score` through a launcher."""
         began = time.monotonic()
         module = [*self._launched(launcher, on_cpu=not self.has_gpu), "-m", "vocagno"]
         command = [
-            *module, "score", str(self.corpus), "--teacher.model", str(self.teacher),
-            "--teacher.context", "64",
-            "--out", str(self.folder / _slug(name)), *options,
-        ]  # fmt: skip
+            *module,
+            "score",
+            str(self.corpus),
+            "--teacher.model",
+            str(self.teacher),
+            "--teacher.context",
+            "64",
+            "--out",
+            str(self.folder / _slug(name)),
+            *options,
+        ]
         status, words = self._finished(self._popen(command, on_cpu=not self.has_gpu))
         line = {"what": "layout", "layout": name, "seconds": round(time.monotonic() - began, 1)}
         if status != 0:
@@ -156,9 +182,14 @@ class Runs:
     def _start(self, cell: Cell, output: Path) -> subprocess.Popen[str]:
         on_cpu = cell.on_cpu or not self.has_gpu
         command = [
-            *self._launched(cell.launcher, on_cpu=on_cpu), "train.py", "--config",
-            str(self.config), "--output", str(output), *cell.options,
-        ]  # fmt: skip
+            *self._launched(cell.launcher, on_cpu=on_cpu),
+            "train.py",
+            "--config",
+            str(self.config),
+            "--output",
+            str(output),
+            *cell.options,
+        ]
         return self._popen(command, on_cpu=on_cpu)
 
     def _popen(self, command: list[str], *, on_cpu: bool) -> subprocess.Popen[str]:
@@ -168,9 +199,13 @@ class Runs:
         if not self.has_gpu:  # a rehearsal does without the compiler, which takes a minute
             environment |= {"TORCH_COMPILE_DISABLE": "1"}
         return subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+            command,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
 
     def _finished(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:

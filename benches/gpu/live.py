@@ -86,9 +86,11 @@ def _measured(steps: LiveSteps) -> dict[str, Any]:
         return line | {"outcome": "out of memory"}
     seconds = steps.step(steps.live)
     return line | {
-        "outcome": "done", "seconds": round(seconds, 4), "peak_mb": peak,
+        "outcome": "done",
+        "seconds": round(seconds, 4),
+        "peak_mb": peak,
         "teacher_seconds": round(steps.teacher_seconds, 4),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

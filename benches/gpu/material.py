@@ -42,9 +42,12 @@ class Material:
     def options(self, **more: Any) -> argparse.Namespace:
         """As the command line of `benches/training.py` would give them."""
         return argparse.Namespace(
-            corpus=self.corpus, student=str(self.student), eos=self.eos, teacher=str(self.teacher),
+            corpus=self.corpus,
+            student=str(self.student),
+            eos=self.eos,
+            teacher=str(self.teacher),
             **more,
-        )  # fmt: skip
+        )
 
 
 def small_run(folder: Path, sizes: Sizes) -> tuple[Material, dict[str, Any]]:
@@ -57,15 +60,20 @@ def small_run(folder: Path, sizes: Sizes) -> tuple[Material, dict[str, Any]]:
     made.teacher = made.teacher.rename(teacher / "tokenizer.json")
     return made, {
         "student": {
-            "tokenizer": str(made.student), "eos": made.eos,
+            "tokenizer": str(made.student),
+            "eos": made.eos,
             "architecture": sizes.small | {"vocab_size": text.student_ids},
         },
         "teacher": {
-            "model": str(teacher), "context": sizes.small_length, "dtype": "float32",
+            "model": str(teacher),
+            "context": sizes.small_length,
+            "dtype": "float32",
         },
         "data": {
-            "train": str(made.corpus), "validation": str(made.held_out),
-            "seq_len": sizes.small_length, "cache": str(folder / "cache"),
+            "train": str(made.corpus),
+            "validation": str(made.held_out),
+            "seq_len": sizes.small_length,
+            "cache": str(folder / "cache"),
         },
         "output": "named by the run",
-    }  # fmt: skip
+    }

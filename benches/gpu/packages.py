@@ -16,22 +16,51 @@ from packaging.utils import canonicalize_name
 EXTRAS = ("train", "viz")
 """Of vocagno: what the parts need."""
 
-EXPECTED = frozenset({
-    # What brings CUDA, and what these two need themselves.
-    "torch", "accelerate", "filelock", "fsspec", "huggingface-hub", "jinja2", "networkx", "numpy",
-    "packaging", "psutil", "pyyaml", "safetensors", "setuptools", "sympy", "typing-extensions",
-    # Large, or compiled for one version of Python.
-    "matplotlib", "pyarrow", "regex", "tokenizers",
-    # Of the tests.
-    "hypothesis", "pytest",
-    # Small, and found with the others.
-    "markdown-it-py", "pygments", "requests", "rich", "tqdm", "triton", "typer",
-})  # fmt: skip
+EXPECTED = frozenset(
+    {
+        # What brings CUDA, and what these two need themselves.
+        "torch",
+        "accelerate",
+        "filelock",
+        "fsspec",
+        "huggingface-hub",
+        "jinja2",
+        "networkx",
+        "numpy",
+        "packaging",
+        "psutil",
+        "pyyaml",
+        "safetensors",
+        "setuptools",
+        "sympy",
+        "typing-extensions",
+        # Large, or compiled for one version of Python.
+        "matplotlib",
+        "pyarrow",
+        "regex",
+        "tokenizers",
+        # Of the tests.
+        "hypothesis",
+        "pytest",
+        # Small, and found with the others.
+        "markdown-it-py",
+        "pygments",
+        "requests",
+        "rich",
+        "tqdm",
+        "triton",
+        "typer",
+    }
+)
 
 CARRIED = (
-    "transformers", "jsonargparse", "typeshed-client", "docstring-parser", "importlib-resources",
+    "transformers",
+    "jsonargparse",
+    "typeshed-client",
+    "docstring-parser",
+    "importlib-resources",
     "liger-kernel",
-)  # fmt: skip
+)
 """Wheels beside our own; all but ours are pure Python."""
 
 SOURCES = "sources"

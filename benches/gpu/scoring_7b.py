@@ -31,9 +31,13 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     yield _packing(model)
     for batch_tokens in sizes.batch_tokens:
         options = argparse.Namespace(
-            corpus=made.corpus, documents=min(48, sizes.text.documents), characters=None,
-            batch_tokens=batch_tokens, batching="buckets", repeats=min(3, sizes.repeats),
-        )  # fmt: skip
+            corpus=made.corpus,
+            documents=min(48, sizes.text.documents),
+            characters=None,
+            batch_tokens=batch_tokens,
+            batching="buckets",
+            repeats=min(3, sizes.repeats),
+        )
         yield {"batch_tokens": batch_tokens} | _throughput(options, model, spans)
 
 

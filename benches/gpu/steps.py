@@ -121,11 +121,18 @@ def _group(
     rival = rival if rival in ways else next(iter(ways))
     for name, found in seconds.items():
         line = {
-            "what": "step", "group": group, "kind": name, "seconds": round(median(found), 4),
-            "fastest": round(min(found), 4), "slowest": round(max(found), 4),
-            "ratio": ratio(found, seconds[rival]), "ratio_to": rival, "peak_mb": memory[name],
-            "rows": sizes.rows, "seq_len": sizes.seq_len,
-        }  # fmt: skip
+            "what": "step",
+            "group": group,
+            "kind": name,
+            "seconds": round(median(found), 4),
+            "fastest": round(min(found), 4),
+            "slowest": round(max(found), 4),
+            "ratio": ratio(found, seconds[rival]),
+            "ratio_to": rival,
+            "peak_mb": memory[name],
+            "rows": sizes.rows,
+            "seq_len": sizes.seq_len,
+        }
         yield line | ({} if group == "optimizer" else _speed(steps, sizes, median(found)))
 
 
@@ -169,13 +176,15 @@ def _profile(steps: Kinds) -> dict[str, Any]:
     longest = sorted(of_device, key=own, reverse=True)[:15]
     copies = [event for event in events if "Memcpy HtoD" in event.key]
     return {
-        "what": "profile", "steps": 2, "seconds": round(seconds, 4),
+        "what": "profile",
+        "steps": 2,
+        "seconds": round(seconds, 4),
         "busy": round(sum(map(own, of_device)) / seconds, 4),
         "launches": sum(event.count for event in of_device),
         "pageable_copies": sum(event.count for event in copies if "Pageable" in event.key),
         "pinned_copies": sum(event.count for event in copies if "Pinned" in event.key),
         "longest": {event.key[:80]: round(own(event), 4) for event in longest},
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

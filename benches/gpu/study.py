@@ -63,9 +63,12 @@ def _small_plan(sizes: Sizes, folder: Path) -> Path:
     """The same plan over tiny models that are made here: two variants, one seed."""
     _, shared = small_run(folder, sizes)
     config = folder / "run.yaml"
-    config.write_text(yaml.safe_dump(shared | {
-        "train": {"steps": sizes.steps, "global_batch": 2, "micro_batch": 2, "log_every": 1},
-    }))  # fmt: skip
+    config.write_text(
+        yaml.safe_dump(
+            shared
+            | {"train": {"steps": sizes.steps, "global_batch": 2, "micro_batch": 2, "log_every": 1}}
+        )
+    )
     plan = yaml.safe_load(PLAN.read_text())
     del plan["assets"], plan["noise"]
     plan |= {"config": str(config), "seeds": [0]}

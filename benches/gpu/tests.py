@@ -33,9 +33,12 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     }
     skipped = sum(case.find("skipped") is not None for case in cases)
     yield {
-        "what": "tests", "passed": len(cases) - len(wrong) - skipped, "failed": len(wrong),
-        "skipped": skipped, "failures": {name: "".join(why)[:300] for name, why in wrong.items()},
-    }  # fmt: skip
+        "what": "tests",
+        "passed": len(cases) - len(wrong) - skipped,
+        "failed": len(wrong),
+        "skipped": skipped,
+        "failures": {name: "".join(why)[:300] for name, why in wrong.items()},
+    }
     if done.returncode != 0:
         raise SystemExit(f"pytest ended with status {done.returncode}")
 

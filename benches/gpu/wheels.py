@@ -32,12 +32,21 @@ def collect(folder: Path, python_version: str) -> list[Path]:
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     subprocess.run(
         [
-            *download, "--only-binary", ":all:", "--python-version", python_version,
-            "--platform", "manylinux_2_28_x86_64", "--platform", "any", "--dest", str(folder),
+            *download,
+            "--only-binary",
+            ":all:",
+            "--python-version",
+            python_version,
+            "--platform",
+            "manylinux_2_28_x86_64",
+            "--platform",
+            "any",
+            "--dest",
+            str(folder),
             *wanted,
         ],
         check=True,
-    )  # fmt: skip
+    )
     return sorted(folder.glob("*.whl"))
 
 

@@ -167,9 +167,13 @@ def _said(row: str) -> str:
 
 def _comment(text: str, *, indent: str = "", hanging: str = "") -> list[str]:
     return wrap(
-        text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# {hanging}",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        text,
+        WIDTH,
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# {hanging}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _scalar(value: Any) -> str:

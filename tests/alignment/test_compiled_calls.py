@@ -24,8 +24,11 @@ def run_alone(script, **environment):
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | environment,
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr[-2000:]}"
     return done.stdout.split()
 

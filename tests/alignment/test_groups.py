@@ -50,9 +50,11 @@ def test_groups_of_batches():
         students, teachers = ([random_spans(rng) for _ in range(20)] for _ in range(2))
         student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
         found = vocagno.groups(
-            np.concatenate(students), np.concatenate(teachers),
-            student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
-        )  # fmt: skip
+            np.concatenate(students),
+            np.concatenate(teachers),
+            student_cu_seqlens=student_cu,
+            teacher_cu_seqlens=teacher_cu,
+        )
         for row, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
             own = slice(*found.cu_seqlens[row : row + 2])
             expected = oracle.groups(student, teacher)

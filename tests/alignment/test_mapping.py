@@ -35,9 +35,11 @@ def test_align_on_a_hundred_thousand_random_cases_in_batches():
         students, teachers = ([random_spans(rng) for _ in range(100)] for _ in range(2))
         student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
         mapping = vocagno.align(
-            np.concatenate(students), np.concatenate(teachers),
-            student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
-        )  # fmt: skip
+            np.concatenate(students),
+            np.concatenate(teachers),
+            student_cu_seqlens=student_cu,
+            teacher_cu_seqlens=teacher_cu,
+        )
         expected = [
             np.where(ranges < 0, ranges, ranges + before)
             for ranges, before in zip(
@@ -76,9 +78,13 @@ def test_reasons_by_hand():
     mapping = vocagno.align(student, teacher)
     reasons = vocagno.unmapped_reasons(student, teacher, mapping, losses=[1.0, np.inf, 0.5])
     expected = [
-        Reason.SPECIAL, Reason.UNSCORED, Reason.HOLE,
-        Reason.MAPPED, Reason.TRUNCATED, Reason.SPECIAL,
-    ]  # fmt: skip
+        Reason.SPECIAL,
+        Reason.UNSCORED,
+        Reason.HOLE,
+        Reason.MAPPED,
+        Reason.TRUNCATED,
+        Reason.SPECIAL,
+    ]
     assert reasons.tolist() == expected
     no_teacher = vocagno.unmapped_reasons(student, [[0, 0]], np.full((6, 2), -1))
     assert no_teacher.tolist() == [1, 2, 2, 2, 2, 1]
@@ -122,9 +128,11 @@ def test_disorder_names_row_token_and_spans():
         vocagno.align([[0, 1]], [[5, 9], [3, 4]])
     with pytest.raises(SpanError, match="row 1"):
         vocagno.align(
-            [[0, 1], [0, 1]], [[0, 1], [5, 9], [3, 4]],
-            student_cu_seqlens=[0, 1, 2], teacher_cu_seqlens=[0, 1, 3],
-        )  # fmt: skip
+            [[0, 1], [0, 1]],
+            [[0, 1], [5, 9], [3, 4]],
+            student_cu_seqlens=[0, 1, 2],
+            teacher_cu_seqlens=[0, 1, 3],
+        )
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,12 @@ def test_overlap_of_batches_with_any_mapping():
             for mapping, before in zip(mappings, teacher_cu, strict=False)
         ]
         found = vocagno.overlap(
-            np.concatenate(students), np.concatenate(teachers), np.concatenate(flat),
-            student_cu_seqlens=student_cu, teacher_cu_seqlens=teacher_cu,
-        )  # fmt: skip
+            np.concatenate(students),
+            np.concatenate(teachers),
+            np.concatenate(flat),
+            student_cu_seqlens=student_cu,
+            teacher_cu_seqlens=teacher_cu,
+        )
         np.testing.assert_array_equal(found, np.concatenate(expected, axis=1))
 
 
@@ -131,9 +134,12 @@ def test_every_token_of_real_text_is_covered(teacher):
         for name in ("tinyllama", teacher)
     )
     found = vocagno.overlap(
-        left.spans, right.spans, aligned(left, right),
-        student_cu_seqlens=left.cu_seqlens, teacher_cu_seqlens=right.cu_seqlens,
-    )  # fmt: skip
+        left.spans,
+        right.spans,
+        aligned(left, right),
+        student_cu_seqlens=left.cu_seqlens,
+        teacher_cu_seqlens=right.cu_seqlens,
+    )
     with_text = left.spans[:, 0] < left.spans[:, 1]
     np.testing.assert_array_equal(np.isnan(found.ios), ~with_text)
     assert (found.ios[with_text] == 1).all()

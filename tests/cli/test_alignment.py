@@ -27,7 +27,7 @@ def pair(tokenizer_files):
 def stdin(monkeypatch, data):
     monkeypatch.setattr(
         sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
-    )  # fmt: skip
+    )
 
 
 def result(capsys, *arguments):
@@ -161,7 +161,7 @@ def test_documents_without_a_token_are_named(tokenizers, capsys, tmp_path):
     corpus = write_corpus(tmp_path / "c.jsonl", ["a", " ", "b", "\n"])
     printed = result(
         capsys, "overlap", str(tmp_path / "bl.json"), str(tmp_path / "wp.json"), str(corpus)
-    )  # fmt: skip
+    )
     assert "no teacher token      2 documents with text: 1, 3" in printed
     assert "2 truncated" in printed
 

@@ -45,9 +45,15 @@ def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, mistake, word
 
 def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, capsys):
     command = [
-        "score", str(corpus), "--teacher.model", str(teacher_model),
-        "--out", str(tmp_path / "scores"), "--cache", str(tmp_path / "cache"),
-    ]  # fmt: skip
+        "score",
+        str(corpus),
+        "--teacher.model",
+        str(teacher_model),
+        "--out",
+        str(tmp_path / "scores"),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     assert main([*command, "--teacher.context", "4096"]) == 2
     assert "set teacher.context to at most" in capsys.readouterr().err
     assert not (tmp_path / "scores").exists()
@@ -90,7 +96,7 @@ def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     again = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     assert again.stderr is not None
-    line = next(line for line in again.stderr if line.startswith("going on"))
+    line = next(line for line in again.stderr if line.startswith("resuming"))
     again.kill()
     again.communicate()
     assert line == f"resuming from step {int(saved.name.removeprefix('step_')):,}\n"
@@ -192,6 +198,8 @@ def test_the_version_needs_no_extra():
     absent += "from vocagno.cli.app import main; "
     found = subprocess.run(
         [sys.executable, "-c", absent + "sys.exit(main(['--version']))"],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert found.startswith("vocagno ")

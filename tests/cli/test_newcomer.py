@@ -22,8 +22,15 @@ from vocagno.config.arguments import did_you_mean
 from vocagno.errors import ConfigError, InputError
 
 JARGON = (
-    "Parser key", "subtypes", "Subtypes", "<class", "typing.", "NoneType", "Errno", "Traceback",
-)  # fmt: skip
+    "Parser key",
+    "subtypes",
+    "Subtypes",
+    "<class",
+    "typing.",
+    "NoneType",
+    "Errno",
+    "Traceback",
+)
 
 
 @pytest.fixture
@@ -85,24 +92,41 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ("algin a b", "algin: no such command of `vocagno`, which has align, overlap, .*; did you "
-         r"mean align\?"),
-        ("scores inf x", "inf: no such command of `vocagno scores`, which has info, verify, "
-         r"export, import; did you mean info\?"),
+        (
+            "algin a b",
+            "algin: no such command of `vocagno`, which has align, overlap, .*; did you "
+            r"mean align\?",
+        ),
+        (
+            "scores inf x",
+            "inf: no such command of `vocagno scores`, which has info, verify, "
+            r"export, import; did you mean info\?",
+        ),
         ("verify x", r"verify: no such .*did you mean scores verify\?"),
         ("frobnicate", "frobnicate: no such command of `vocagno`, which has .*, train, quickstart"),
         ("--foo", "--foo: no such option; see `vocagno --help`"),
-        ("score --teacher.contxt 3",
-         r"--teacher\.contxt: no such option; did you mean --teacher\.context\?"),
-        ("score c --teacher.mode=live --otu x", r"--teacher\.mode: no such option; did you mean "
-         r"--teacher\.model\?; --otu: no such option; did you mean --out\?"),
-        ("score c --teacher.dtype float31", "--teacher.dtype: expected one of auto, float32, "
-         "bfloat16, float16, got float31"),
-        ("score c --teacher x", "--teacher: expected options as `name: value`, or a YAML file of "
-         "them, got x"),
+        (
+            "score --teacher.contxt 3",
+            r"--teacher\.contxt: no such option; did you mean --teacher\.context\?",
+        ),
+        (
+            "score c --teacher.mode=live --otu x",
+            r"--teacher\.mode: no such option; did you mean "
+            r"--teacher\.model\?; --otu: no such option; did you mean --out\?",
+        ),
+        (
+            "score c --teacher.dtype float31",
+            "--teacher.dtype: expected one of auto, float32, bfloat16, float16, got float31",
+        ),
+        (
+            "score c --teacher x",
+            "--teacher: expected options as `name: value`, or a YAML file of them, got x",
+        ),
         ("score c --config missing.yaml", "--config: .*missing.yaml: no such file"),
-        ("score c --config hello.json", "hello in hello.json: no such option; see `vocagno score "
-         "--help`"),
+        (
+            "score c --config hello.json",
+            "hello in hello.json: no such option; see `vocagno score --help`",
+        ),
         ("prepare c --tokenizer t --seq-len 3", r".*did you mean --seq_len\?"),
         ("prepare c --tokenizer t --seq_len many", "--seq_len: expected a whole number, got many"),
         ("prepare c --tokenizer t --seq_len", "--seq_len: expected one argument"),
@@ -111,14 +135,17 @@ def test_version(capsys):
         ("align a", "missing: teacher; see `vocagno align --help`"),
         ("scores export x", "missing: --out; see `vocagno scores export --help`"),
         ("curves", "missing: DIR; see `vocagno curves --help`"),
-        ("align --student a --teacher b", "--student: no such option; student is given without its "
-         "name, see `vocagno align --help`; --teacher: .*"),
+        (
+            "align --student a --teacher b",
+            "--student: no such option; student is given without its "
+            "name, see `vocagno align --help`; --teacher: .*",
+        ),
         ("align a b some words", "unexpected: words; put quotes .*; see `vocagno align --help`"),
         ("align a b --picture word", "unexpected: word; .*, and text before the options; see .*"),
         ("align a b x --pict", r"--pict: no such option; did you mean --picture\?"),
         ("align a b x --picture=3", "--picture: takes no value, got '3'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_mistyped_is_named(files, typed, answer, capsys):
     assert re.fullmatch(answer, complaint(capsys, *typed.split()))
 
@@ -151,23 +178,35 @@ def train_complaint(capsys, *arguments):
         ("--optimizer.lrr 1", r"--optimizer\.lrr: no such option; did you mean --optimizer\.lr\?"),
         ("--steps=3", r"--steps: no such option; did you mean --train\.steps\?"),
         ("--train.steps many", "--train.steps: expected a whole number, got many"),
-        ("--guidance.method nope", "--guidance.method: expected one of vocagno, rho1, chunk, kld, "
-         "uld, cpt, got nope"),
-        ("--optimizer.max_grad_norm x",
-         "--optimizer.max_grad_norm: expected a number, or null, got x"),
-        ("--optimizer.betas [1,2,3]", r"--optimizer.betas: expected a list of 2, each a number, "
-         r"got \[1,2,3\]"),
-        ("--train.log_with [x]",
-         "--train.log_with: expected a list, each one of tensorboard, wandb, trackio, got \\[x\\]"),
+        (
+            "--guidance.method nope",
+            "--guidance.method: expected one of vocagno, rho1, chunk, kld, uld, cpt, got nope",
+        ),
+        (
+            "--optimizer.max_grad_norm x",
+            "--optimizer.max_grad_norm: expected a number, or null, got x",
+        ),
+        (
+            "--optimizer.betas [1,2,3]",
+            r"--optimizer.betas: expected a list of 2, each a number, "
+            r"got \[1,2,3\]",
+        ),
+        (
+            "--train.log_with [x]",
+            "--train.log_with: expected a list, each one of tensorboard, wandb, trackio, "
+            "got \\[x\\]",
+        ),
         ("--train.compile x", "--train.compile: expected true or false, got x"),
-        ("--student.architecture 3",
-         "--student.architecture: expected a mapping of `name: value`, or null, got 3"),
+        (
+            "--student.architecture 3",
+            "--student.architecture: expected a mapping of `name: value`, or null, got 3",
+        ),
         ('--optimizer {"lr":"x"}', "--optimizer.lr: expected a number, got x"),
         ("--optimizer {", r"--optimizer: expected options as .*, got { \(while parsing .*\)"),
         ("--student 3", "--student: expected options as `name: value`, .*, got 3"),
         ("more", "unexpected: more; .*; see `vocagno train --help`"),
     ],
-)  # fmt: skip
+)
 def test_options_of_training(config, typed, answer, capsys):
     found = train_complaint(capsys, "--config", config(), *typed.split())
     assert re.fullmatch(answer, found)
@@ -189,7 +228,7 @@ def test_options_of_training(config, typed, answer, capsys):
         ({"guidance": 3}, r"guidance in .*: expected options as `name: value`, .*, got 3"),
         ({1: 2}, r"1 in .*\.yaml: no such option; see `.*train --help`"),
     ],
-)  # fmt: skip
+)
 def test_configurations(config, parts, answer, capsys, files):
     import yaml
 
@@ -245,7 +284,7 @@ def run(*arguments, **options):
     command = [sys.executable, "-m", "vocagno", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", check=False, **options
-    )  # fmt: skip
+    )
 
 
 def test_nothing_on_standard_input(files):

@@ -26,8 +26,17 @@ def made(tmp_path, teacher_model, monkeypatch):
     """A store of 12 shards, and the arguments that made it."""
     monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {t}" for i, t in enumerate(TEXTS[:12])])
-    score = ["score", str(corpus), "--out", str(tmp_path / "store"), "--json",
-             "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]  # fmt: skip
+    score = [
+        "score",
+        str(corpus),
+        "--out",
+        str(tmp_path / "store"),
+        "--json",
+        "--teacher.model",
+        str(teacher_model),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     assert main(score) == 0
     return tmp_path / "store", score
 
@@ -72,10 +81,16 @@ def test_info_counts_as_numpy_does(tmp_path, capsys):
     assert list(losses["histogram"].values()) == bins.tolist()
     size = sum(path.stat().st_size for path in store.glob("*.arrow"))
     assert found == {
-        "store": str(store), "shards": 2, "documents": 4, "tokens": 3501, "bytes": size,
-        "bytes_per_token": round(size / 3501, 3), "unscored_documents": 2, "unscored_tokens": 2,
+        "store": str(store),
+        "shards": 2,
+        "documents": 4,
+        "tokens": 3501,
+        "bytes": size,
+        "bytes_per_token": round(size / 3501, 3),
+        "unscored_documents": 2,
+        "unscored_tokens": 2,
         "made_from": {"teacher": "t"},
-    }  # fmt: skip
+    }
     assert main(["scores", "info", str(store)]) == 0
     words = capsys.readouterr().out
     assert "tokens              3,501" in words
@@ -101,8 +116,9 @@ def test_damage_is_named_removed_and_made_again(made, capsys):
     captured = capsys.readouterr()
     damaged = json.loads(captured.out)["damaged"]
     assert {line.split(":")[0] for line in damaged} == {
-        str(store / "shard-00003.arrow"), str(store / "shard-00005.arrow"),
-    }  # fmt: skip
+        str(store / "shard-00003.arrow"),
+        str(store / "shard-00005.arrow"),
+    }
     assert "--discard removes the damaged shards" in captured.err
     assert main(["scores", "verify", str(store), "--discard"]) == 0
     assert "removed 2 shards; run `vocagno score` again" in capsys.readouterr().err

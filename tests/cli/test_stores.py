@@ -48,14 +48,27 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 
     out = tmp_path / "store"
     command = [
-        sys.executable, "-m", "vocagno", "score", str(corpus), "--out", str(out),
-        "--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "vocagno",
+        "score",
+        str(corpus),
+        "--out",
+        str(out),
+        "--teacher.model",
+        str(teacher_model),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     # The shard takes some 8 kB; the corpus index before it takes less than the limit.
     failed = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False,
+        command,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)),
-    )  # fmt: skip
+    )
     assert failed.returncode == 2
     assert failed.stderr.splitlines()[-1].startswith("error: [Errno 27] File too large")
     left = [path.name for path in out.rglob("*") if path.is_file() and path.parent == out]

@@ -29,12 +29,28 @@ def prepare(tmp_path, tokenizer_files):
 
     def start(cache, workers, seconds=0.0):
         return subprocess.Popen(
-            [sys.executable, str(SLOW), "prepare", str(corpus), "--eos", "</s>", "--json",
-             "--tokenizer", str(tokenizer_files / "student.json"), "--seq_len", "16",
-             "--cache", str(tmp_path / cache), "--workers", str(workers)],
-            env=environment(SECONDS=str(seconds)), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [
+                sys.executable,
+                str(SLOW),
+                "prepare",
+                str(corpus),
+                "--eos",
+                "</s>",
+                "--json",
+                "--tokenizer",
+                str(tokenizer_files / "student.json"),
+                "--seq_len",
+                "16",
+                "--cache",
+                str(tmp_path / cache),
+                "--workers",
+                str(workers),
+            ],
+            env=environment(SECONDS=str(seconds)),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     return start
 

@@ -272,8 +272,10 @@ def tokens_of(sizes, length=2):
     cu = np.cumsum([0, *sizes])
     return TokenizedTexts(
         np.arange(10, 10 + n, dtype=np.int32),
-        np.array(spans, np.int32).reshape(-1, 2), cu, np.ones(len(sizes), bool),
-    )  # fmt: skip
+        np.array(spans, np.int32).reshape(-1, 2),
+        cu,
+        np.ones(len(sizes), bool),
+    )
 
 
 def test_rows_by_hand():
@@ -281,9 +283,7 @@ def test_rows_by_hand():
     stream = join_documents(tokens_of([3, 0, 2]), 7, (1,), 2)
     assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 2, 1, 13, 14, 2]
     rows = cut_rows(stream, 4)
-    assert [row.ids.tolist() for row in rows] == [
-        [1, 10, 11, 12, 2], [2, 1, 2, 1, 13], [13, 14, 2],
-    ]  # fmt: skip
+    assert [row.ids.tolist() for row in rows] == [[1, 10, 11, 12, 2], [2, 1, 2, 1, 13], [13, 14, 2]]
     assert [row.documents.tolist() for row in rows] == [[7], [7, 8, 9], [9]]
     assert [row.num_tokens.tolist() for row in rows] == [[5], [1, 2, 2], [3]]
     assert rows[0].spans.tolist() == [[0, 0], [0, 2], [2, 4], [4, 6], [0, 0]]

@@ -56,8 +56,12 @@ def prepared(tmp_path_factory, tokenizers, teacher_model):
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *LEARNING, "align", "bits_per_byte", "probe", "trl_gold"
-    }  # fmt: skip
+        *LEARNING,
+        "align",
+        "bits_per_byte",
+        "probe",
+        "trl_gold",
+    }
 
 
 @pytest.mark.parametrize("example", [*LEARNING, "align", "bits_per_byte"])
@@ -107,16 +111,27 @@ def trained(tmp_path, prepared):
         scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
         model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
         arguments = TrainingArguments(
-            str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=rows_at_once,
-            gradient_accumulation_steps=accumulation, learning_rate=0.1, optim="sgd",
-            lr_scheduler_type="constant", max_grad_norm=0.0, save_strategy="no", report_to=[],
-            use_cpu=True, disable_tqdm=True,
-        )  # fmt: skip
+            str(tmp_path / "out"),
+            max_steps=1,
+            per_device_train_batch_size=rows_at_once,
+            gradient_accumulation_steps=accumulation,
+            learning_rate=0.1,
+            optim="sgd",
+            lr_scheduler_type="constant",
+            max_grad_norm=0.0,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
         trainer = GuidedTrainer(
-            model, arguments, guidance=chosen, train_dataset=rows,
+            model,
+            arguments,
+            guidance=chosen,
+            train_dataset=rows,
             eval_dataset=[rows[index] for index in range(4)],
             data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN),
-        )  # fmt: skip
+        )
         trainer.train()
         return trainer
 
@@ -128,12 +143,17 @@ def trained(tmp_path, prepared):
     [
         {"normalize": "tokens"},
         {"normalize": "selected"},
-        {"unit": "group", "top_fraction": None, "max_threshold": 3.0, "window": 4,
-         "window_max_loss": 3.0},
+        {
+            "unit": "group",
+            "top_fraction": None,
+            "max_threshold": 3.0,
+            "window": 4,
+            "window_max_loss": 3.0,
+        },
         {"unit": "group", "weight": "power", "window": 2, "window_threshold": 0.0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
     from transformers import AutoModelForCausalLM
 
@@ -201,11 +221,13 @@ def test_the_trainer_chooses_chunks(prepared, trained):
 @pytest.mark.parametrize(
     "guidance",
     [
-        {"method": "kld"}, {"method": "uld"}, {"method": "chunk", "selection": "random"},
+        {"method": "kld"},
+        {"method": "uld"},
+        {"method": "chunk", "selection": "random"},
         {"method": "rho1", "criterion": "excess_and_entropy"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
     with pytest.raises(ValueError, match=r"which only `train.py` gives; use vocagno, rho1"):
         trained(2, 1, **guidance)
@@ -318,7 +340,18 @@ def test_trl_gold(tokenizer_files):
 def test_rust():
     manifest = EXAMPLES / "rust" / "Cargo.toml"
     target = EXAMPLES.parent / "target" / "examples-rust"
-    command = ["cargo", "run", "--quiet", "--locked", "--manifest-path", manifest,
-               "--target-dir", target, "--", "an unbelievable story", "4"]  # fmt: skip
+    command = [
+        "cargo",
+        "run",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        target,
+        "--",
+        "an unbelievable story",
+        "4",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "bytes 0 to 4: words 0 to 2, the longest of 13 bytes"

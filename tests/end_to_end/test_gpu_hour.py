@@ -21,9 +21,15 @@ from vocagno.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DEVICE = {
-    "date": "2026-01-02", "device": "NVIDIA H100", "cores": 16, "python": "3.12.3",
-    "torch": "2.11.0", "cuda": "13.0", "transformers": "5.23.0", "accelerate": "1.15.0",
-}  # fmt: skip
+    "date": "2026-01-02",
+    "device": "NVIDIA H100",
+    "cores": 16,
+    "python": "3.12.3",
+    "torch": "2.11.0",
+    "cuda": "13.0",
+    "transformers": "5.23.0",
+    "accelerate": "1.15.0",
+}
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,10 @@ def test_a_part_that_fails_or_hangs_costs_itself(tmp_path, monkeypatch, capfd):
     import psutil
 
     parts = [
-        Script("fails", 30, text=FAILS), Script("hangs", 4, text=HANGS),
+        Script("fails", 30, text=FAILS),
+        Script("hangs", 4, text=HANGS),
         Script("works", 30, text=LINE),
-    ]  # fmt: skip
+    ]
     status, lines = carried_out(tmp_path, monkeypatch, *parts)
     assert status == 1
     outcomes = {line["part"]: line["outcome"] for line in lines if line["what"] == "part"}
@@ -98,9 +105,15 @@ def wheel(folder, name, version, *requirements):
 
 def test_wheels_that_lack_a_requirement_are_named(tmp_path):
     ours = wheel(
-        tmp_path, "vocagno", "1.0", "numpy>=1.26", 'vocagno[data]; extra == "train"',
-        'datasets>=5; extra == "train"', 'helper>=2; extra == "data"', 'lm-eval; extra == "eval"',
-    )  # fmt: skip
+        tmp_path,
+        "vocagno",
+        "1.0",
+        "numpy>=1.26",
+        'vocagno[data]; extra == "train"',
+        'datasets>=5; extra == "train"',
+        'helper>=2; extra == "data"',
+        'lm-eval; extra == "eval"',
+    )
     assert packages.missing([ours]) == ['helper>=2; extra == "data" (of vocagno)']
     old = wheel(tmp_path, "helper", "1.0", "torch>=2.8", 'winning; sys_platform == "win32"')
     assert packages.missing([ours, old]) == ['helper>=2; extra == "data" (the wheel is 1.0)']
@@ -155,10 +168,21 @@ def test_all_that_a_process_started_is_killed(tmp_path):
 
 
 STEP = {
-    "what": "step", "part": "steps", "group": "eager", "kind": "guided", "seconds": 0.5,
-    "fastest": 0.4, "slowest": 0.6, "ratio": 0.97, "ratio_to": "dense", "peak_mb": 61_000,
-    "rows": 8, "seq_len": 2048, "tokens_per_second": 32_768, "mfu": 0.371,
-}  # fmt: skip
+    "what": "step",
+    "part": "steps",
+    "group": "eager",
+    "kind": "guided",
+    "seconds": 0.5,
+    "fastest": 0.4,
+    "slowest": 0.6,
+    "ratio": 0.97,
+    "ratio_to": "dense",
+    "peak_mb": 61_000,
+    "rows": 8,
+    "seq_len": 2048,
+    "tokens_per_second": 32_768,
+    "mfu": 0.371,
+}
 
 
 def test_a_page_shows_what_was_measured_and_says_what_was_not(tmp_path):
@@ -167,10 +191,11 @@ def test_a_page_shows_what_was_measured_and_says_what_was_not(tmp_path):
     for name in ("training.md", "scores.md"):
         (docs / name).write_text((ROOT / "docs" / name).read_text(encoding="utf-8"))
     lines = [
-        STEP | {"seconds": 9.0} | DEVICE, STEP | DEVICE,  # the later one counts
+        STEP | {"seconds": 9.0} | DEVICE,
+        STEP | DEVICE,  # the later one counts
         STEP | {"kind": "dense", "outcome": "out of memory"} | DEVICE,
         {"what": "part", "part": "steps", "outcome": "timed out", "seconds": 330.0},
-    ]  # fmt: skip
+    ]
     del lines[2]["seconds"]
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     gpu_page.write(gpu_page.read(results), docs)

@@ -24,8 +24,10 @@ pytestmark = needs_cuda
 
 
 METHODS = {
-    "stored": {}, "cpt": {"guidance": {"method": "cpt"}},
-    "mean": {"guidance": {"unmapped": "mean"}}, "isolated": {"data": {"isolate": True}},
+    "stored": {},
+    "cpt": {"guidance": {"method": "cpt"}},
+    "mean": {"guidance": {"unmapped": "mean"}},
+    "isolated": {"data": {"isolate": True}},
     "chunk": {"guidance": {"method": "chunk", "chunks": 4}},
     "checkpointing": {"train": {"gradient_checkpointing": True}},
     "live": {"teacher": {"mode": "live"}, "guidance": {"unmapped": "mean"}},
@@ -35,7 +37,7 @@ METHODS = {
         "guidance": {"method": "rho1", "criterion": "excess_and_entropy"},
     },
     "kld": {"teacher": {"mode": "live"}, "guidance": {"method": "kld"}},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -116,9 +118,11 @@ def test_an_optimizer_that_was_loaded_does_not_wait():
 
 def test_documents_are_seen_to_be_kept_apart_in_bfloat16():
     sizes = {
-        "hidden_size": 2048, "intermediate_size": 4096, "num_attention_heads": 16,
+        "hidden_size": 2048,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
         "num_key_value_heads": 4,
-    }  # fmt: skip
+    }
     model = tiny_llama(1_000, **sizes).to(DEVICE, torch.bfloat16)
     assert keeps_apart(model)
     forward = model.base_model.forward

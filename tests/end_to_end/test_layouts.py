@@ -36,32 +36,48 @@ METHODS = {
     "kld": {"guidance.method": "kld"},
     "uld": {"guidance.method": "uld", "guidance.pairing": "aligned"},
     "rho1": {
-        "guidance.method": "rho1", "guidance.criterion": "excess_and_entropy",
-        "guidance.scope": "step", "guidance.normalize": "selected",
+        "guidance.method": "rho1",
+        "guidance.criterion": "excess_and_entropy",
+        "guidance.scope": "step",
+        "guidance.normalize": "selected",
     },
     "chunk": {"guidance.method": "chunk", "guidance.chunks": 4},
     "random": {
-        "guidance.method": "chunk", "guidance.chunks": 4, "guidance.selection": "random",
+        "guidance.method": "chunk",
+        "guidance.chunks": 4,
+        "guidance.selection": "random",
     },
-}  # fmt: skip
+}
 """The paper's other methods, in steps of four micro-batches."""
 METHODS |= {
     "groups": {
-        "guidance.unit": "group", "guidance.top_fraction": "null", "guidance.max_threshold": "0.0",
-        "guidance.window": "4", "guidance.window_max_loss": "1.5",
+        "guidance.unit": "group",
+        "guidance.top_fraction": "null",
+        "guidance.max_threshold": "0.0",
+        "guidance.window": "4",
+        "guidance.window_max_loss": "1.5",
     },
     "window": {
-        "guidance.unit": "group", "guidance.top_fraction": "0.5", "guidance.window": "line",
-        "guidance.window_threshold": "0.0", "guidance.weight": "sigmoid",
-        "guidance.min_weight": "0.1", "guidance.scope": "step",
+        "guidance.unit": "group",
+        "guidance.top_fraction": "0.5",
+        "guidance.window": "line",
+        "guidance.window_threshold": "0.0",
+        "guidance.weight": "sigmoid",
+        "guidance.min_weight": "0.1",
+        "guidance.scope": "step",
     },
-}  # fmt: skip
+}
 """And thresholds on groups: in one pass, and ranked over all processes."""
 BERT = {
-    "model_type": "bert", "is_decoder": True, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_dropout_prob": 0.0,
+    "model_type": "bert",
+    "is_decoder": True,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+}
 """A student whose head is its own code, with the embeddings tied to it."""
 METHODS["own head"] = {"student.architecture": json.dumps(BERT)}
 
@@ -85,12 +101,15 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
     corpus = write_corpus(folder / "c.jsonl", [*TEXTS, "", "a", "", "b"] * 2)
     held_out = write_corpus(folder / "v.jsonl", TEXTS[:8])
     config = write_config(
-        folder, corpus, tokenizer_files, teacher_model,
+        folder,
+        corpus,
+        tokenizer_files,
+        teacher_model,
         data={"validation": str(held_out)},
         train={"steps": STEPS, "global_batch": ROWS, "log_every": 1, "checkpoint_every": 3},
         guidance={"normalize": "selected"},
         teacher={"batch_tokens": 64},  # processes have different numbers of passes to run
-    )  # fmt: skip
+    )
     for processes in (1, 2):
         cells = []
         for accumulation, wrapper, teacher, scope in product(
@@ -101,11 +120,13 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
             name = f"{processes}-{accumulation}-{wrapper}-{teacher}-{scope}"
             rows = ROWS // processes // accumulation
             options = {
-                "train.micro_batch": rows, "teacher.mode": teacher, "guidance.scope": scope,
+                "train.micro_batch": rows,
+                "teacher.mode": teacher,
+                "guidance.scope": scope,
                 "train.sample_every": 2,
                 "teacher.shard": str(wrapper == "fsdp2" and teacher == "live").lower(),
                 "output": str(folder / name),
-            }  # fmt: skip
+            }
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             arguments = ["--config", str(config), *map(str, arguments)]
             cells.append([name, wrapper == "fsdp2", arguments])
@@ -115,11 +136,12 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
                 cells.append([f"{name}-bf16", wrapper == "fsdp2", [*arguments, *low]])
         for method, wrapper in product(METHODS, ("ddp", "fsdp2")[:processes]):
             options = {
-                "train.micro_batch": ROWS // 4 // processes, "guidance.normalize": "tokens",
+                "train.micro_batch": ROWS // 4 // processes,
+                "guidance.normalize": "tokens",
                 "teacher.shard": str(wrapper == "fsdp2" and method != "random").lower(),
                 "teacher.mode": "stored" if method == "random" else "live",
                 "output": str(folder / f"{processes}-{wrapper}-{method}"),
-            } | METHODS[method]  # fmt: skip
+            } | METHODS[method]
             if method in ("kld", "rho1"):
                 options["teacher.model"] = str(same_vocabulary_model)
             if method == "own head":
@@ -213,8 +235,10 @@ def test_two_processes_train_as_one_by_every_method(
     assert seen["sharded"] == (seen["parameters"] if is_fsdp else 0)
     assert seen.get("teacher_sharded", False) == (is_fsdp and method != "random")
     measured = {
-        "kld": ("mean_distance", "paired"), "uld": ("mean_distance", "paired"), "random": (),
-    }.get(method, ("mean_teacher_loss", "mean_excess_loss"))  # fmt: skip
+        "kld": ("mean_distance", "paired"),
+        "uld": ("mean_distance", "paired"),
+        "random": (),
+    }.get(method, ("mean_teacher_loss", "mean_excess_loss"))
     logs = (metrics(matrix / which)[0] for which in (name, f"1-ddp-{method}"))
     for mine, expected in zip(*logs, strict=True):
         for quantity in measured:
@@ -252,9 +276,12 @@ def test_two_processes_go_on_to_the_same_bits(matrix):
     cells = json.loads((matrix / "cells.json").read_text())
     arguments = {name: cell for name, _, cell in cells}
     with_dropout = [
-        *arguments["2-1-ddp-stored-sequence"], "--student.architecture.attention_dropout", "0.2",
-        "--output", str(matrix / dropout),
-    ]  # fmt: skip
+        *arguments["2-1-ddp-stored-sequence"],
+        "--student.architecture.attention_dropout",
+        "0.2",
+        "--output",
+        str(matrix / dropout),
+    ]
     more = [
         ["one", True, [*arguments[fsdp2], "--output", str(matrix / "one")], fsdp2],
         [dropout, False, with_dropout],
@@ -297,9 +324,14 @@ def test_accelerate_reads_its_configurations(path, monkeypatch):
     from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
     kinds = {
-        "cpu": "NO", "fsdp2": "FSDP", "multi_gpu": "MULTI_GPU", "multi_node": "MULTI_GPU",
-        "single_gpu": "NO", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
-    }  # fmt: skip
+        "cpu": "NO",
+        "fsdp2": "FSDP",
+        "multi_gpu": "MULTI_GPU",
+        "multi_node": "MULTI_GPU",
+        "single_gpu": "NO",
+        "zero2": "DEEPSPEED",
+        "zero3": "DEEPSPEED",
+    }
     assert kinds.keys() == {path.stem for path in ACCELERATE}
     assert load_config_from_file(str(path)).distributed_type == kinds[path.stem]
     arguments = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
@@ -326,9 +358,10 @@ def test_what_deepspeed_is_told(matrix):
     settings = {"gradient_clipping": "auto", "gradient_accumulation_steps": 1}
     set_up_deepspeed(settings, config, 2)
     assert settings == {
-        "gradient_clipping": 1.0, "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0,
+        "gradient_accumulation_steps": 2,
         "train_micro_batch_size_per_gpu": 2,
-    }  # fmt: skip
+    }
     for bad, words in (
         ({"optimizer": {}}, "DeepSpeed's `optimizer` is not supported"),
         ({"scheduler": {}}, "DeepSpeed's `scheduler` is not supported"),

@@ -33,14 +33,17 @@ def items(name, data):
         ("minerva_math", "Problem:\nHalve $1$.\nSolution:"),
         ("svamp", "Question: There are 2 pens. How many pens?\nAnswer:"),
         ("asdiv", "Question: Ann has 2 pens. How many pens?\nAnswer:"),
-        ("tabmwp", 'Question: Read the following table regarding "Pens" and answer a question:\n'
-         "red | 1\nblue | 2\nWhich? Please select from the following options: ['red', 'blue']\n"
-         "Answer:"),
+        (
+            "tabmwp",
+            'Question: Read the following table regarding "Pens" and answer a question:\n'
+            "red | 1\nblue | 2\nWhich? Please select from the following options: ['red', 'blue']\n"
+            "Answer:",
+        ),
         ("mathqa", f"Problem:\nWhat is 1 + 1 ?\n{CHOOSE}\n(A) 2, (B) 3, (C) 1 , 000\nSolution:"),
         ("mmlu_stem", f"Problem:\nWhat is 1 + 1?\n{CHOOSE}\n(A) 1, (B) 2, (C) 3, (D) 4\nSolution:"),
         ("sat_math", f"Problem:\nWhat is 1 + 1?\n{CHOOSE}\n(A) 1 (B) 2 (C) 3 (D) 4\nSolution:"),
     ],
-)  # fmt: skip
+)
 def test_how_a_question_is_put(data, name, question):
     benchmark = BENCHMARKS[name]
     assert benchmark.asked(items(name, data)[0].question) == question
@@ -80,8 +83,10 @@ def test_options_are_put_once_and_without_blanks(tmp_path):
 
 
 def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
-    records = [{**RECORDS["mawps"][0], "input": text, "idx": index}
-               for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("again?", 2))]  # fmt: skip
+    records = [
+        {**RECORDS["mawps"][0], "input": text, "idx": index}
+        for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("again?", 2))
+    ]
     write_benchmark(tmp_path, "mawps", records)
     found = read_items(BENCHMARKS["mawps"], tmp_path)
     assert [(item.index, item.question) for item in found] == [(2, "again?"), (4, "b?"), (9, "c?")]

@@ -38,18 +38,47 @@ def hostile(number):
     letters = "".join(draw.choice("\\{}[]()$^_&%#~'\"01x+-*/=,. \n") for _ in range(size))
     controls = "".join(chr(draw.randrange(32)) for _ in range(size))
     anything = "".join(chr(draw.choice([draw.randrange(0x110000), 0xD800])) for _ in range(50))
-    return draw.choice([
-        power, power.replace("^", "**"), rf"9^{{{power}}}", f"({power})!", "9" * size + "!",
-        "{" * size, "}" * size, "{" * depth + "1" + "}" * depth, "(" * depth + "1" + ")" * depth,
-        r"\sqrt{" * depth + "2" + "}" * depth, r"\frac{1}{" * depth + "2" + "}" * depth,
-        r"\frac" * size, "^" * size, "1" * size, "1e" + "9" * size, "0." + "0" * size + "1",
-        "[" * depth + "]" * depth, r"\begin{pmatrix}" * depth, "1," * size, "x=" * size,
-        rf"\sum_{{k=1}}^{{{power}}} k^{{k}}", r"\int_0^{\infty} e^{-x^2} x^{x^x} dx",
-        rf"\binom{{{power}}}{{5}}", r"\prod_{k=1}^{10^{9}} k", r"\lim_{x\to0} x^{x^{x^x}}",
-        "__import__('os').system('touch harmed')", "exec(\"open('harmed','w')\")",
-        "().__class__.__bases__[0].__subclasses__()", "\\text{" * depth, "\\boxed{" * depth,
-        letters, controls, anything, "\x00" * size, "%" * size, "\n" * size, "-" * size,
-    ])  # fmt: skip
+    return draw.choice(
+        [
+            power,
+            power.replace("^", "**"),
+            rf"9^{{{power}}}",
+            f"({power})!",
+            "9" * size + "!",
+            "{" * size,
+            "}" * size,
+            "{" * depth + "1" + "}" * depth,
+            "(" * depth + "1" + ")" * depth,
+            r"\sqrt{" * depth + "2" + "}" * depth,
+            r"\frac{1}{" * depth + "2" + "}" * depth,
+            r"\frac" * size,
+            "^" * size,
+            "1" * size,
+            "1e" + "9" * size,
+            "0." + "0" * size + "1",
+            "[" * depth + "]" * depth,
+            r"\begin{pmatrix}" * depth,
+            "1," * size,
+            "x=" * size,
+            rf"\sum_{{k=1}}^{{{power}}} k^{{k}}",
+            r"\int_0^{\infty} e^{-x^2} x^{x^x} dx",
+            rf"\binom{{{power}}}{{5}}",
+            r"\prod_{k=1}^{10^{9}} k",
+            r"\lim_{x\to0} x^{x^{x^x}}",
+            "__import__('os').system('touch harmed')",
+            "exec(\"open('harmed','w')\")",
+            "().__class__.__bases__[0].__subclasses__()",
+            "\\text{" * depth,
+            "\\boxed{" * depth,
+            letters,
+            controls,
+            anything,
+            "\x00" * size,
+            "%" * size,
+            "\n" * size,
+            "-" * size,
+        ]
+    )
 
 
 @pytest.mark.slow

@@ -41,9 +41,10 @@ def test_a_file_is_read(table):
     assert table.benchmarks == ("GSM8K", "MATH", "TAB", "SAT")
     assert table.starred == {"TAB", "SAT"}
     assert [result.scores for result in table.results] == [
-        {"GSM8K": 10, "MATH": 5, "TAB": 20, "SAT": 30}, {"GSM8K": 9, "TAB": 21, "SAT": 30},
+        {"GSM8K": 10, "MATH": 5, "TAB": 20, "SAT": 30},
+        {"GSM8K": 9, "TAB": 21, "SAT": 30},
         {"GSM8K": 10.04, "MATH": 7, "SAT": 2},
-    ]  # fmt: skip
+    ]
     assert table.results[0].published == {"AVG": "16.3", "AVG (w/o *)": "7.5"}
     assert table.results[1].name == "S + A, ULD"
 
@@ -84,13 +85,14 @@ def test_averages_that_scores_do_not_give_are_named(tmp_path):
 
 def test_markdown_has_the_best_of_each_column_bold(table):
     assert as_markdown(table, title="T").splitlines() == [
-        "T", "",
+        "T",
+        "",
         "| model | method | GSM8K | MATH | TAB* | SAT* | AVG | AVG (w/o *) | AVG (w/o SAT) |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         "| S + A | Ours | **10.0** | 5.0 | 20.0 | **30.0** | **16.3** | 7.5 | **11.7** |",
         "| S + A | ULD | 9.0 | - | **21.0** | **30.0** | - | - | - |",
         "| S + B | Ours | **10.0** | **7.0** | - | 2.0 | - | **8.5** | - |",
-    ]  # fmt: skip
+    ]
 
 
 def test_labels_do_not_break_the_table(tmp_path):
@@ -158,7 +160,7 @@ def test_files_are_joined(table, tmp_path):
         ("9.0", "101", "t.csv, row 3, column GSM8K: expected a percentage from 0 to 100"),
         ("ULD", "Ours", r"row 3: its labels \(S \+ A, Ours\) are the same as in .*t.csv, row 2"),
     ],
-)  # fmt: skip
+)
 def test_csv_that_is_not_right_is_refused(tmp_path, before, after, words):
     assert before in CSV
     path = write(tmp_path / "t.csv", CSV.replace(before, after))

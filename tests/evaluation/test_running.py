@@ -80,8 +80,21 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
     (many / "prompts").symlink_to(data / "prompts")
 
     def command(out):
-        return [sys.executable, "-m", "vocagno", "eval", str(model), "--data", str(many),
-                "--tasks", "gsm8k", "--batch_size", "3", "--out", str(tmp_path / out)]  # fmt: skip
+        return [
+            sys.executable,
+            "-m",
+            "vocagno",
+            "eval",
+            str(model),
+            "--data",
+            str(many),
+            "--tasks",
+            "gsm8k",
+            "--batch_size",
+            "3",
+            "--out",
+            str(tmp_path / out),
+        ]
 
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # the model is too small to share
     subprocess.run(command("whole"), check=True, capture_output=True, env=alone)
@@ -115,8 +128,12 @@ def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model
 
     plain, own = completions(), lm.model.generation_config
     assert all(plain)
-    for option in ({"repetition_penalty": 1.3}, {"num_beams": 3}, {"max_new_tokens": 3},
-                   {"do_sample": True, "temperature": 5.0}):  # fmt: skip
+    for option in (
+        {"repetition_penalty": 1.3},
+        {"num_beams": 3},
+        {"max_new_tokens": 3},
+        {"do_sample": True, "temperature": 5.0},
+    ):
         lm.model.generation_config = GenerationConfig(**{**own.to_diff_dict(), **option})
         before = lm.model.generation_config.to_dict()
         assert completions() == plain
@@ -199,8 +216,11 @@ def test_regrading(tmp_path, data, capsys):
     assert main([*map(str, arguments), "--items", str(tmp_path / "items.jsonl")]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {
-        "task": "asdiv", "count": 2, "harness_match": 0.5, "math_verify": 0.5
-    }  # fmt: skip
+        "task": "asdiv",
+        "count": 2,
+        "harness_match": 0.5,
+        "math_verify": 0.5,
+    }
     assert "1 lines repeat an idx" in shown.err
     assert "line 3: the question is not that of the item" in shown.err
     verdicts = lines(tmp_path / "items.jsonl")
@@ -281,9 +301,10 @@ def test_lm_eval_runs_the_same_tasks(tmp_path, data, monkeypatch):
 
 
 AVERAGES = {
-    "AVG": "vocagno_math_average", "AVG (w/o *)": "vocagno_math_average_without_starred",
+    "AVG": "vocagno_math_average",
+    "AVG (w/o *)": "vocagno_math_average_without_starred",
     "AVG (w/o SAT)": "vocagno_math_average_without_sat",
-}  # fmt: skip
+}
 
 
 def test_averages():
@@ -302,8 +323,9 @@ def test_averages():
     assert means["AVG (w/o *)"].count == 60
     errors = [by_name[name].error for name in PAPER if name != "gsm_hard"]
     assert means["AVG"].error == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 9)
-    assert "AVG (w/o *)" in averages({name: by_name[name] for name in PAPER[:6]} | {
-        "mathqa": by_name["mathqa"]})  # fmt: skip
+    assert "AVG (w/o *)" in averages(
+        {name: by_name[name] for name in PAPER[:6]} | {"mathqa": by_name["mathqa"]}
+    )
     assert averages({"gsm8k": share([True])}) == {}
     told = results("m", found, {})
     assert told["scores"]["GSM-Hard"] == 20.0

@@ -70,9 +70,12 @@ def test_chunks_are_ranked_by_their_mean_loss(unmapped, fraction):
         labels[row, size:] = -100
     config = GuidanceConfig(method="chunk", chunks=chunks, unmapped=unmapped, top_fraction=fraction)
     found = chunk_weights(
-        torch.from_numpy(nll), torch.from_numpy(teacher), torch.from_numpy(labels),
-        torch.from_numpy(numbers), config,
-    )  # fmt: skip
+        torch.from_numpy(nll),
+        torch.from_numpy(teacher),
+        torch.from_numpy(labels),
+        torch.from_numpy(numbers),
+        config,
+    )
     for row in range(4):
         expected = plain_chunk_weights(
             nll[row], teacher[row], labels[row], numbers[row], chunks, fraction, unmapped
@@ -150,10 +153,12 @@ def test_stored_and_live_cut_the_same_teacher_tokens(tmp_path, rows, tokenizers)
     for index in range(len(store)):
         views = [collator.aligned([store[index]]) for collator in (stored, live)]
         texts_of_chunks = [
-            [tuple(view.teacher_spans[a:b][lengths(view.teacher_spans[a:b]) > 0].flatten())
-             for a, b in view.mapping]
+            [
+                tuple(view.teacher_spans[a:b][lengths(view.teacher_spans[a:b]) > 0].flatten())
+                for a, b in view.mapping
+            ]
             for view in views
-        ]  # fmt: skip
+        ]
         same += texts_of_chunks[0] == texts_of_chunks[1]
     # Where a row begins inside a word, the live teacher cuts that word otherwise.
     assert same > len(store) / 2
@@ -205,9 +210,11 @@ def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_pat
     guidance = {"method": "chunk", "selection": "random", "chunks": 4, "top_fraction": 0.5}
     for name, rows in (("whole", 8), ("cut", 2)):
         path = config(
-            name, guidance=guidance, teacher={"model": None},
+            name,
+            guidance=guidance,
+            teacher={"model": None},
             train={"micro_batch": rows, "log_every": 1},
-        )  # fmt: skip
+        )
         assert train_here(path) == 0
     logs = [metrics(tmp_path / name)[0] for name in ("whole", "cut")]
     for one, other in zip(*logs, strict=True):
@@ -229,9 +236,12 @@ def test_random_ranks_follow_from_seed_and_sample():
 @pytest.mark.parametrize("mode", ["stored", "live"])
 def test_chunks_in_a_run(tmp_path, config, teacher_model, mode):
     path = config(
-        "run", teacher_model, guidance={"method": "chunk", "chunks": 8},
-        teacher={"mode": mode}, train={"log_every": 1, "sample_every": 3},
-    )  # fmt: skip
+        "run",
+        teacher_model,
+        guidance={"method": "chunk", "chunks": 8},
+        teacher={"mode": mode},
+        train={"log_every": 1, "sample_every": 3},
+    )
     assert train_here(path) == 0
     for entry in metrics(tmp_path / "run")[0]:
         assert 0.35 < entry["kept_fraction"] < 0.6

@@ -69,10 +69,21 @@ def check_one_row():
     np.testing.assert_array_equal(tensors["teacher_loss"][0], np.array(expected, np.float32))
     assert tensors["reasons"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 1, 1, 1]]
     assert counts_of(batch) == {
-        "predicted": 8, "kept": 2 + 3, "competing": 5, "included": 3, "with_text": 5, "mapped": 5,
-        "scorable": 5, "scored": 5,
-        "special": 3, "truncated": 0, "hole": 0, "unscored": 0, "missing": 0, "partial": 0,
-    }  # fmt: skip
+        "predicted": 8,
+        "kept": 2 + 3,
+        "competing": 5,
+        "included": 3,
+        "with_text": 5,
+        "mapped": 5,
+        "scorable": 5,
+        "scored": 5,
+        "special": 3,
+        "truncated": 0,
+        "hole": 0,
+        "unscored": 0,
+        "missing": 0,
+        "partial": 0,
+    }
 
 
 def test_bos_eos_document_starts_and_padding_by_hand():
@@ -110,8 +121,9 @@ def test_a_worker_aligns_on_one_core(monkeypatch):
 
     for workers, expected in ((0, [None]), (1, [1])):
         context = "fork" if workers else None
-        loader = DataLoader([0], None, num_workers=workers, multiprocessing_context=context,
-                            collate_fn=threads)  # fmt: skip
+        loader = DataLoader(
+            [0], None, num_workers=workers, multiprocessing_context=context, collate_fn=threads
+        )
         assert list(loader) == [expected]
 
 
@@ -136,7 +148,7 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
         # BOS pro of | of read EOS | EOS BOS a | a b EOS: every group is cut
         (2, False, 0.5, [[NAN, NAN]] * 4, 5),
     ],
-)  # fmt: skip
+)
 def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
     scores = Scores()
     spans, (_, *others) = scores.documents[0].spans, scores.documents[0].nll
@@ -233,9 +245,10 @@ def test_isolated_documents_read_nothing_of_each_other():
     assert tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
     with torch.no_grad():
         packed = model(
-            input_ids=tensors["input_ids"], attention_mask=tensors["attention_mask"],
+            input_ids=tensors["input_ids"],
+            attention_mask=tensors["attention_mask"],
             position_ids=tensors["position_ids"],
-        ).logits[0]  # fmt: skip
+        ).logits[0]
         for place in (slice(0, 5), slice(5, 9)):
             alone = model(input_ids=tensors["input_ids"][:, place]).logits[0]
             torch.testing.assert_close(packed[place], alone)
@@ -259,8 +272,9 @@ def test_a_mask_made_on_a_device_stays_there():
     with FakeTensorMode():
         made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
     assert {name: value.device.type for name, value in made.items()} == {
-        "position_ids": "cuda", "attention_mask": "cuda"
-    }  # fmt: skip
+        "position_ids": "cuda",
+        "attention_mask": "cuda",
+    }
     assert made["attention_mask"].shape == (2, 1, 16, 16)
 
 
@@ -271,11 +285,23 @@ def test_new_models_whose_other_layers_read_across_are_refused(kind):
 
     options = {
         "lfm2": {"layer_types": ["conv", "full_attention"]},
-        "jamba": {"num_experts": 2, "attn_layer_offset": 1, "attn_layer_period": 2,
-                  "use_mamba_kernels": False, "mamba_d_state": 4},
-    }  # fmt: skip
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-             "num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}  # fmt: skip
+        "jamba": {
+            "num_experts": 2,
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+            "use_mamba_kernels": False,
+            "mamba_d_state": 4,
+        },
+    }
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+    }
     config = AutoConfig.for_model(kind, **sizes, **options[kind])
     with pytest.raises(
         ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
@@ -286,8 +312,13 @@ def test_new_models_whose_other_layers_read_across_are_refused(kind):
 def test_a_mask_that_would_undo_a_sliding_window_is_refused():
     from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
-             "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
     check_isolation(model, 24)
     with pytest.raises(
@@ -321,11 +352,15 @@ def test_the_rows_of_a_step_do_not_depend_on_how_it_is_cut_up():
         turns = config.accumulation(processes)
         steps.append(
             [
-                sorted(row for batches in dealt for batch in batches[s * turns : (s + 1) * turns]
-                       for row in batch)
+                sorted(
+                    row
+                    for batches in dealt
+                    for batch in batches[s * turns : (s + 1) * turns]
+                    for row in batch
+                )
                 for s in range(config.steps)
             ]
-        )  # fmt: skip
+        )
     assert all(other == steps[0] for other in steps)
 
 
@@ -350,8 +385,10 @@ def test_validation_reads_every_row_once():
     for num_rows, rows, processes in ((13, 3, 2), (12, 3, 2), (1, 4, 3), (7, 1, 1)):
         of_each = [list(ValidationBatches(num_rows, rows, r, processes)) for r in range(processes)]
         assert len({len(batches) for batches in of_each}) == 1
-        assert all(len(batches) == len(ValidationBatches(num_rows, rows, 0, processes))
-                   for batches in of_each)  # fmt: skip
+        assert all(
+            len(batches) == len(ValidationBatches(num_rows, rows, 0, processes))
+            for batches in of_each
+        )
         read = [row for batches in of_each for batch in batches for row in batch]
         assert all(len(batch) == rows for batches in of_each for batch in batches)
         assert sorted(row for row in read if row < num_rows) == list(range(num_rows))

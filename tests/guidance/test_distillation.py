@@ -133,10 +133,17 @@ def test_uld_is_that_of_trl():
         from trl.experimental.gold import GOLDConfig
         from trl.experimental.gold.gold_trainer import ULDLoss
     config = GOLDConfig(
-        output_dir="unused", use_uld_loss=True, use_extended_uld=False, report_to=[],
-        uld_crossentropy_weight=0.0, uld_distillation_weight=1.0, bf16=False,
-        uld_skip_student_eos=False, uld_skip_teacher_eos=False, use_cpu=True,
-    )  # fmt: skip
+        output_dir="unused",
+        use_uld_loss=True,
+        use_extended_uld=False,
+        report_to=[],
+        uld_crossentropy_weight=0.0,
+        uld_distillation_weight=1.0,
+        bf16=False,
+        uld_skip_student_eos=False,
+        uld_skip_teacher_eos=False,
+        use_cpu=True,
+    )
     labels, _ = batch()
     labels = labels.clamp_min(0)
     given = teacher(70)

@@ -361,9 +361,13 @@ def figures_of_quota(name):
     temperature, _ = best_temperature(texts, students)
     alone, merged = slice(NUM_ALONE), slice(NUM_ALONE, None)
     return [
-        tau, distances[alone].mean(), flatter[alone].mean(), distances[merged].mean(),
-        flatter[merged].mean(), temperature,
-    ]  # fmt: skip
+        tau,
+        distances[alone].mean(),
+        flatter[alone].mean(),
+        distances[merged].mean(),
+        flatter[merged].mean(),
+        temperature,
+    ]
 
 
 def test_the_threshold_of_a_quota_falls_to_zero_if_the_student_catches_up():
@@ -403,9 +407,12 @@ def test_the_worked_example():
     assert groups.teacher.tolist() == [[0, 1], [1, 2]]
     of_groups = [(3.0 + 1.0 + 0.2 - 2.4) / 3, 0.7 - 0.5]
     code = "".join(re.findall(r"^```pycon\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-    for line in (f"np.array({student_nll.tolist()})", f"np.array({teacher_nll.tolist()})",
-                 str([round(one, 1) for one in of_tokens.tolist()]),
-                 str([round(one, 1) for one in of_groups])):  # fmt: skip
+    for line in (
+        f"np.array({student_nll.tolist()})",
+        f"np.array({teacher_nll.tolist()})",
+        str([round(one, 1) for one in of_tokens.tolist()]),
+        str([round(one, 1) for one in of_groups]),
+    ):
         assert line in code
 
 
@@ -558,8 +565,10 @@ def test_the_figures_of_students_are_those_of_their_runs():
         return f"{difference:+.4f} | {float(run['trained_on']):.1%}".replace("%", " %")
 
     for name, variant in (
-        ("the paper's", "paper"), ("groups, excess ≥ 0", "g0"), ("lines ≤ 2 nats a byte", "w"),
-    ):  # fmt: skip
+        ("the paper's", "paper"),
+        ("groups, excess ≥ 0", "g0"),
+        ("lines ≤ 2 nats a byte", "w"),
+    ):
         assert f"| {name} | {cells('0', variant)} | {cells('50', variant)} |" in PAGE
     both = "groups, excess ≥ -1, lines ≤ 2 nats a byte"
     assert f"| {both} | | | {cells('50', 'w-1')} |" in PAGE

@@ -67,9 +67,11 @@ def test_heads_may_be_larger_than_the_vocabulary(tmp_path, config):
     from runs import ARCHITECTURE
 
     path = config(
-        "run", guidance={"method": "kld"}, teacher={"mode": "live"},
+        "run",
+        guidance={"method": "kld"},
+        teacher={"mode": "live"},
         student={"architecture": {**ARCHITECTURE, "vocab_size": 700}},
-    )  # fmt: skip
+    )
     assert train_here(path) == 0
     assert all(entry["mean_distance"] > 0 for entry in metrics(tmp_path / "run")[0])
 

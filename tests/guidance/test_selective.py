@@ -74,11 +74,15 @@ def test_a_mean_is_over_all_or_over_the_kept():
     head = heads()["weights"]
     losses = {
         how: selective_cross_entropy(
-            states(), head.weight_VH, labels, teacher, GuidanceConfig(normalize=how),
+            states(),
+            head.weight_VH,
+            labels,
+            teacher,
+            GuidanceConfig(normalize=how),
             reduction="mean",
         )
         for how in ("tokens", "selected")
-    }  # fmt: skip
+    }
     total, metrics = selective_cross_entropy(states(), head, labels, teacher, GuidanceConfig())
     assert losses["tokens"][0] == pytest.approx(float(total) / int((labels >= 0).sum()))
     assert losses["selected"][0] == pytest.approx(float(total / metrics.weights_BT.sum()))
@@ -86,9 +90,7 @@ def test_a_mean_is_over_all_or_over_the_kept():
 
 def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
     labels, teacher = batch()
-    expected = selective_cross_entropy(
-        states(), heads()["all"], labels, teacher, GuidanceConfig()
-    )  # fmt: skip
+    expected = selective_cross_entropy(states(), heads()["all"], labels, teacher, GuidanceConfig())
     monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
     for method in ("vocagno", "cpt"):
         with torch.no_grad():
@@ -203,9 +205,12 @@ def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
 def test_shapes_that_do_not_fit_are_named(labels, teacher, weight, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         selective_cross_entropy(
-            states(), torch.zeros(weight), torch.zeros(labels, dtype=torch.long),
-            torch.zeros(teacher), GuidanceConfig(),
-        )  # fmt: skip
+            states(),
+            torch.zeros(weight),
+            torch.zeros(labels, dtype=torch.long),
+            torch.zeros(teacher),
+            GuidanceConfig(),
+        )
 
 
 def model_gradients(model, labels, teacher, *, dense=False, autocast=False):

@@ -18,9 +18,14 @@ from vocagno.models.head import LanguageHead
 
 ROWS, LENGTH, VOCABULARY = 2, 32, 512
 TINY = {
-    "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1,
-    "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 @pytest.fixture
@@ -28,10 +33,16 @@ def options(tmp_path, tokenizer_files, monkeypatch):
     """As the command line gives them, of a shape that only this test knows."""
     monkeypatch.setitem(guided_steps.SHAPES, "tiny", TINY)
     return argparse.Namespace(
-        corpus=write_corpus(tmp_path / "texts.jsonl", TEXTS), shape="tiny", precision="fp32",
-        student=str(tokenizer_files / "student.json"), eos="</s>",
-        teacher=str(tokenizer_files / "teacher.json"), rows=ROWS, seq_len=LENGTH, repeats=2,
-    )  # fmt: skip
+        corpus=write_corpus(tmp_path / "texts.jsonl", TEXTS),
+        shape="tiny",
+        precision="fp32",
+        student=str(tokenizer_files / "student.json"),
+        eos="</s>",
+        teacher=str(tokenizer_files / "teacher.json"),
+        rows=ROWS,
+        seq_len=LENGTH,
+        repeats=2,
+    )
 
 
 def test_lines_and_table_of_a_tiny_shape(options, monkeypatch):

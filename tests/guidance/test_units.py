@@ -99,18 +99,25 @@ def drawn(seed, rows=3, tokens=24):
 
 
 RULES = [
-    {}, {"top_fraction": 0.4}, {"top_fraction": 0.4, "max_threshold": None},
-    {"max_threshold": 0.5, "unmapped": "exclude"}, {"window": 2, "window_threshold": 0},
-    {"window": 1, "window_threshold": 0.7}, {"window": "line", "window_threshold": 0},
-    {"window": 2, "window_max_loss": 0.3}, {"window": "line", "window_max_loss": 0.4},
+    {},
+    {"top_fraction": 0.4},
+    {"top_fraction": 0.4, "max_threshold": None},
+    {"max_threshold": 0.5, "unmapped": "exclude"},
+    {"window": 2, "window_threshold": 0},
+    {"window": 1, "window_threshold": 0.7},
+    {"window": "line", "window_threshold": 0},
+    {"window": 2, "window_max_loss": 0.3},
+    {"window": "line", "window_max_loss": 0.4},
     {"window": 3, "window_max_loss": 0.3, "window_threshold": 0.4, "top_fraction": 0.7},
     {"window": "line", "window_max_loss": 0.3, "max_threshold": None},
     {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
-    {"weight": "sigmoid"}, {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
-    {"unit": "token"}, {"unit": "token", "window": 3, "window_threshold": 0},
+    {"weight": "sigmoid"},
+    {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
+    {"unit": "token"},
+    {"unit": "token", "window": 3, "window_threshold": 0},
     {"unit": "token", "window": "line", "window_max_loss": 0.3},
     {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("options", RULES, ids=str)
@@ -134,9 +141,12 @@ def test_wider_scopes_have_one_threshold(scope):
     config = group(top_fraction=0.4, max_threshold=None, scope=scope)
     found = choose(nll, teacher, labels, config, units=units)
     as_one = choose(
-        nll.view(1, -1), teacher.view(1, -1), labels.view(1, -1), replace(config, scope="sequence"),
+        nll.view(1, -1),
+        teacher.view(1, -1),
+        labels.view(1, -1),
+        replace(config, scope="sequence"),
         units=Units(units.groups_BT.view(1, -1)),
-    )  # fmt: skip
+    )
     assert torch.equal(found.weights_BT.flatten(), as_one.weights_BT.flatten())
     assert torch.equal(found.thresholds_S, as_one.thresholds_S)
 
@@ -182,14 +192,16 @@ def test_what_a_rule_needs_is_asked_for():
         choose(nll, teacher, labels, group())
     with pytest.raises(ValueError, match="lines"):
         choose(
-            nll, teacher, labels, group(window="line", window_threshold=0.0),
+            nll,
+            teacher,
+            labels,
+            group(window="line", window_threshold=0.0),
             units=Units(units.groups_BT),
-        )  # fmt: skip
+        )
     with pytest.raises(ValueError, match="bytes"):
         choose(
-            nll, teacher, labels, group(window=2, window_max_loss=1.0),
-            units=Units(units.groups_BT),
-        )  # fmt: skip
+            nll, teacher, labels, group(window=2, window_max_loss=1.0), units=Units(units.groups_BT)
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +222,7 @@ def test_what_a_rule_needs_is_asked_for():
         ({"method": "rho1", "unit": "group"}, "is for guidance.method vocagno"),
         ({"method": "rho1", "criterion": "excess_and_entropy", "max_threshold": 0.0}, "quota"),
     ],
-)  # fmt: skip
+)
 def test_options_that_contradict_one_another_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         GuidanceConfig(**options)
@@ -241,13 +253,20 @@ def states(seed, shape):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_threshold": 1.0}, {"max_threshold": 99.0, "unmapped": "exclude"},
-     {"weight": "sigmoid"}, {"min_weight": 0.3}, {"unit": "token"}, {"unmapped": "mean"},
-     {"window": 2, "window_max_loss": 0.9, "max_threshold": None},
-     {"window": "line", "window_max_loss": 1.0, "unmapped": "mean"},
-     {"unit": "token", "window": "line", "window_max_loss": 1.0, "min_weight": 0.2}],
+    [
+        {},
+        {"max_threshold": 1.0},
+        {"max_threshold": 99.0, "unmapped": "exclude"},
+        {"weight": "sigmoid"},
+        {"min_weight": 0.3},
+        {"unit": "token"},
+        {"unmapped": "mean"},
+        {"window": 2, "window_max_loss": 0.9, "max_threshold": None},
+        {"window": "line", "window_max_loss": 1.0, "unmapped": "mean"},
+        {"unit": "token", "window": "line", "window_max_loss": 1.0, "min_weight": 0.2},
+    ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
     """In chunks of 7 tokens, which end at groups, and in one chunk."""
@@ -348,9 +367,11 @@ def test_chunks_may_end_wherever_no_group_is_cut(parts):
 
 
 @given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 50), st.booleans(),
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 50),
+    st.booleans(),
     st.sampled_from(["cpu", "cuda"]),
-)  # fmt: skip
+)
 def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_anywhere, device):
     ends = np.cumsum(lengths)
     total = int(ends[-1])
@@ -385,11 +406,14 @@ def compare(student, teacher, nll, predicted=None, ends=(), student_cu=None, tea
     student, teacher = (np.array(s, np.int32).reshape(-1, 2) for s in (student, teacher))
     ends_row = np.isin(np.arange(len(student)), list(ends))
     return compared_groups(
-        student, teacher, np.array(nll, np.float32),
-        None if predicted is None else np.array(predicted, bool), ends_row,
+        student,
+        teacher,
+        np.array(nll, np.float32),
+        None if predicted is None else np.array(predicted, bool),
+        ends_row,
         student_cu_seqlens=np.array(student_cu or [0, len(student)]),
         teacher_cu_seqlens=np.array(teacher_cu or [0, len(teacher)]),
-    )  # fmt: skip
+    )
 
 
 STUDENT = [(0, 2), (2, 4), (4, 9), (9, 9), (9, 12), (12, 13)]
@@ -418,7 +442,7 @@ def test_a_group_has_the_sum_of_the_teacher_over_its_student_tokens():
         ({"teacher": TEACHER[:3], "nll": LOSSES[:3]}, [0, 0, 1, -1, -1, -1]),
         ({"teacher": [], "nll": []}, [-1] * 6),
     ],
-)  # fmt: skip
+)
 def test_groups_that_are_known_in_part_are_not_compared(options, groups):
     given_here = {"student": STUDENT, "teacher": TEACHER, "nll": LOSSES} | options
     found = compare(**given_here)
@@ -430,9 +454,13 @@ def test_groups_that_are_known_in_part_are_not_compared(options, groups):
 def test_texts_of_a_batch_are_compared_each_with_its_own():
     twice = [*STUDENT, *STUDENT]
     found = compare(
-        twice, [*TEACHER, *TEACHER], [*LOSSES, *LOSSES], ends=[11], student_cu=[0, 6, 12],
+        twice,
+        [*TEACHER, *TEACHER],
+        [*LOSSES, *LOSSES],
+        ends=[11],
+        student_cu=[0, 6, 12],
         teacher_cu=[0, 4, 8],
-    )  # fmt: skip
+    )
     assert found.groups.tolist() == [0, 0, 1, -1, 2, 2, 3, 3, 4, -1, -1, -1]
     sizes = [len(list(same)) for number, same in groupby(found.groups.tolist()) if number >= 0]
     assert sizes == [2, 1, 2, 2, 1]

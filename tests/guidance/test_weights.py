@@ -30,9 +30,10 @@ def batches(draw):
     teacher = draw(
         st.lists(
             st.sampled_from([0.0, 1.0, 2.5, NAN, NAN, float("inf")]),
-            min_size=rows * length, max_size=rows * length,
+            min_size=rows * length,
+            max_size=rows * length,
         )
-    )  # fmt: skip
+    )
     valid = draw(st.lists(st.booleans(), min_size=rows * length, max_size=rows * length))
     shape = (rows, length)
     return (
@@ -68,27 +69,32 @@ def test_weights_are_equation_4(batch, top_fraction, policy, scope):
 
 @settings(max_examples=100)
 @given(
-    batch=batches(), scope=st.sampled_from(["sequence", "micro_batch", "step"]),
+    batch=batches(),
+    scope=st.sampled_from(["sequence", "micro_batch", "step"]),
     sums=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=4, max_size=4),
-)  # fmt: skip
+)
 def test_the_mean_is_that_of_the_teacher_s_own_tokens(batch, scope, sums):
     student, teacher, valid = batch
     sums = np.array([(total * (count > 0), count) for total, count in sums[: len(student)]])
     config = GuidanceConfig(unmapped="mean", scope=scope)
     labels = torch.from_numpy(np.where(valid, 5, -100))
     weights = token_weights(
-        torch.from_numpy(student), torch.from_numpy(teacher), labels, config,
+        torch.from_numpy(student),
+        torch.from_numpy(teacher),
+        labels,
+        config,
         teacher_sums_B2=torch.from_numpy(sums).float(),
-    )  # fmt: skip
+    )
     shape = student.shape if scope == "sequence" else (1, -1)
     of_scopes = sums if scope == "sequence" else sums.sum(0, keepdims=True)
     expected = [
         oracle.weights(*row, 0.4, "mean", np.float32(total) / np.float32(max(count, 1)))
         for row, (total, count) in zip(
             zip(student.reshape(shape), teacher.reshape(shape), valid.reshape(shape), strict=True),
-            of_scopes, strict=True,
+            of_scopes,
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
     np.testing.assert_array_equal(weights, np.array(expected).reshape(student.shape))
     assert count_kept(torch.from_numpy(teacher), labels, config) == weights.sum()
 

@@ -53,9 +53,15 @@ def build(kind, **options):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     sizes |= {} if kind == "falcon" else {"num_key_value_heads": 1, "head_dim": 16}
     attention = {name: options.pop(name) for name in ("attn_implementation",) if name in options}
     torch.manual_seed(0)
@@ -90,10 +96,12 @@ def test_a_sliding_window_keeps_its_mask(kind):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("llama", {"attn_implementation": "eager"}), ("doge", {}), ("gemma2", {}),
+        ("llama", {"attn_implementation": "eager"}),
+        ("doge", {}),
+        ("gemma2", {}),
         ("falcon", {"alibi": True, "multi_query": False}),
     ],
-)  # fmt: skip
+)
 def test_what_needs_its_mask_keeps_it(kind, options):
     model = build(kind, **options)
     for length in (24, 24, 30):
@@ -173,16 +181,26 @@ def test_compiled_layers_are_compiled_once():
 
 
 METHODS = {
-    "stored": [], "cpt": ["--guidance.method=cpt"], "isolate": ["--data.isolate=true"],
+    "stored": [],
+    "cpt": ["--guidance.method=cpt"],
+    "isolate": ["--data.isolate=true"],
     "live": ["--teacher.mode=live"],
     "chunk": ["--guidance.method=chunk", "--guidance.chunks=4"],
     "uld": ["--teacher.mode=live", "--guidance.method=uld"],
     "kld": ["--teacher.mode=live", "--guidance.method=kld", "--teacher.model=SAME"],
-    "rho1": ["--teacher.mode=live", "--guidance.method=rho1", "--teacher.model=SAME",
-             "--guidance.criterion=excess_and_entropy"],
-    "kld isolate": ["--teacher.mode=live", "--guidance.method=kld", "--teacher.model=SAME",
-                    "--data.isolate=true"],
-}  # fmt: skip
+    "rho1": [
+        "--teacher.mode=live",
+        "--guidance.method=rho1",
+        "--teacher.model=SAME",
+        "--guidance.criterion=excess_and_entropy",
+    ],
+    "kld isolate": [
+        "--teacher.mode=live",
+        "--guidance.method=kld",
+        "--teacher.model=SAME",
+        "--data.isolate=true",
+    ],
+}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,17 +8,17 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from result_files import CHUNKED, STUDENTS, TEACHERS, command, lines
+from result_files import CHUNKED, STUDENTS, TEACHERS, lines
 from run_folders import training, validation, write_run
 from shared_data import shared
 
-__all__ = ["command"]  # the fixture
-
 TABLES = [f"paper-table{number}{kind}" for number in range(1, 5) for kind in (".md", ".csv")]
 FIGURES = {
-    "paper": ["paper-teachers", "paper-gains"], "tokenizers": ["overlap", "tokens"],
-    "corpus": ["granularity"], "runs": ["curves"],
-}  # fmt: skip
+    "paper": ["paper-teachers", "paper-gains"],
+    "tokenizers": ["overlap", "tokens"],
+    "corpus": ["granularity"],
+    "runs": ["curves"],
+}
 FROM_BOTH = "paper-granularity-scores"
 
 
@@ -41,12 +41,17 @@ def inputs(tmp_path, tokenizer_files):
     return {
         "paper": ["--paper", "paper"],
         "tokenizers": [
-            "--tokenizers", "tokenizers", "--student", "student", "--teachers",
-            "zipped=Mistral-ProXMath", "other",
+            "--tokenizers",
+            "tokenizers",
+            "--student",
+            "student",
+            "--teachers",
+            "zipped=Mistral-ProXMath",
+            "other",
         ],
         "corpus": ["--corpus", write_corpus(tmp_path / "c.jsonl", TEXTS), "--seq_len", "64"],
         "runs": ["--runs", "runs"],
-    }  # fmt: skip
+    }
 
 
 def arguments(inputs, *names):
@@ -84,8 +89,11 @@ def test_scores_meet_the_granularity_just_measured(command, inputs, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "granularity.csv").write_text("teacher,chunks,iou,ios\nzipped,8,0,0\n")
     assert command(*arguments(inputs, "paper", "tokenizers", "corpus")) == 0
-    levels = {row[3]: row[4:6] for row in lines(tmp_path / "out" / "granularity.csv")
-              if row[1] == "zipped"}  # fmt: skip
+    levels = {
+        row[3]: row[4:6]
+        for row in lines(tmp_path / "out" / "granularity.csv")
+        if row[1] == "zipped"
+    }
     rows = lines(tmp_path / "out" / f"{FROM_BOTH}.csv")[1:]
     for _, chunks, iou, ios, _ in rows:
         assert [float(iou), float(ios)] == [float(share) for share in levels[chunks or "token"]]
@@ -125,8 +133,12 @@ def test_what_is_left_out_is_named(command, inputs, tmp_path, capsys, given, lef
     assert captured.err.splitlines() == found["notes"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {path.removeprefix("out/") for path in found["files"]}
-    figures = [name for option in given for name in FIGURES[option]
-               if option != "corpus" or "tokenizers" in given]  # fmt: skip
+    figures = [
+        name
+        for option in given
+        for name in FIGURES[option]
+        if option != "corpus" or "tokenizers" in given
+    ]
     assert names == made_of(*figures) | ({*TABLES} if "paper" in given else set())
 
 
@@ -189,7 +201,8 @@ def test_the_papers_tables_and_tokenizers(command, tmp_path, capsys):
     rows = lines(tmp_path / "out" / "overlap.csv")[1:]
     found = {row[1]: (round(float(row[7]), 4), row[-2][:4], row[-1]) for row in rows}
     assert found == {
-        "qwen2.5": (0.0632, "83.9", "Qwen2.5-Math-Instruct"), "llama-3": (0.0752, "", ""),
+        "qwen2.5": (0.0632, "83.9", "Qwen2.5-Math-Instruct"),
+        "llama-3": (0.0752, "", ""),
         "deepseek-llm": (0.0961, "68.3", "DeepSeekMath"),
         "mistral-v0.1": (0.7558, "59.1", "Mistral-ProXMath"),
-    }  # fmt: skip
+    }

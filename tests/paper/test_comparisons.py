@@ -22,9 +22,7 @@ def files(tmp_path):
     """Writes a file of each kind; texts by name replace the usual ones."""
 
     def write(**texts):
-        usual = {
-            "students": STUDENTS, "teachers": TEACHERS, "chunked": CHUNKED, "levels": LEVELS,
-        }  # fmt: skip
+        usual = {"students": STUDENTS, "teachers": TEACHERS, "chunked": CHUNKED, "levels": LEVELS}
         for name, text in {**usual, **texts}.items():
             (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
         return {name: tmp_path / f"{name}.csv" for name in usual}
@@ -39,16 +37,22 @@ def test_students_stand_by_their_teachers(files):
     assert found.teachers == ["Unknown", "TinyLlama-CPT", "Qwen2.5-Math-Instruct"]
     assert found.methods == ["KLD", "ULD", "Ours"]
     assert [(s.method, s.score, s.gain, s.teacher_score) for s in found.students] == [
-        ("Ours", 16.5, 1.5, None), ("KLD", 16, 1, 15), ("Ours", 18, 3, 15), ("ULD", 14, -1, 85),
+        ("Ours", 16.5, 1.5, None),
+        ("KLD", 16, 1, 15),
+        ("Ours", 18, 3, 15),
+        ("ULD", 14, -1, 85),
         ("Ours", 30, 15, 85),
-    ]  # fmt: skip
+    ]
 
 
 def test_another_column_and_no_teachers(files):
     found = compare_teachers(read_results([files()["students"]]), column="GSM8K")
     assert {s.teacher: s.gain for s in found.of("Ours")} == {
-        "TinyLlama-CPT": 4, "Qwen2.5-Math-Instruct": 10, "Weak": -1, "Unknown": 3,
-    }  # fmt: skip
+        "TinyLlama-CPT": 4,
+        "Qwen2.5-Math-Instruct": 10,
+        "Weak": -1,
+        "Unknown": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,9 +77,11 @@ def test_scores_meet_their_granularity(files):
     paths = files()
     found = compare_granularities(read_results([paths["chunked"]]), paths["levels"], teacher="A")
     assert [(one.guidance, one.chunks, one.iou, one.ios, one.score) for one in found] == [
-        ("Random", 8, 0.9, 0.95, 1.5), ("Teacher", 8, 0.9, 0.95, 2.5),
-        ("Teacher", 16, 0.7, 0.8, 3.5), ("Teacher", None, 0.98, 1, 5.5),
-    ]  # fmt: skip
+        ("Random", 8, 0.9, 0.95, 1.5),
+        ("Teacher", 8, 0.9, 0.95, 2.5),
+        ("Teacher", 16, 0.7, 0.8, 3.5),
+        ("Teacher", None, 0.98, 1, 5.5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +112,9 @@ def test_students_are_drawn(command, files, tmp_path, capsys, name):
     assert (tmp_path / f"{name}.svg").read_bytes().startswith(b"<?xml")
     assert lines(tmp_path / f"{name}.csv")[:3] == [
         ["teacher", "method", "score", "gain", "teacher_score"],
-        ["Unknown", "Ours", "16.5", "1.5", ""], ["TinyLlama-CPT", "KLD", "16.0", "1.0", "15.0"],
-    ]  # fmt: skip
+        ["Unknown", "Ours", "16.5", "1.5", ""],
+        ["TinyLlama-CPT", "KLD", "16.0", "1.0", "15.0"],
+    ]
     assert [point["score"] for point in found["points"]] == [16.5, 16, 18, 14, 30]
     assert command(name, paths["students"], paths["teachers"], "--out", "x.pdf") == 2
     assert "--out: expected a file ending in .png or .svg" in capsys.readouterr().err
@@ -134,10 +141,12 @@ def test_granularities_are_drawn(command, files, tmp_path, capsys):
     assert command(*arguments, "--out", "g.png") == 0
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.splitlines() == [
-        "guidance  chunks    IoU     IoS  AVG", "Random         8  90.0%   95.0%  1.5",
-        "Teacher        8  90.0%   95.0%  2.5", "Teacher       16  70.0%   80.0%  3.5",
+        "guidance  chunks    IoU     IoS  AVG",
+        "Random         8  90.0%   95.0%  1.5",
+        "Teacher        8  90.0%   95.0%  2.5",
+        "Teacher       16  70.0%   80.0%  3.5",
         "Teacher        -  98.0%  100.0%  5.5",
-    ]  # fmt: skip
+    ]
     assert lines(tmp_path / "g.csv")[-1] == ["Teacher", "", "0.98", "1.0", "5.5"]
 
 

@@ -16,9 +16,13 @@ from vocagno.errors import InputError
 from vocagno.paper.granularity import CHUNKS, granularity, in_characters, write_csv
 
 PAIRS = [
-    ("llama", "byte-level"), ("byte-level", "llama"), ("byte-level-trimmed", "unigram"),
-    ("unigram", "byte-level-nfc"), ("llama", "word-piece"), ("llama", "llama"),
-]  # fmt: skip
+    ("llama", "byte-level"),
+    ("byte-level", "llama"),
+    ("byte-level-trimmed", "unigram"),
+    ("unigram", "byte-level-nfc"),
+    ("llama", "word-piece"),
+    ("llama", "llama"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +96,9 @@ def test_shares_are_those_of_sets_of_characters(spans, student, teacher, texts, 
     assert found.student_tokens + found.left_out_tokens == len(left)
     assert found.documents == len(texts)
     assert [level.chunks for level in found.levels] == [
-        *(count for count in CHUNKS if count <= seq_len), None,
-    ]  # fmt: skip
+        *(count for count in CHUNKS if count <= seq_len),
+        None,
+    ]
     for level in found.levels:
         shares = expected_shares(left, right, seq_len, level.chunks)
         assert level.counted == len(shares)

@@ -49,10 +49,14 @@ def trained(tmp_path, tokenizer_files, teacher_model):
     def train(num_rows=8, **guidance):
         batch = {"global_batch": num_rows, "micro_batch": num_rows}
         config = write_config(
-            tmp_path, corpus, tokenizer_files, teacher_model, train={"steps": 1, **batch},
+            tmp_path,
+            corpus,
+            tokenizer_files,
+            teacher_model,
+            train={"steps": 1, **batch},
             teacher={"model": None, "scores": str(tmp_path / "known")},
             guidance={**KNOWN, **guidance},
-        )  # fmt: skip
+        )
         assert train_here(config) == 0
         return tmp_path / "run"
 
@@ -93,10 +97,14 @@ def test_the_oracle_trains_on_all_but_noise(tmp_path, trained, tokenizer_files):
     assert entry["tokens"] == len(noise)
     assert entry["kept_fraction"] * len(noise) == pytest.approx(len(noise) - sum(noise), abs=0.1)
     assert noise_kept(run, 10_000) == {
-        "run": "run", "rows": len(rows), "noise_tokens": sum(noise),
-        "other_tokens": len(noise) - sum(noise), "weight_of_noise": 0.0, "weight_of_others": 1.0,
+        "run": "run",
+        "rows": len(rows),
+        "noise_tokens": sum(noise),
+        "other_tokens": len(noise) - sum(noise),
+        "weight_of_noise": 0.0,
+        "weight_of_others": 1.0,
         "noise_in_weight": 0.0,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("share", [0.88, 0.4])

@@ -28,9 +28,12 @@ def guided(tmp_path):
     """With lines of another kind, and validations between and behind its training lines."""
     return write_run(
         tmp_path / "runs" / "guided",
-        {"step": 1, "slow_rows": [3]}, training(4, 5.0, tokens=400, kept=0.5), validation(6, 2.5),
-        training(8, 2.0, tokens=600, kept=0.25), validation(9, 2.25),
-    )  # fmt: skip
+        {"step": 1, "slow_rows": [3]},
+        training(4, 5.0, tokens=400, kept=0.5),
+        validation(6, 2.5),
+        training(8, 2.0, tokens=600, kept=0.25),
+        validation(9, 2.25),
+    )
 
 
 @pytest.fixture
@@ -56,10 +59,15 @@ def test_reading_needs_numpy_alone():
 
 def test_what_a_run_comes_to(naive, guided):
     assert read_run(naive).as_dict() == {
-        "run": "naive", "folder": str(naive), "steps": 4, "tokens": 400, "last_loss": 3.0,
-        "last_validation_loss": 3.6, "best_validation_loss": 3.5,
+        "run": "naive",
+        "folder": str(naive),
+        "steps": 4,
+        "tokens": 400,
+        "last_loss": 3.0,
+        "last_validation_loss": 3.6,
+        "best_validation_loss": 3.5,
         "mean_tokens_per_s": 150.0,  # 400 tokens in 2 + 2/3 s
-    }  # fmt: skip
+    }
     run = read_run(guided)
     assert run.curve("loss") == ([400, 1000], [5.0, 2.0])
     assert run.curve("validation_loss") == ([700, 1150], [2.5, 2.25])
@@ -150,8 +158,11 @@ def test_the_axes_hold_the_curves(drawing, naive, guided):
     assert colours[0] == colours[1] != colours[2] == colours[3]
     assert [line.get_color() for line in selected.lines] == colours[::2]
     assert [text.get_text() for text in losses.get_legend().get_texts()] == [
-        "naive", "guided", "validation", "training",
-    ]  # fmt: skip
+        "naive",
+        "guided",
+        "validation",
+        "training",
+    ]
     assert losses.get_ylabel() == "loss (nats per token)"
     assert selected.get_xlabel() == "predicted tokens"
 

@@ -21,8 +21,12 @@ FACTS = yaml.safe_load((FOLDER / "facts.yaml").read_text(encoding="utf-8"))
 NAMES = sorted(FACTS["files"])
 ROWS = {row: name for name, file in FACTS["files"].items() for row in file["rows"]}
 TEACHERS = (
-    "Mistral-ProXMath", "DeepSeekMath", "DeepSeekMath-RL", "Qwen2.5-Math", "Qwen2.5-Math-Instruct",
-)  # fmt: skip
+    "Mistral-ProXMath",
+    "DeepSeekMath",
+    "DeepSeekMath-RL",
+    "Qwen2.5-Math",
+    "Qwen2.5-Math-Instruct",
+)
 TOKENS = {"2B": 2_000_000_000, "5B": 5_000_000_000, "15B": 15_000_000_000}
 
 
@@ -44,9 +48,10 @@ def test_what_differs_is_named(tmp_path):
     result = subprocess.run(check, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
-        "more.yaml: follows from no fact", "rho-1.yaml: missing",
+        "more.yaml: follows from no fact",
+        "rho-1.yaml: missing",
         "lambda-0.5.yaml: differs from the facts",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +92,9 @@ def test_every_row_and_point_has_a_file():
 
 
 @pytest.mark.parametrize(
-    ("table", "labels"), [(1, ("model", "method")), (2, ("guidance", "chunks")),
-                          (3, ("function", "train_tokens"))],
-)  # fmt: skip
+    ("table", "labels"),
+    [(1, ("model", "method")), (2, ("guidance", "chunks")), (3, ("function", "train_tokens"))],
+)
 def test_the_rows_are_those_of_the_tables(table, labels):
     with shared("paper", f"table{table}.csv").open(newline="", encoding="utf-8") as file:
         rows = [
@@ -187,11 +192,18 @@ def small(tokenizers, teacher_model, tmp_path_factory):
         )
         teacher = folder / "same-vocabulary" if shared_vocabulary else teacher_model
         chosen = {
-            "student.model": folder / "student", "data.train": corpus, "data.seq_len": 32,
-            "data.cache": folder / "cache", "train.steps": 5, "train.global_batch": 8,
-            "train.micro_batch": 4, "train.precision": "fp32", "train.log_every": 1,
-            "train.checkpoint_every": 5, "output": output,
-        }  # fmt: skip
+            "student.model": folder / "student",
+            "data.train": corpus,
+            "data.seq_len": 32,
+            "data.cache": folder / "cache",
+            "train.steps": 5,
+            "train.global_batch": 8,
+            "train.micro_batch": 4,
+            "train.precision": "fp32",
+            "train.log_every": 1,
+            "train.checkpoint_every": 5,
+            "output": output,
+        }
         if config.teacher.model is not None:
             chosen["teacher.model"] = teacher
         return [f"--{name}={value}" for name, value in chosen.items()]

@@ -29,18 +29,25 @@ def plan_file(tmp_path, tokenizer_files, teacher_model):
     """Writes a plan over a tiny run; options override its parts."""
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     config = write_config(
-        tmp_path, corpus, tokenizer_files, teacher_model,
-        data={"validation": str(corpus)}, train={"steps": 2},
-    )  # fmt: skip
+        tmp_path,
+        corpus,
+        tokenizer_files,
+        teacher_model,
+        data={"validation": str(corpus)},
+        train={"steps": 2},
+    )
 
     def write(**parts):
         plan = {
-            "config": str(config), "seeds": [0, 1], "baseline": "cpt",
+            "config": str(config),
+            "seeds": [0, 1],
+            "baseline": "cpt",
             "variants": {
-                "cpt": {"guidance.method": "cpt"}, "top 20 %": {"guidance.top_fraction": 0.2},
+                "cpt": {"guidance.method": "cpt"},
+                "top 20 %": {"guidance.top_fraction": 0.2},
             },
             "tables": {"methods": ["cpt", "top 20 %"]},
-        }  # fmt: skip
+        }
         path = tmp_path / "plan.yaml"
         path.write_text(yaml.safe_dump(plan | parts, sort_keys=False))
         return path
@@ -77,11 +84,13 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
         before={"reference": {"config": str(tmp_path / "run.yaml"), "guidance.method": "cpt"}},
         variants={
             "cpt": {"guidance.method": "cpt"},
-            "again": {"teacher.model": "{out}/before/reference/final",
-                      "teacher.tokenizer": str(tmp_path / "none.json")},
+            "again": {
+                "teacher.model": "{out}/before/reference/final",
+                "teacher.tokenizer": str(tmp_path / "none.json"),
+            },
         },
         tables={"methods": ["cpt"]},
-    )  # fmt: skip
+    )
     # The reference is trained before what needs it, whose tokenizer is missing.
     assert main(["study", str(path), "--out", str(out)]) == 2
     message = capsys.readouterr().err
@@ -89,8 +98,11 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     assert "none.json: " in message
     assert "log.txt)" in message
     assert (out / "before" / "reference" / "final").is_dir()
-    plan = read_plan(plan_file(seeds=[3], variants={"cpt": {"guidance.method": "cpt"}},
-                               tables={"methods": ["cpt"]}))  # fmt: skip
+    plan = read_plan(
+        plan_file(
+            seeds=[3], variants={"cpt": {"guidance.method": "cpt"}}, tables={"methods": ["cpt"]}
+        )
+    )
     (run,) = measured_so_far(plan, out, {})
     assert run.variant == "cpt"
     assert run.seed == 3
@@ -162,13 +174,18 @@ def test_a_part_of_a_plan(tmp_path, plan_file, trained, capsys):
 
 def test_only_seeds_that_both_have_are_compared():
     plan = Plan(
-        config="unused", baseline="a", tables={"t": ["a", "b", "c", "d"]},
+        config="unused",
+        baseline="a",
+        tables={"t": ["a", "b", "c", "d"]},
         variants={"a": {}, "b": {}, "c": {"against": "b"}, "d": {}},
-    )  # fmt: skip
+    )
     runs = [
-        measured("a", 0, 1.0), measured("a", 1, 2.0), measured("b", 1, 1.5), measured("b", 2, 9.0),
+        measured("a", 0, 1.0),
+        measured("a", 1, 2.0),
+        measured("b", 1, 1.5),
+        measured("b", 2, 9.0),
         measured("c", 2, 10.0, exact_answers=0.25),
-    ]  # fmt: skip
+    ]
     rows = compared(plan, runs, ["a", "b", "c", "d"])
     assert [row.variant for row in rows] == ["a", "b", "c"]
     assert [row.against for row in rows] == [None, "a", "b"]
@@ -265,9 +282,14 @@ def test_runs_of_another_plan_are_refused(tmp_path, plan_file):
     assert main(["study", str(plan_file(**few)), "--out", str(out)]) == 0
     for changed in (
         {**few, "common": {"train.steps": 2}},
-        {**few, "variants": {"cpt": {"guidance.method": "cpt"},
-                             "top 20 %": {"guidance.top_fraction": 0.3}}},
-    ):  # fmt: skip
+        {
+            **few,
+            "variants": {
+                "cpt": {"guidance.method": "cpt"},
+                "top 20 %": {"guidance.top_fraction": 0.3},
+            },
+        },
+    ):
         for arguments in ([], ["--report"]):
             command = ["study", str(plan_file(**changed)), "--out", str(out), *arguments]
             assert main(command) == 2

@@ -25,9 +25,15 @@ from vocagno.paper.study.plan import Plan, read_plan
 from vocagno.training.run_log import read_run
 
 OLD = {
-    "variant": "cpt", "seed": 0, "held_out_loss": 4.5, "exact_answers": None, "trained_on": 1.0,
-    "tokens": 100, "cpu_seconds": None, "peak_memory_mib": 80.5,
-}  # fmt: skip
+    "variant": "cpt",
+    "seed": 0,
+    "held_out_loss": 4.5,
+    "exact_answers": None,
+    "trained_on": 1.0,
+    "tokens": 100,
+    "cpu_seconds": None,
+    "peak_memory_mib": 80.5,
+}
 """`measured.json` as it was before."""
 
 
@@ -37,9 +43,14 @@ def run_of_six_steps(tmp_path_factory, tokenizer_files, teacher_model):
     folder = tmp_path_factory.mktemp("run")
     corpus = write_corpus(folder / "c.jsonl", TEXTS)
     config = write_config(
-        folder, corpus, tokenizer_files, teacher_model, guidance={"method": "cpt"},
-        data={"validation": str(corpus)}, train={"keep_checkpoints": 9},
-    )  # fmt: skip
+        folder,
+        corpus,
+        tokenizer_files,
+        teacher_model,
+        guidance={"method": "cpt"},
+        data={"validation": str(corpus)},
+        train={"keep_checkpoints": 9},
+    )
     assert train_here(config) == 0
     return folder / "run"
 
@@ -174,17 +185,26 @@ def test_only_the_last_checkpoints_stay(tmp_path):
 def test_a_study_that_asks_at_steps(tmp_path, tokenizer_files, teacher_model, monkeypatch):
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     config = write_config(
-        tmp_path, corpus, tokenizer_files, teacher_model, data={"validation": str(corpus)},
+        tmp_path,
+        corpus,
+        tokenizer_files,
+        teacher_model,
+        data={"validation": str(corpus)},
         train={"steps": 5, "checkpoint_every": 5, "keep_checkpoints": 1},
-    )  # fmt: skip
+    )
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question": "1 + 1", "answer": "2"}\n')
     path = tmp_path / "plan.yaml"
     plan = {
-        "config": str(config), "seeds": [1], "baseline": "cpt", "questions": str(questions),
-        "questions_every": 1, "variants": {"cpt": {"guidance.method": "cpt"}},
-        "tables": {"methods": ["cpt"]}, "confidence": 10**6,
-    }  # fmt: skip
+        "config": str(config),
+        "seeds": [1],
+        "baseline": "cpt",
+        "questions": str(questions),
+        "questions_every": 1,
+        "variants": {"cpt": {"guidance.method": "cpt"}},
+        "tables": {"methods": ["cpt"]},
+        "confidence": 10**6,
+    }
     path.write_text(yaml.safe_dump(plan))
 
     def train(run):  # in this process
@@ -213,15 +233,21 @@ def measured(variant, seed, answers_at=None, steps_to_80=None, entropy=None):
 
 def test_columns_of_what_was_measured(tmp_path):
     plan = Plan(
-        config="unused", baseline="a", variants={"a": {}, "b": {}, "c": {}}, seeds=[0, 1],
+        config="unused",
+        baseline="a",
+        variants={"a": {}, "b": {}, "c": {}},
+        seeds=[0, 1],
         tables={"t": ["a", "b", "c"]},
-    )  # fmt: skip
+    )
     some = ((1, 0.5),)
     runs = [
-        measured("a", 0, some, 200, entropy=1.0), measured("a", 1, some, 300, entropy=1.5),
-        measured("b", 0, some, 400), measured("b", 1, some, entropy=2.0),
-        measured("c", 0, some), measured("c", 1),
-    ]  # fmt: skip
+        measured("a", 0, some, 200, entropy=1.0),
+        measured("a", 1, some, 300, entropy=1.5),
+        measured("b", 0, some, 400),
+        measured("b", 1, some, entropy=2.0),
+        measured("c", 0, some),
+        measured("c", 1),
+    ]
     rows = compared(plan, runs, ["a", "b", "c"])
     assert rows[1].confidence.difference == Spread((0.5,))  # of seed 1
     header, _, *lines = markdown("t", rows).splitlines()

@@ -7,12 +7,10 @@ import yaml
 
 from corpora import write_corpus
 from families import TEXTS
-from result_files import command, lines
+from result_files import lines
 from run_folders import CONFIG, training, validation, write_run
 from vocagno.paper.sweeps import read_sweep
 from vocagno.training.run_log import RunError
-
-__all__ = ["command"]  # the fixture
 
 
 @pytest.fixture
@@ -36,22 +34,35 @@ def swept(tmp_path):
 
 def test_runs_of_one_value_are_one_point(swept):
     runs = [
-        swept("a", 3.0, guidance__top_fraction=0.6), swept("b", 2.0, train__seed=1),
-        swept("c", 2.5, train__seed=2), swept("d", 1.0, teacher__model="runs/x/cpt/final"),
-    ]  # fmt: skip
+        swept("a", 3.0, guidance__top_fraction=0.6),
+        swept("b", 2.0, train__seed=1),
+        swept("c", 2.5, train__seed=2),
+        swept("d", 1.0, teacher__model="runs/x/cpt/final"),
+    ]
     found = read_sweep(runs, "guidance.top_fraction")
     assert [(run.teacher, run.seed, run.x, run.y) for run in found.runs] == [
-        ("A", 0, 0.6, 3.0), ("A", 1, 0.4, 2.0), ("A", 2, 0.4, 2.5), ("cpt", 0, 0.4, 1.0),
-    ]  # fmt: skip
+        ("A", 0, 0.6, 3.0),
+        ("A", 1, 0.4, 2.0),
+        ("A", 2, 0.4, 2.5),
+        ("cpt", 0, 0.4, 1.0),
+    ]
     assert [(p.teacher, p.x, p.mean, p.lowest, p.highest, p.runs) for p in found.points] == [
-        ("A", 0.4, 2.25, 2.0, 2.5, 2), ("A", 0.6, 3.0, 3.0, 3.0, 1), ("cpt", 0.4, 1.0, 1.0, 1.0, 1),
-    ]  # fmt: skip
+        ("A", 0.4, 2.25, 2.0, 2.5, 2),
+        ("A", 0.6, 3.0, 3.0, 3.0, 1),
+        ("cpt", 0.4, 1.0, 1.0, 1.0, 1),
+    ]
 
 
 def test_a_score_instead_of_the_loss_and_the_usual_weight(swept):
-    runs = [swept(name, scores={"MATH": 5, "SAT": score}, guidance__method="uld",
-                  guidance__distillation_weight=weight)
-            for name, score, weight in (("a", 7, None), ("b", 9, 1.5))]  # fmt: skip
+    runs = [
+        swept(
+            name,
+            scores={"MATH": 5, "SAT": score},
+            guidance__method="uld",
+            guidance__distillation_weight=weight,
+        )
+        for name, score, weight in (("a", 7, None), ("b", 9, 1.5))
+    ]
     found = read_sweep(runs, "guidance.distillation_weight", quantity="AVG")
     assert [(point.x, point.mean) for point in found.points] == [(0.5, 6), (1.5, 7)]
 
@@ -112,9 +123,15 @@ def test_a_sweep_of_real_runs(command, tmp_path, tokenizer_files, teacher_model)
     for fraction in (0.4, 0.8):
         runs.append(tmp_path / f"run-{fraction}")
         path = write_config(
-            tmp_path, corpus, tokenizer_files, teacher_model, data={"validation": str(corpus)},
-            guidance={"top_fraction": fraction}, train={"steps": 2}, output=str(runs[-1]),
-        )  # fmt: skip
+            tmp_path,
+            corpus,
+            tokenizer_files,
+            teacher_model,
+            data={"validation": str(corpus)},
+            guidance={"top_fraction": fraction},
+            train={"steps": 2},
+            output=str(runs[-1]),
+        )
         assert train_here(path) == 0
     assert command("sweep", *runs, "--option", "guidance.top_fraction") == 0
     points = read_sweep(runs, "guidance.top_fraction").points

@@ -78,8 +78,10 @@ def test_the_mapping_as_csv(spans, tmp_path):
             assert [int(cells["start"]), int(cells["end"])] == one.student.spans[row].tolist()
             if first < 0:
                 assert (cells["link"], cells["first"], cells["teacher_tokens"]) == (
-                    "unmapped", "", ""
-                )  # fmt: skip
+                    "unmapped",
+                    "",
+                    "",
+                )
             else:
                 assert [int(cells["first"]), int(cells["stop"])] == [first, stop]
                 assert json.loads(cells["teacher_tokens"]) == one.teacher.tokens[first:stop]
@@ -114,9 +116,9 @@ def test_the_text_in_order_in_each_row(spans):
     from vocagno.paper.figures.tokens import draw_tokens
 
     text = "The sum of 17 and 25"
-    (axes,) = draw_tokens(align_teachers(
-        ("s", spans["llama"]), {"t": spans["byte-level"]}, text
-    )).axes  # fmt: skip
+    (axes,) = draw_tokens(
+        align_teachers(("s", spans["llama"]), {"t": spans["byte-level"]}, text)
+    ).axes
     rows = {}
     for label in axes.texts:
         x, y = label.get_position()
@@ -199,8 +201,9 @@ def test_characters_that_are_cut_take_more_columns(spans):
 def test_the_papers_figure():
     """Fig. 2: "Probability, Uncertainty" in 4, 8, 6 and 7 tokens."""
     names = ("tinyllama", "qwen2.5", "mistral-v0.1", "deepseek-llm")
-    student, *teachers = ((name, TokenSpans(shared("tokenizers", f"{name}.json.gz")))
-                          for name in names)  # fmt: skip
+    student, *teachers = (
+        (name, TokenSpans(shared("tokenizers", f"{name}.json.gz"))) for name in names
+    )
     found = align_teachers(student, dict(teachers), "Probability, Uncertainty")
     assert [*(len(one.teacher.ids) for one in found), len(found[0].student.ids)] == [4, 8, 6, 7]
     assert [one.mapping.tolist() for one in found] == [

@@ -96,9 +96,12 @@ def base(tmp_path_factory, tokenizers):
     _write_corpora(folder)
     _write_runs(folder / "runs")
     for name, family in (
-        ("tinyllama", "llama"), ("qwen2.5", "byte-level-nfc"), ("llama-3", "byte-level"),
-        ("mistral-v0.1", "metaspace-first"), ("deepseek-llm", "byte-level-trimmed"),
-    ):  # fmt: skip
+        ("tinyllama", "llama"),
+        ("qwen2.5", "byte-level-nfc"),
+        ("llama-3", "byte-level"),
+        ("mistral-v0.1", "metaspace-first"),
+        ("deepseek-llm", "byte-level-trimmed"),
+    ):
         for place in (folder, folder / "TOKENIZERS"):
             place.mkdir(exist_ok=True)
             text = tokenizers[family].to_str().encode()
@@ -116,13 +119,14 @@ def base(tmp_path_factory, tokenizers):
         for side in ("student", "teacher")
     }
     for name, tokenizer, context in (
-        ("STUDENT", tokenizers["llama"], 2048), ("TEACHER", tokenizers["byte-level"], 2048),
+        ("STUDENT", tokenizers["llama"], 2048),
+        ("TEACHER", tokenizers["byte-level"], 2048),
         ("TinyLlama", tokenizers["llama"], 2048),
         ("MODEL", tokenizers["byte-level"], 192),  # no room for long answers
         ("runs/guided/final", tokenizers["byte-level"], 192),
         ("runs/quickstart/naive/final", sides["student"], 256),
         ("runs/quickstart/teacher/final", sides["teacher"], 256),
-    ):  # fmt: skip
+    ):
         _write_model(folder / name, tokenizer, context)
     write_benchmarks(folder / "FOLDER")
     for number in (1, 2, 4):
@@ -219,9 +223,14 @@ def _doctest(text, where, scope, _):
 def _commands(text, where, _, place):
     path = f"{place / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
     ran = subprocess.run(
-        ["bash", "-euc", text], cwd=place, capture_output=True, text=True, check=False,
-        encoding="utf-8", env=environment(PATH=path, LC_ALL="C.UTF-8", COLUMNS="120"),
-    )  # fmt: skip
+        ["bash", "-euc", text],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+        env=environment(PATH=path, LC_ALL="C.UTF-8", COLUMNS="120"),
+    )
     assert ran.returncode == 0, f"{where}\n{text}\n{ran.stdout[-2000:]}\n{ran.stderr[-3000:]}"
     caught = place / "bin" / "caught"
     if caught.exists():
@@ -252,9 +261,13 @@ def _shown(text, where, *_):
 
 
 RUNNERS = {
-    "python": _python, "pycon": _doctest, "commands": _commands, "yaml": _yaml, "json": _json,
+    "python": _python,
+    "pycon": _doctest,
+    "commands": _commands,
+    "yaml": _yaml,
+    "json": _json,
     "shown": _shown,
-}  # fmt: skip
+}
 
 
 def _read_make(arguments):
@@ -306,9 +319,13 @@ def _read_python(arguments):
 
 
 READ = {
-    "make": _read_make, "pip": _read_pip, "lm_eval": _read_lm_eval, "vocagno": _read_vocagno,
-    "accelerate": _read_accelerate, "python": _read_python,
-}  # fmt: skip
+    "make": _read_make,
+    "pip": _read_pip,
+    "lm_eval": _read_lm_eval,
+    "vocagno": _read_vocagno,
+    "accelerate": _read_accelerate,
+    "python": _read_python,
+}
 
 
 def _docstrings():
@@ -332,9 +349,12 @@ def test_the_code_of_the_reference_runs(tokenizers):
     for name, text in _docstrings():
         for found in BLOCK.finditer(f"{text}\n"):
             scope = {
-                "vocagno": vocagno, "student": student, "teacher": teacher,
-                "student_nll": student_nll, "teacher_nll": teacher_nll,
-            }  # fmt: skip
+                "vocagno": vocagno,
+                "student": student,
+                "teacher": teacher,
+                "student_nll": student_nll,
+                "teacher_nll": teacher_nll,
+            }
             code = inspect.cleandoc(found["indented"] or found["fenced"])
             json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
             ran.add(name)

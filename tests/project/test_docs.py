@@ -27,9 +27,14 @@ def test_there_are_ten():
 def test_the_hard_strings_come_out_as_shown(command, shown):
     run = command.replace("vocagno ", f"{sys.executable} -m vocagno ")
     found = subprocess.run(
-        ["bash", "-c", run], cwd=shared("tokenizers"), check=True, capture_output=True, text=True,
-        encoding="utf-8", env=environment() | {"LC_ALL": "C.UTF-8", "COLUMNS": "80"},
-    ).stdout  # fmt: skip
+        ["bash", "-c", run],
+        cwd=shared("tokenizers"),
+        check=True,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment() | {"LC_ALL": "C.UTF-8", "COLUMNS": "80"},
+    ).stdout
     lines = [line for line in found.splitlines() if line.strip() and "└┬┘ N:1" not in line]
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
 
@@ -49,8 +54,10 @@ def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, p
     script = [str(benches / command[0]), *command[1:]]
     subprocess.run(
         [sys.executable, *script, str(benches / "results" / results), written],
-        check=True, env=environment(), capture_output=True,
-    )  # fmt: skip
+        check=True,
+        env=environment(),
+        capture_output=True,
+    )
     assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
 
 
@@ -84,9 +91,11 @@ def test_the_readme_s_benchmarks_are_those_of_the_results_page():
 def test_the_picture_of_the_method_is_what_its_script_draws():
     pictures = ROOT / "docs" / "pictures"
     drawn = subprocess.run(
-        [sys.executable, str(pictures / "flow.py")], check=True, capture_output=True,
+        [sys.executable, str(pictures / "flow.py")],
+        check=True,
+        capture_output=True,
         env=environment(),
-    ).stdout  # fmt: skip
+    ).stdout
     assert drawn == (pictures / "flow.svg").read_bytes()
 
 
@@ -102,9 +111,13 @@ def test_options_and_files_that_the_training_page_names_exist():
     )
 
     sections = {
-        "data": DataConfig, "guidance": GuidanceConfig, "optimizer": OptimizerConfig,
-        "student": StudentConfig, "teacher": TeacherConfig, "train": TrainConfig,
-    }  # fmt: skip
+        "data": DataConfig,
+        "guidance": GuidanceConfig,
+        "optimizer": OptimizerConfig,
+        "student": StudentConfig,
+        "teacher": TeacherConfig,
+        "train": TrainConfig,
+    }
     text = (PAGE.parent / "training.md").read_text(encoding="utf-8")
     options = set(
         re.findall(r"(?:--|`)(data|guidance|optimizer|student|teacher|train)\.(\w+)", text)

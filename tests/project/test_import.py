@@ -67,15 +67,20 @@ def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model)
     def run(*arguments):
         return subprocess.run(
             [sys.executable, "-c", WITHOUT_TRAINING, *map(str, arguments)],
-            capture_output=True, text=True, cwd=tmp_path, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
 
     student = ["--tokenizer", tokenizer_files / "student.json", "--eos", "</s>", "--out", "rows"]
     for command in (
-        ["prepare", corpus, *student], ["scores", "info", "scores"], ["scores", "verify", "scores"],
+        ["prepare", corpus, *student],
+        ["scores", "info", "scores"],
+        ["scores", "verify", "scores"],
         ["scores", "export", "scores", "--out", "parquet"],
         ["scores", "import", "parquet", "--out", "again"],
-    ):  # fmt: skip
+    ):
         done = run(*command)
         assert done.returncode == 0, done.stderr
     refused = run("score", corpus, *teacher)

@@ -25,43 +25,48 @@ _NAMES = {
     VOCABULARY: "vocab_size decoder_vocab_size vocab_size_per_layer_input",
     90: "unpadded_vocab_size",
     64: "max_position_embeddings n_positions max_seq_len n_ctx max_target_positions context_length "
-        "model_max_length max_source_positions ngram_vocab_size_base",
+    "model_max_length max_source_positions ngram_vocab_size_base",
     48: "intermediate_size n_inner ffn_dim ffn_hidden_size dff d_inner decoder_ffn_dim dim_ff "
-        "encoder_ffn_dim feed_forward_size moe_intermediate_size expert_ffn_hidden_size "
-        "intermediate_size_mlp dense_intermediate_size shared_expert_intermediate_size "
-        "shared_experts_intermediate_size shared_intermediate_size "
-        "moe_shared_expert_intermediate_size output_embedding_size",
+    "encoder_ffn_dim feed_forward_size moe_intermediate_size expert_ffn_hidden_size "
+    "intermediate_size_mlp dense_intermediate_size shared_expert_intermediate_size "
+    "shared_experts_intermediate_size shared_intermediate_size "
+    "moe_shared_expert_intermediate_size output_embedding_size",
     32: "hidden_size d_model n_embd emb_dim embedding_dim hidden_size_global embedding_size "
-        "input_embedding_size ple_embed_dim lru_width word_embed_proj_dim vision_output_dim",
+    "input_embedding_size ple_embed_dim lru_width word_embed_proj_dim vision_output_dim",
     16: "qk_head_dim rel_extent",
     8: "head_dim d_head dim_head attention_head_size kv_channels attention_head_dim d_rel "
-       "linear_head_dim linear_key_head_dim linear_value_head_dim swa_head_dim global_head_dim "
-       "v_head_dim qk_nope_head_dim qk_rope_head_dim index_head_dim rotary_dim q_lora_rank "
-       "kv_lora_rank o_lora_rank laurel_rank adapter_rank hc_lowrank hidden_size_per_layer_input "
-       "time_step_rank mamba_dt_rank router_hidden_size gated_norm_rank mamba_d_state "
-       "ssm_state_size state_size sliding_window attention_window_size window_size "
-       "sliding_window_size local_attention attention_chunk_size mamba_chunk_size chunk_size "
-       "num_buckets index_block_size encoder_hash_byte_group_vocab pronunciation_vocab_size "
-       "pronunciation_embed_dim shape_vocab_size shape_embed_dim prompt_length "
-       "make_ngram_vocab_size_divisible_by index_n_heads",
+    "linear_head_dim linear_key_head_dim linear_value_head_dim swa_head_dim global_head_dim "
+    "v_head_dim qk_nope_head_dim qk_rope_head_dim index_head_dim rotary_dim q_lora_rank "
+    "kv_lora_rank o_lora_rank laurel_rank adapter_rank hc_lowrank hidden_size_per_layer_input "
+    "time_step_rank mamba_dt_rank router_hidden_size gated_norm_rank mamba_d_state "
+    "ssm_state_size state_size sliding_window attention_window_size window_size "
+    "sliding_window_size local_attention attention_chunk_size mamba_chunk_size chunk_size "
+    "num_buckets index_block_size encoder_hash_byte_group_vocab pronunciation_vocab_size "
+    "pronunciation_embed_dim shape_vocab_size shape_embed_dim prompt_length "
+    "make_ngram_vocab_size_divisible_by index_n_heads",
     4: "num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads "
-       "encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads "
-       "linear_num_heads linear_num_value_heads swa_num_attention_heads mamba_n_heads "
-       "mamba_num_heads num_experts num_local_experts n_routed_experts moe_num_experts "
-       "zero_expert_num",
+    "encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads "
+    "linear_num_heads linear_num_value_heads swa_num_attention_heads mamba_n_heads "
+    "mamba_num_heads num_experts num_local_experts n_routed_experts moe_num_experts "
+    "zero_expert_num",
     2: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers depth "
-       "num_decoder_layers num_encoder_layers num_blocks num_key_value_heads num_kv_heads "
-       "kv_n_heads linear_num_key_heads swa_num_key_value_heads n_mamba_heads num_experts_per_tok "
-       "num_experts_per_token moe_topk moe_k moe_top_k index_topk index_topk_blocks",
+    "num_decoder_layers num_encoder_layers num_blocks num_key_value_heads num_kv_heads "
+    "kv_n_heads linear_num_key_heads swa_num_key_value_heads n_mamba_heads num_experts_per_tok "
+    "num_experts_per_token moe_topk moe_k moe_top_k index_topk index_topk_blocks",
     1: "n_group topk_group num_expert_group n_shared_experts num_shared_experts "
-       "moe_num_shared_experts split_ngram_parts",
-}  # fmt: skip
+    "moe_num_shared_experts split_ngram_parts",
+}
 SIZES = {name: size for size, names in _NAMES.items() for name in names.split()}
 """The largest value of an option that says how large a model is."""
 _NEEDED = (
-    "head_dim", "num_key_value_heads", "n_routed_experts", "num_local_experts", "n_shared_experts",
-    "moe_intermediate_size", "num_experts_per_tok",
-)  # fmt: skip
+    "head_dim",
+    "num_key_value_heads",
+    "n_routed_experts",
+    "num_local_experts",
+    "n_shared_experts",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+)
 """Sizes that are set although a configuration leaves them open."""
 VALUES = {
     **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), 0),
@@ -78,14 +83,24 @@ _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
 _LINEAR_AND_FULL = ["linear_attention", "full_attention"]
 _ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 _QWEN4 = {
-    "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 16,
-    "indexer_compress_ratio": 4, "ple_layer_ids": [1], "eos_token_id": 2,
-}  # fmt: skip
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+    "ple_layer_ids": [1],
+    "eos_token_id": 2,
+}
 _DOTS3 = {
-    "num_key_value_heads": 4, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4,
-    "swa_q_lora_rank": 8, "swa_kv_lora_rank": 8, "swa_head_dim": 16, "swa_qk_nope_head_dim": 8,
+    "num_key_value_heads": 4,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 4,
+    "swa_q_lora_rank": 8,
+    "swa_kv_lora_rank": 8,
+    "swa_head_dim": 16,
+    "swa_qk_nope_head_dim": 8,
     "swa_v_head_dim": 8,
-}  # fmt: skip
+}
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "cohere_compass_text": {
@@ -97,14 +112,19 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "dots3_note": {
-        "text_config": _DOTS3, "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
+        "text_config": _DOTS3,
+        "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
         "vision_config": {
-            "pyramid_num_routed": [-1, 4], "adapter_in_dim": 32, "adapter_out_dim": 32,
+            "pyramid_num_routed": [-1, 4],
+            "adapter_in_dim": 32,
+            "adapter_out_dim": 32,
         },
     },
     "dots3_note_text": _DOTS3,
     "gemma3n_text": {
-        "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": _SLIDING_AND_FULL * 2,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": _SLIDING_AND_FULL * 2,
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": _LINEAR_AND_FULL},
@@ -116,24 +136,27 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "qwen4_exp": {"text_config": _QWEN4},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {
-        "is_decoder": True, "attn_layers": ["local", "lsh"], "axial_pos_embds": False,
-
+        "is_decoder": True,
+        "attn_layers": ["local", "lsh"],
+        "axial_pos_embds": False,
     },
     "xlstm": {"hidden_size": 64, "embedding_dim": 64},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
-        "num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1,
-        "attention_hidden_size": 64, "attention_head_dim": 16,
+        "num_hidden_layers": 6,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
     },
     "zamba2": {
-        "num_hidden_layers": 4, "num_mem_blocks": 1,
+        "num_hidden_layers": 4,
+        "num_mem_blocks": 1,
         "layers_block_type": ["linear_attention", "linear_attention", "hybrid", "hybrid"],
     },
-}  # fmt: skip
+}
 """Options that do not follow from the defaults of a configuration."""
-ASSISTANTS = {
-    "gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text",
-}  # fmt: skip
+ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 """Architectures whose defaults contradict each other, and what they are made of."""
 
 
@@ -200,8 +223,10 @@ class Outcome(NamedTuple):
 
 
 CAUSAL_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"is_decoder": True}, {"causal": True}, {"attn_type": "uni"},
-)  # fmt: skip
+    {"is_decoder": True},
+    {"causal": True},
+    {"attn_type": "uni"},
+)
 """What makes an encoder read from left to right, by the names of different architectures."""
 
 

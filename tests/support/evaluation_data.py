@@ -19,12 +19,30 @@ RECORDS = {
     ],
     "mawps": [{"input": "What is 3 + 4 ?", "target": 7.0, "idx": 5}],
     "tabmwp": [
-        {"question": "Which?", "choices": ["red", "blue"], "answer": "blue", "table_title": "Pens",
-         "table": "red | 1\nblue | 2", "ans_type": "extractive_text"},
-        {"question": "How much?", "choices": None, "answer": "1,000", "table_title": None,
-         "table": "a | 1", "ans_type": "integer_number"},
-        {"question": "What share?", "choices": None, "answer": "3/4", "table_title": None,
-         "table": "a | 1", "ans_type": "decimal_number"},
+        {
+            "question": "Which?",
+            "choices": ["red", "blue"],
+            "answer": "blue",
+            "table_title": "Pens",
+            "table": "red | 1\nblue | 2",
+            "ans_type": "extractive_text",
+        },
+        {
+            "question": "How much?",
+            "choices": None,
+            "answer": "1,000",
+            "table_title": None,
+            "table": "a | 1",
+            "ans_type": "integer_number",
+        },
+        {
+            "question": "What share?",
+            "choices": None,
+            "answer": "3/4",
+            "table_title": None,
+            "table": "a | 1",
+            "ans_type": "decimal_number",
+        },
     ],
     "mathqa": [
         {"problem": "what is 1 + 1 ?", "options": "a ) 2 , b ) 3 , c ) 1 , 000", "correct": "a"},
@@ -36,7 +54,7 @@ RECORDS = {
         {"question": "What is 2?", "options": "A. 1 B. 2", "Answer": "B"},
     ],
     "math": [{"problem": "One?", "solution": r"$\boxed{1}$", "level": "1", "idx": 0}],
-}  # fmt: skip
+}
 
 EXAMPLES = {
     "gsm8k": "Question: What is 0 + 1?\nAnswer: The answer is 1.",

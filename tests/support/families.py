@@ -13,12 +13,40 @@ TEXTS = [
 
 
 HARD_TEXTS = [
-    "", " ", "   ", "a", "\n", "\r\nx", "a\tb\n\n  c", "  leading", "trail  ", "∑ x² ≤ ∞",
-    "😊 hi", " 𝒜 ∞", "cafe\u0301 nai\u0308ve", "\u1112\u1161\u11ab", "\u0928\u093c", "ﬁ①２０００…",
-    "snake_case _x = a , b", "<s>hi</s>", "x<s>y", "👩\u200d🔬🇩🇪", "\x00\x10a", "\ufeffBOM \ufffd",
-    "201 1100 3.14159", "a" * 300, " " * 300, "İstanbul ẞ", "▁ Ġ ▁▁x", "e\u0301e\u0301e\u0301",
-    "日本語テキスト 한국어", "<0x0A> <unk>", "a\u0301\u0323b", "Erdo\u030bs", "\u2028x\u2029\u0085",
-]  # fmt: skip
+    "",
+    " ",
+    "   ",
+    "a",
+    "\n",
+    "\r\nx",
+    "a\tb\n\n  c",
+    "  leading",
+    "trail  ",
+    "∑ x² ≤ ∞",
+    "😊 hi",
+    " 𝒜 ∞",
+    "cafe\u0301 nai\u0308ve",
+    "\u1112\u1161\u11ab",
+    "\u0928\u093c",
+    "ﬁ①２０００…",
+    "snake_case _x = a , b",
+    "<s>hi</s>",
+    "x<s>y",
+    "👩\u200d🔬🇩🇪",
+    "\x00\x10a",
+    "\ufeffBOM \ufffd",
+    "201 1100 3.14159",
+    "a" * 300,
+    " " * 300,
+    "İstanbul ẞ",
+    "▁ Ġ ▁▁x",
+    "e\u0301e\u0301e\u0301",
+    "日本語テキスト 한국어",
+    "<0x0A> <unk>",
+    "a\u0301\u0323b",
+    "Erdo\u030bs",
+    "\u2028x\u2029\u0085",
+]
 
 
 def _llama_like(prepend_scheme=None, size=400):
@@ -48,9 +76,12 @@ def _llama_like(prepend_scheme=None, size=400):
     pieces = special + [piece for piece in learned["vocab"] if piece not in special]
     merges = [tuple(merge) for merge in learned["merges"]]
     model = models.BPE(
-        {piece: i for i, piece in enumerate(pieces)}, merges,
-        unk_token="<unk>", fuse_unk=True, byte_fallback=True,
-    )  # fmt: skip
+        {piece: i for i, piece in enumerate(pieces)},
+        merges,
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=True,
+    )
     tokenizer = base(model)
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.post_processor = processors.TemplateProcessing(

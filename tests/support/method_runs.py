@@ -27,9 +27,13 @@ def config_writer(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model):
 
     def write(name, model=same_vocabulary_model, /, **sections):
         return write_config(
-            tmp_path, corpus, tokenizer_files, model,
-            output=str(tmp_path / name), **{"train": {"log_every": 1}, **sections},
-        )  # fmt: skip
+            tmp_path,
+            corpus,
+            tokenizer_files,
+            model,
+            output=str(tmp_path / name),
+            **{"train": {"log_every": 1}, **sections},
+        )
 
     return write
 
@@ -55,7 +59,10 @@ def prepared(tmp_path, tokenizer_files):
 
 def run_config(tmp_path, model, guidance, **data):
     return Config(
-        student=StudentConfig(model="unused"), train=TrainConfig(steps=1), output=tmp_path / "run",
-        data=DataConfig(train="unused", seq_len=SEQ_LEN, **data), guidance=guidance,
+        student=StudentConfig(model="unused"),
+        train=TrainConfig(steps=1),
+        output=tmp_path / "run",
+        data=DataConfig(train="unused", seq_len=SEQ_LEN, **data),
+        guidance=guidance,
         teacher=TeacherConfig(model=str(model), mode="live"),
-    )  # fmt: skip
+    )

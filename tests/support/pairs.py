@@ -46,9 +46,11 @@ def check_mapping(student, teacher, texts, mapping):
 def aligned(student, teacher):
     """The mapping of two `TokenizedTexts`."""
     return vocagno.align(
-        student.spans, teacher.spans,
-        student_cu_seqlens=student.cu_seqlens, teacher_cu_seqlens=teacher.cu_seqlens,
-    )  # fmt: skip
+        student.spans,
+        teacher.spans,
+        student_cu_seqlens=student.cu_seqlens,
+        teacher_cu_seqlens=teacher.cu_seqlens,
+    )
 
 
 def check_pair(student, teacher, texts):

@@ -1,8 +1,6 @@
-"""Files of results, and the command that reads them."""
+"""Files of results."""
 
 import csv
-
-import pytest
 
 STUDENTS = """model,method,GSM8K,SAT*
 TinyLlama (S),-,1,2
@@ -25,16 +23,6 @@ Teacher,8,2,3
 Teacher,16,3,4
 Teacher,-,5,6
 """
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    pytest.importorskip("jsonargparse")
-    from vocagno.cli.app import main
-
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: main(["figures", *map(str, arguments)])
 
 
 def lines(path):

@@ -5,15 +5,24 @@ import json
 
 def training(step, loss, tokens=200, kept=1.0, speed=100.0):
     return {
-        "step": step, "loss": loss, "kept_loss": loss, "kept_fraction": kept, "tokens": tokens,
-        "tokens_per_s": speed, "grad_norm": 1.0, "lr": 1e-3,
-    }  # fmt: skip
+        "step": step,
+        "loss": loss,
+        "kept_loss": loss,
+        "kept_fraction": kept,
+        "tokens": tokens,
+        "tokens_per_s": speed,
+        "grad_norm": 1.0,
+        "lr": 1e-3,
+    }
 
 
 def validation(step, loss):
     return {
-        "step": step, "validation_loss": loss, "validation_tokens": 7, "validation_seconds": 0.1
-    }  # fmt: skip
+        "step": step,
+        "validation_loss": loss,
+        "validation_tokens": 7,
+        "validation_seconds": 0.1,
+    }
 
 
 def write_run(folder, *entries, end="\n"):
@@ -24,7 +33,12 @@ def write_run(folder, *entries, end="\n"):
 
 
 CONFIG = {
-    "student": {"model": "S"}, "teacher": {"model": "org/A", "scores": None},
-    "data": {"train": "c", "cache": "x"}, "guidance": {"method": "vocagno", "top_fraction": 0.4},
-    "optimizer": {"lr": 1e-3}, "train": {"seed": 0, "steps": 4}, "output": "o", "resume": "auto",
-}  # fmt: skip
+    "student": {"model": "S"},
+    "teacher": {"model": "org/A", "scores": None},
+    "data": {"train": "c", "cache": "x"},
+    "guidance": {"method": "vocagno", "top_fraction": 0.4},
+    "optimizer": {"lr": 1e-3},
+    "train": {"seed": 0, "steps": 4},
+    "output": "o",
+    "resume": "auto",
+}

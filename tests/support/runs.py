@@ -15,9 +15,13 @@ TRAIN = Path(__file__).parents[2] / "train.py"
 
 
 ARCHITECTURE = {
-    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
@@ -32,10 +36,14 @@ def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
         "data": {"train": str(corpus), "seq_len": 32, "cache": str(folder / "cache")},
         "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
         "train": {
-            "steps": 6, "global_batch": 8, "micro_batch": 8, "log_every": 2, "checkpoint_every": 2,
+            "steps": 6,
+            "global_batch": 8,
+            "micro_batch": 8,
+            "log_every": 2,
+            "checkpoint_every": 2,
         },
         "output": str(folder / "run"),
-    }  # fmt: skip
+    }
     for section, options in sections.items():
         merges = isinstance(options, dict) and section in config
         config[section] = {**config[section], **options} if merges else options
@@ -55,19 +63,29 @@ def command(processes, script, *arguments):
     if processes == 1:
         return [sys.executable, str(script), *map(str, arguments)]
     return [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes),
-        "--master_addr", "127.0.0.1", "--master_port", str(free_port()),
-        str(script), *map(str, arguments),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(processes),
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        str(free_port()),
+        str(script),
+        *map(str, arguments),
+    ]
 
 
 def environment(**extra):
     """That of this process, on the CPU, without anything a launcher may have left."""
     left = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     clean = {name: value for name, value in os.environ.items() if name not in left}
-    return clean | {
-        "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-    } | extra  # fmt: skip
+    return (
+        clean
+        | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        | extra
+    )
 
 
 def train_here(path, *arguments):
@@ -88,8 +106,12 @@ def run(processes, script, *arguments, check=True, timeout=300, **extra):
     """Runs to the end; the finished process, with what it printed."""
     result = subprocess.run(
         command(processes, script, *arguments),
-        env=environment(**extra), capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
     if check and result.returncode != 0:
         raise AssertionError(f"exit {result.returncode}\n{result.stderr[-4000:]}")
     return result

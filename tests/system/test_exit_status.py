@@ -13,7 +13,7 @@ from vocagno.system import exit_status as statuses
 from vocagno.system.exit_status import exit_status
 from vocagno.system.signals import Terminated
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def failing(error):
@@ -35,17 +35,29 @@ def test_a_command_says_its_own_status(status, capsys):
         (InputError("--x: wrong"), 2, "error: --x: wrong\n"),
         (SpanError("row 3"), 2, "error: row 3\n"),
         (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
-        (ModuleNotFoundError("", name="pyarrow.lib"), 2,
-         "error: needs pyarrow: pip install 'vocagno[data]'\n"),
-        (ModuleNotFoundError("", name="torch"), 2,
-         "error: needs torch: pip install 'vocagno[train]'\n"),
-        (Terminated(), 75, "SIGTERM: stopped. Finished work is kept. Run the same command again to "
-         "resume.\n"),
-        (KeyboardInterrupt(), 130, "interrupted. Finished work is kept. Run the same command again "
-         "to resume.\n"),
+        (
+            ModuleNotFoundError("", name="pyarrow.lib"),
+            2,
+            "error: needs pyarrow: pip install 'vocagno[data]'\n",
+        ),
+        (
+            ModuleNotFoundError("", name="torch"),
+            2,
+            "error: needs torch: pip install 'vocagno[train]'\n",
+        ),
+        (
+            Terminated(),
+            75,
+            "SIGTERM: stopped. Finished work is kept. Run the same command again to resume.\n",
+        ),
+        (
+            KeyboardInterrupt(),
+            130,
+            "interrupted. Finished work is kept. Run the same command again to resume.\n",
+        ),
         (SystemExit(0), 0, ""),
     ],
-)  # fmt: skip
+)
 def test_errors_become_a_status_and_one_line(error, status, printed, capsys):
     assert exit_status(failing(error)) == status
     assert capsys.readouterr() == ("", printed)
@@ -92,9 +104,12 @@ def test_every_program_has_the_policy(program, tmp_path):
         pytest.importorskip("torch")
     pytest.importorskip("jsonargparse")
     wrong = subprocess.run(
-        [sys.executable, *program, "--nonsense"], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, *program, "--nonsense"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert re.fullmatch(r"error: --nonsense: no such option; see `.* --help`\n", wrong.stderr) or (
         wrong.stderr.endswith("error: --nonsense: no such option; see `vocagno train --help`\n")

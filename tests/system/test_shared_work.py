@@ -22,10 +22,11 @@ def make_in(folder, name, seconds):
 
 def work(folder, names, seconds):
     share(
-        names, folder,
+        names,
+        folder,
         done=lambda name: (folder / name).exists(),
         make=lambda name: make_in(folder, name, seconds),
-    )  # fmt: skip
+    )
 
 
 def test_three_processes_do_each_item_once(tmp_path):

@@ -529,8 +529,9 @@ def test_a_context_without_room_is_refused(teacher_model):
     ):
         scoring.load_teacher_of(
             TeacherConfig(model=str(teacher_model), context=40, min_context=39),
-            TwoPrefixTokens(teacher_model), CPU,
-        )  # fmt: skip
+            TwoPrefixTokens(teacher_model),
+            CPU,
+        )
 
 
 class TwoPrefixTokens(TokenSpans):

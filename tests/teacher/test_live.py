@@ -45,11 +45,13 @@ def setting(tmp_path, tokenizer_files, teacher_model):
     def build(aggregation="max", unmapped="include", **teacher):
         data = DataConfig(train=str(tmp_path / "c.jsonl"), seq_len=SEQ_LEN)
         config = Config(
-            student=StudentConfig(model="unused"), data=data, train=Train(steps=1),
+            student=StudentConfig(model="unused"),
+            data=data,
+            train=Train(steps=1),
             output=tmp_path / "run",
             guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped),
             teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
-        )  # fmt: skip
+        )
         spans = TokenSpans(teacher_model)
         reader = text_reader(config.teacher, spans)
         live = TextTeacher(load_scorer(config.teacher, spans, CPU), config.guidance, CPU)
@@ -61,10 +63,12 @@ def setting(tmp_path, tokenizer_files, teacher_model):
 @pytest.mark.parametrize(
     ("aggregation", "options"),
     [
-        ("max", {}), ("mean", {"bos": "<|endoftext|>"}), ("max", {"context": 16, "min_context": 5}),
+        ("max", {}),
+        ("mean", {"bos": "<|endoftext|>"}),
+        ("max", {"context": 16, "min_context": 5}),
         ("sum", {"batch_tokens": 40, "batching": "packed"}),
     ],
-)  # fmt: skip
+)
 def test_live_is_scoring_the_pieces_as_documents(
     tmp_path, setting, teacher_model, aggregation, options
 ):

@@ -28,16 +28,27 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 
 def command(corpus, store, cache, teacher_model):
     return [
-        "score", str(corpus), "--out", str(store), "--cache", str(cache), "--json",
-        "--teacher.model", str(teacher_model),
-    ]  # fmt: skip
+        "score",
+        str(corpus),
+        "--out",
+        str(store),
+        "--cache",
+        str(cache),
+        "--json",
+        "--teacher.model",
+        str(teacher_model),
+    ]
 
 
 def start(arguments, **options):
     return subprocess.Popen(
-        [sys.executable, *map(str, arguments)], env=environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-    )  # fmt: skip
+        [sys.executable, *map(str, arguments)],
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
 
 
 def score_with_kills(shard_bytes, kills, folder, arguments):
@@ -94,8 +105,12 @@ def job(tmp_path, teacher_model):
         environ = environment(SECONDS=str(seconds), SHARD_BYTES="1")
         return subprocess.Popen(
             [sys.executable, str(SCRIPTS / "slow_command.py"), *named],
-            env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-        )  # fmt: skip
+            env=environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
 
     output, errors = run("whole").communicate(timeout=120)
     assert json.loads(output)["shards_made"] == 30, errors
@@ -137,11 +152,25 @@ def test_a_launcher_restarts_what_was_killed(tmp_path, job):
     single.kill()
     single.communicate()
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", "--max-restarts",
-         "1", "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *arguments],
-        env=environment(SECONDS="0.3", SHARD_BYTES="1"), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            "3",
+            "--max-restarts",
+            "1",
+            "--master_addr",
+            "127.0.0.1",
+            "--master_port",
+            str(free_port()),
+            *arguments,
+        ],
+        env=environment(SECONDS="0.3", SHARD_BYTES="1"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     wait_for_shards(store, 3)
     workers = subprocess.run(
         ["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True

@@ -128,9 +128,10 @@ def test_a_mapped_dataset(tokenizers, tmp_path):
     spans = TokenSpans(tokenizers["llama"])
     rows = datasets.Dataset.from_dict({"text": ALL_TEXTS})
     mapped = rows.map(
-        lambda row: {"ids": ids_of(spans, [row["text"]])}, num_proc=2,
+        lambda row: {"ids": ids_of(spans, [row["text"]])},
+        num_proc=2,
         cache_file_name=str(tmp_path / "mapped.arrow"),
-    )  # fmt: skip
+    )
     assert mapped["ids"][:] == [ids_of(spans, [text]) for text in ALL_TEXTS]
 
 

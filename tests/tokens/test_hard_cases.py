@@ -185,9 +185,16 @@ def test_18_added_tokens_with_other_names_or_plain_letters(tokenizers, everywher
 
 def test_19_joined_emoji_flags_controls_and_odd_characters(families, everywhere):
     everywhere(
-        "\U0001f469\u200d\U0001f52c", "\U0001f1e9\U0001f1ea", "\u2764\ufe0f", "\x00\x10a",
-        "\ufffd", "\ufeffx", "\U000e0001\ufdd0\U0010ffff", "\u202eabc\u202c", "\ue000",
-    )  # fmt: skip
+        "\U0001f469\u200d\U0001f52c",
+        "\U0001f1e9\U0001f1ea",
+        "\u2764\ufe0f",
+        "\x00\x10a",
+        "\ufffd",
+        "\ufeffx",
+        "\U000e0001\ufdd0\U0010ffff",
+        "\u202eabc\u202c",
+        "\ue000",
+    )
     with pytest.raises(vocagno.TextError, match="lone surrogate"):
         families["llama"].encode(["\ud83d"])
 

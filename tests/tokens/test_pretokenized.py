@@ -63,9 +63,13 @@ def test_two_corpora_of_ids_are_aligned_as_their_texts_are(tokenizers, student, 
         texts = [text for text in texts if not text.startswith(" ")]
     tokens = [side.encode(texts) for side in sides]
     left, right = spans_of_same_texts(
-        sides[0], tokens[0].ids, sides[1], tokens[1].ids,
-        student_cu_seqlens=tokens[0].cu_seqlens, teacher_cu_seqlens=tokens[1].cu_seqlens,
-    )  # fmt: skip
+        sides[0],
+        tokens[0].ids,
+        sides[1],
+        tokens[1].ids,
+        student_cu_seqlens=tokens[0].cu_seqlens,
+        teacher_cu_seqlens=tokens[1].cu_seqlens,
+    )
     assert left.proved.all()
     assert right.proved.all()
     np.testing.assert_array_equal(left.spans, tokens[0].spans)
@@ -239,8 +243,12 @@ def test_real_corpora_of_ids(teacher):
     sides = [TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", teacher)]
     tokens = [side.encode(texts) for side in sides]
     left, right = spans_of_same_texts(
-        sides[0], tokens[0].ids, sides[1], tokens[1].ids,
-        student_cu_seqlens=tokens[0].cu_seqlens, teacher_cu_seqlens=tokens[1].cu_seqlens,
-    )  # fmt: skip
+        sides[0],
+        tokens[0].ids,
+        sides[1],
+        tokens[1].ids,
+        student_cu_seqlens=tokens[0].cu_seqlens,
+        teacher_cu_seqlens=tokens[1].cu_seqlens,
+    )
     np.testing.assert_array_equal(left.spans, tokens[0].spans)
     np.testing.assert_array_equal(right.spans, tokens[1].spans)

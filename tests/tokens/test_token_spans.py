@@ -71,8 +71,12 @@ def test_spans_by_hand(tokenizers):
     llama = TokenSpans(tokenizers["llama"])
     tokens = llama.encode(["😊"])  # U+1F60A is in no vocabulary: four byte tokens
     assert [tokenizers["llama"].id_to_token(i) for i in tokens.ids] == [
-        "▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>",
-    ]  # fmt: skip
+        "▁",
+        "<0xF0>",
+        "<0x9F>",
+        "<0x98>",
+        "<0x8A>",
+    ]
     assert tokens.proved.all()
     assert tokens.spans.tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
 
@@ -156,9 +160,11 @@ def test_texts_that_are_none(tokenizers):
 def test_every_token_with_text_is_mapped(tokenizers, student, teacher):
     left, right = (TokenSpans(tokenizers[name]).encode(ALL_TEXTS) for name in (student, teacher))
     mapping = vocagno.align(
-        left.spans, right.spans,
-        student_cu_seqlens=left.cu_seqlens, teacher_cu_seqlens=right.cu_seqlens,
-    )  # fmt: skip
+        left.spans,
+        right.spans,
+        student_cu_seqlens=left.cu_seqlens,
+        teacher_cu_seqlens=right.cu_seqlens,
+    )
     with_text = left.spans[:, 0] < left.spans[:, 1]
     assert (mapping[with_text] >= 0).all()
 

@@ -66,12 +66,18 @@ def test_equal_is_the_same_object(tokens):
 def test_arrays_of_strings(spans, tokens):
     pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     arrays = [
-        np.array(STRINGS), np.array(STRINGS, object), pd.Series(STRINGS), tuple(STRINGS),
-        pa.array(STRINGS), pa.array(STRINGS, pa.large_string()),
+        np.array(STRINGS),
+        np.array(STRINGS, object),
+        pd.Series(STRINGS),
+        tuple(STRINGS),
+        pa.array(STRINGS),
+        pa.array(STRINGS, pa.large_string()),
         pa.array(STRINGS, pa.string_view()),
-        pa.chunked_array([STRINGS[:1], STRINGS[1:]]), [pa.scalar(text) for text in STRINGS],
-        pa.array(STRINGS).dictionary_encode(), iter(STRINGS),
-    ]  # fmt: skip
+        pa.chunked_array([STRINGS[:1], STRINGS[1:]]),
+        [pa.scalar(text) for text in STRINGS],
+        pa.array(STRINGS).dictionary_encode(),
+        iter(STRINGS),
+    ]
     for array in arrays:
         assert same(spans.encode(array), tokens)
     with pytest.raises(TypeError, match=r"texts\[1\]: expected a string, got NoneType"):

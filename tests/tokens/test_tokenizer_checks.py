@@ -42,9 +42,10 @@ def test_some_zero_width_offsets_of_blanks_are_fine(tokenizers):
     """Trimmed runs of spaces, as in Pythia's."""
     blank = {" ", "\n", "  ", "   "}
     check(
-        tokenizers, "byte-level",
+        tokenizers,
+        "byte-level",
         lambda text, ids, o: (ids, [(b, b) if text[a:b] in blank else (a, b) for a, b in o]),
-    )  # fmt: skip
+    )
 
 
 def test_shifted_offsets(tokenizers):
@@ -235,10 +236,14 @@ def test_probes_are_told_apart():
 
 @pytest.mark.parametrize(
     ("family", "path", "dummy"),
-    [("llama", "ids", "prepend"), ("metaspace-first", "ids", "metaspace_first"),
-     ("byte-level-nfc", "ids", "none"), ("word-piece", "offsets", "none"),
-     ("unigram", "offsets", "metaspace")],
-)  # fmt: skip
+    [
+        ("llama", "ids", "prepend"),
+        ("metaspace-first", "ids", "metaspace_first"),
+        ("byte-level-nfc", "ids", "none"),
+        ("word-piece", "offsets", "none"),
+        ("unigram", "offsets", "metaspace"),
+    ],
+)
 def test_describe(tokenizers, family, path, dummy):
     described = TokenSpans(tokenizers[family]).describe()
     assert (described.path, described.dummy_prefix) == (path, dummy)

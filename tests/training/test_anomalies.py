@@ -119,9 +119,10 @@ def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poison
 def test_a_run_without_any_finite_step_stops(config, poisoned, capsys):
     poisoned(float("nan"))
     path = config(
-        data={"seq_len": 2048}, train={"steps": 14, "global_batch": 1, "micro_batch": 1},
+        data={"seq_len": 2048},
+        train={"steps": 14, "global_batch": 1, "micro_batch": 1},
         optimizer={"skip_nonfinite": True},
-    )  # fmt: skip
+    )
     assert train_here(path) == 2
     assert "step 10: 10 steps in a row were skipped" in capsys.readouterr().err
 

@@ -39,11 +39,15 @@ def config(tmp_path, tokenizer_files, teacher_model):
 
     def write(name, **options):
         return write_config(
-            tmp_path, corpus, tokenizer_files, teacher_model,
-            output=str(tmp_path / name), train={"log_every": 1, "micro_batch": 4},
+            tmp_path,
+            corpus,
+            tokenizer_files,
+            teacher_model,
+            output=str(tmp_path / name),
+            train={"log_every": 1, "micro_batch": 4},
             student={"architecture": architecture},
             eval={"data": str(data), "tasks": TASKS, "new_tokens": 5, **options},
-        )  # fmt: skip
+        )
 
     return write
 
@@ -118,11 +122,15 @@ def layouts(tmp_path_factory, tokenizer_files, teacher_model):
     for wrapper, every in product(("ddp", "fsdp2"), (None, 2)):
         name = f"{wrapper}-{every}"
         path = write_config(
-            folder, write_corpus(folder / "c.jsonl", TEXTS), tokenizer_files, teacher_model,
-            output=str(folder / name), train={"micro_batch": 4, "collective_timeout": 4.0},
+            folder,
+            write_corpus(folder / "c.jsonl", TEXTS),
+            tokenizer_files,
+            teacher_model,
+            output=str(folder / name),
+            train={"micro_batch": 4, "collective_timeout": 4.0},
             student={"architecture": {**ARCHITECTURE, "max_position_embeddings": 512}},
             eval={"data": str(data), "tasks": TASKS, "new_tokens": 5, "every": every},
-        )  # fmt: skip
+        )
         cells.append([name, wrapper == "fsdp2", ["--config", str(path)]])
     (folder / "cells.json").write_text(json.dumps(cells))
     run(2, MATRIX, CELLS=str(folder / "cells.json"), RECORD=str(folder), SECONDS="5")

@@ -29,11 +29,15 @@ def config(tmp_path, tokenizer_files, teacher_model):
 
     def build(name, **sections):
         return write_config(
-            tmp_path, corpus, tokenizer_files, teacher_model,
+            tmp_path,
+            corpus,
+            tokenizer_files,
+            teacher_model,
             student={"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}},
             train={"steps": STEPS, "log_every": 3, "checkpoint_every": 4, "keep_checkpoints": 2},
-            output=str(tmp_path / name), **sections,
-        )  # fmt: skip
+            output=str(tmp_path / name),
+            **sections,
+        )
 
     return build
 
@@ -43,9 +47,13 @@ def stopped(folder, stops, path, output):
     (folder / "stops.json").write_text(json.dumps(stops))
     command = [sys.executable, SCRIPT, folder / "stops.json", "--config", path, "--output", output]
     result = subprocess.run(
-        list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=400,
+        list(map(str, command)),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=400,
         check=False,
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     records = [json.loads(line) for line in result.stdout.splitlines() if '"stop"' in line]
     assert len(records) == len(stops) + 1, result.stderr[-3000:]

@@ -61,10 +61,13 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     texts = kept_texts(corpus, tmp_path, show_progress=False)
     spans = TokenSpans(teacher_model)
     run = Config(
-        student=StudentConfig(model="unused"), data=DataConfig(train="unused", seq_len=32),
-        train=TrainConfig(steps=1), output=tmp_path / "run", guidance=GuidanceConfig(**GROUPS),
+        student=StudentConfig(model="unused"),
+        data=DataConfig(train="unused", seq_len=32),
+        train=TrainConfig(steps=1),
+        output=tmp_path / "run",
+        guidance=GuidanceConfig(**GROUPS),
         teacher=TeacherConfig(model=str(teacher_model), mode="live"),
-    )  # fmt: skip
+    )
     pieces = LivePieces(texts, text_reader(run.teacher, spans))
     cpu = torch.device("cpu")
     live = TextTeacher(load_scorer(run.teacher, spans, cpu), run.guidance, cpu)

@@ -181,9 +181,10 @@ def by_hand(student_model, teacher_model, guidance):
             noise[row] = heard[row] > guidance.window_max_loss
         z = (excess[row] - threshold) / guidance.weight_scale
         weight = {
-            "hard": float(z > -1e-6), "sigmoid": 1 / (1 + math.exp(-z)),
+            "hard": float(z > -1e-6),
+            "sigmoid": 1 / (1 + math.exp(-z)),
             "power": math.exp(min(z, 0)),
-        }[guidance.weight]  # fmt: skip
+        }[guidance.weight]
         weight *= not noise[row]
         weights[row] = guidance.min_weight + (1 - guidance.min_weight) * weight
     return excess, (around, heard, noise), weights, threshold
@@ -391,11 +392,17 @@ def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
 
 def test_the_command_takes_every_rule(command, capsys, guide):
     rule = {
-        "unit": "group", "top_fraction": None, "max_threshold": -1.0, "window": "line",
-        "window_max_loss": 9.0, "window_threshold": -2.0, "weight": "sigmoid",
-        "weight_scale": 0.5, "min_weight": 0.1,
+        "unit": "group",
+        "top_fraction": None,
+        "max_threshold": -1.0,
+        "window": "line",
+        "window_max_loss": 9.0,
+        "window_threshold": -2.0,
+        "weight": "sigmoid",
+        "weight_scale": 0.5,
+        "min_weight": 0.1,
         "unmapped": "exclude",
-    }  # fmt: skip
+    }
     written = [f"--{name}={'null' if value is None else value}" for name, value in rule.items()]
     assert main([*command, TEXT, "--json", *written]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -44,10 +44,12 @@ def test_a_start_builds_each_tokenizer_once(
 ):
     is_same = case in ("rho1", "kld")
     path = write_config(
-        tmp_path, corpus, tokenizer_files,
+        tmp_path,
+        corpus,
+        tokenizer_files,
         same_vocabulary_model if is_same else teacher_model,
         **{**CASES[case], "train": {"steps": 1, **CASES[case].get("train", {})}},
-    )  # fmt: skip
+    )
     assert train_here(path) == 0
     assert built.pop("weights") == 1
     assert len(built) == 2  # that of the student, and that of the teacher
@@ -58,10 +60,13 @@ def test_a_student_that_brings_its_tokenizer_builds_it_once(
     tmp_path, corpus, tokenizer_files, teacher_model, same_vocabulary_model, built
 ):
     path = write_config(
-        tmp_path, corpus, tokenizer_files, teacher_model,
+        tmp_path,
+        corpus,
+        tokenizer_files,
+        teacher_model,
         student={"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None},
         train={"steps": 1},
-    )  # fmt: skip
+    )
     assert train_here(path) == 0
     assert len(built) == 3  # weights, and two tokenizers
     assert set(built.values()) == {1}

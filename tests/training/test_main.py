@@ -39,8 +39,13 @@ def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, 
         assert entry["scored"] == 1.0
         assert 0.4 < entry["kept_fraction"] < 0.6  # 40 % of the scored ones, and BOS and EOS
         assert set(entry["unmapped"]) == {
-            "special", "truncated", "hole", "unscored", "missing", "partial",
-        }  # fmt: skip
+            "special",
+            "truncated",
+            "hole",
+            "unscored",
+            "missing",
+            "partial",
+        }
         assert entry["tokens_per_s"] > 0
         assert 0 < entry["data_share"] < 1
     assert training[-1]["loss"] < training[0]["loss"]
@@ -73,10 +78,16 @@ def test_naive_and_guided_differ_by_their_weights_alone(tmp_path, config):
     assert not all(torch.equal(naive[name], guided[name]) for name in naive)
 
 
-@pytest.mark.parametrize("options", [
-    {"unmapped": "exclude"}, {"unmapped": "mean"}, {"scope": "micro_batch"},
-    {"normalize": "selected"}, {"aggregation": "mean"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unmapped": "exclude"},
+        {"unmapped": "mean"},
+        {"scope": "micro_batch"},
+        {"normalize": "selected"},
+        {"aggregation": "mean"},
+    ],
+)
 def test_every_policy_runs(tmp_path, config, options):
     assert train(config(guidance=options, train={"steps": 2})) == 0
     assert metrics(tmp_path / "run")[0][-1]["loss"] > 0
@@ -140,9 +151,12 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path, config, code, sign, resume
     script = tmp_path / "script.py"
     script.write_text(code)
     process = subprocess.Popen(
-        command(1, script, "--config", path), env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        command(1, script, "--config", path),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     kill_when(process, (killed / sign).exists)
     found = {p.name for p in (killed / "checkpoints").iterdir()}
     assert (f"step_{resumes_from}" in found) == (resumes_from > 0)
@@ -174,9 +188,12 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last(tmp_path, config):
         assert limit < largest
         failed = subprocess.run(
             command(1, TRAIN, "--config", config(train={"steps": 2}, output=str(tmp_path / "b"))),
-            env=environment(), capture_output=True, text=True, check=False,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),  # noqa: B023 - called at once
-        )  # fmt: skip
+        )
         assert failed.returncode == 2, failed.stderr[-2000:]
         assert "step_2 could not be written" in failed.stderr.splitlines()[-1]
         assert list((tmp_path / "b" / "checkpoints").iterdir()) == []
@@ -247,9 +264,12 @@ def test_the_loss_is_that_of_transformers(tokenizers):
     ids = tokenizers["llama"].encode(TEXTS[0]).ids
     count = len(ids)
     row = Row(
-        np.array(ids, np.int32), np.zeros((count, 2), np.int32),
-        np.zeros(1, np.int64), np.array([count], np.int32), np.zeros(1, np.int32),
-    )  # fmt: skip
+        np.array(ids, np.int32),
+        np.zeros((count, 2), np.int32),
+        np.zeros(1, np.int64),
+        np.array([count], np.int32),
+        np.zeros(1, np.int32),
+    )
     naive = GuidanceConfig(method="cpt")
     batch = Collator(None, naive, DataConfig(train="unused", seq_len=count - 1))([row])
     batch.tensors.pop("reasons")
@@ -272,9 +292,12 @@ def test_a_folder_of_a_tokenizer_keeps_the_end_that_was_named(tmp_path, config, 
 def test_sigterm_saves_and_exits_with_75(tmp_path, config):
     path = config(train={"steps": 4000, "checkpoint_every": 4000, "log_every": 1})
     process = subprocess.Popen(
-        command(1, TRAIN, "--config", path), env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        command(1, TRAIN, "--config", path),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     log = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not log.exists():
@@ -402,15 +425,28 @@ def test_compiled_layers_in_a_whole_run(tmp_path, config, monkeypatch):
 
 
 BEFORE_ANY_MODEL = [
-    (["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
-     "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to that"),
-    (["--student.architecture", "null", "--student.model", "{teacher}", "--data.seq_len", "4096"],
-     "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to that"),
+    (
+        ["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
+        "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to at "
+        "most 2048",
+    ),
+    (
+        [
+            "--student.architecture",
+            "null",
+            "--student.model",
+            "{teacher}",
+            "--data.seq_len",
+            "4096",
+        ],
+        "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to at "
+        "most 2048",
+    ),
     (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
     (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
     (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
     (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "words"), BEFORE_ANY_MODEL)

@@ -31,8 +31,15 @@ def entry_of(**counts):
     return window.entry(7, window.sums())
 
 
-GOOD = {"predicted": 1100, "kept": 440, "with_text": 1000, "mapped": 1000, "scorable": 1000,
-        "scored": 1000, "special": 100}  # fmt: skip
+GOOD = {
+    "predicted": 1100,
+    "kept": 440,
+    "with_text": 1000,
+    "mapped": 1000,
+    "scorable": 1000,
+    "scored": 1000,
+    "special": 100,
+}
 
 
 def test_a_window_that_drops_most_of_the_text_says_so():
@@ -50,9 +57,10 @@ def test_a_threshold_above_zero_is_said_once():
     assert "+1.25 nats" in watch.look({"step": 30, "threshold": 1.25})
     assert watch.look({"step": 40, "threshold": 1.25}) is None
     for guidance, threshold in (
-        (GuidanceConfig(), -0.1), (GuidanceConfig(), None),
+        (GuidanceConfig(), -0.1),
+        (GuidanceConfig(), None),
         (GuidanceConfig(max_threshold=1.0), 1.0),
-    ):  # fmt: skip
+    ):
         assert ThresholdWatch(guidance, 100).look({"step": 30, "threshold": threshold}) is None
 
 

@@ -17,9 +17,13 @@ def test_what_a_model_was_made_of_is_beside_it(tmp_path, tokenizer_files, teache
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     output = tmp_path / "run"
     path = write_config(
-        tmp_path, corpus, tokenizer_files, teacher_model,
-        output=str(output), guidance={"method": method},
-    )  # fmt: skip
+        tmp_path,
+        corpus,
+        tokenizer_files,
+        teacher_model,
+        output=str(output),
+        guidance={"method": method},
+    )
     assert train_here(path) == 0
     card = (output / "final" / "README.md").read_text("utf-8")
     _, metadata, body = card.split("---\n", 2)

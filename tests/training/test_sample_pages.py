@@ -76,13 +76,16 @@ def test_what_trackers_get_are_numbers():
 @pytest.mark.parametrize("mode", ["stored", "live"])
 def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
     path = config(
-        train={"sample_every": 3, "checkpoint_every": 6}, teacher={"mode": mode},
+        train={"sample_every": 3, "checkpoint_every": 6},
+        teacher={"mode": mode},
         data={"seq_len": 64},
-    )  # fmt: skip
+    )
     plain = config(
-        train={"checkpoint_every": 6}, teacher={"mode": mode}, data={"seq_len": 64},
+        train={"checkpoint_every": 6},
+        teacher={"mode": mode},
+        data={"seq_len": 64},
         output=str(tmp_path / "plain"),
-    )  # fmt: skip
+    )
     assert train_here(path) == train_here(plain) == 0
     pages = sorted(p.name for p in (tmp_path / "run" / "samples").iterdir())
     assert pages == ["step_3.html", "step_6.html"]
@@ -99,13 +102,19 @@ def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
 def test_pages_show_the_rule_of_the_run(tmp_path, config):
     """Soft weights of groups, with losses that a live teacher finds."""
     rule = {
-        "unit": "group", "top_fraction": None, "max_threshold": -0.5, "weight": "sigmoid",
-        "window": "line", "window_threshold": -9.0,
-    }  # fmt: skip
+        "unit": "group",
+        "top_fraction": None,
+        "max_threshold": -0.5,
+        "weight": "sigmoid",
+        "window": "line",
+        "window_threshold": -9.0,
+    }
     path = config(
-        train={"sample_every": 2, "steps": 2}, teacher={"mode": "live"}, data={"seq_len": 64},
+        train={"sample_every": 2, "steps": 2},
+        teacher={"mode": "live"},
+        data={"seq_len": 64},
         guidance=rule,
-    )  # fmt: skip
+    )
     assert train_here(path) == 0
     page = (tmp_path / "run" / "samples" / "step_2.html").read_text(encoding="utf-8")
     assert "where the excess loss of its group is x nats above the threshold of -0.5 nats" in page
@@ -149,10 +158,13 @@ def test_operations_of_a_model_by_hand():
 def test_peaks_are_known_by_name(monkeypatch):
     cuda = torch.device("cuda")
     for name, peak in (
-        ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA L40S", 362e12), ("NVIDIA L40", 181e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", 181e12),
         ("Other", None),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         assert throughput.peak_flops(cuda, "bf16") == peak
     assert throughput.peak_flops(cuda, "fp32") is None

@@ -14,8 +14,14 @@ from vocagno.views.aligned_text import PictureError
 def test_links_by_hand():
     spans = np.array([[0, 2], [2, 4], [4, 6], [6, 8], [0, 0], [8, 9]])
     mapping = np.array([[0, 1], [0, 1], [1, 3], [3, 6], [-1, -1], [5, 6]], np.int32)
-    kinds = [Link.MANY_TO_ONE, Link.MANY_TO_ONE, Link.ONE_TO_MANY, Link.ONE_TO_MANY,
-             Link.UNMAPPED, Link.MANY_TO_ONE]  # fmt: skip
+    kinds = [
+        Link.MANY_TO_ONE,
+        Link.MANY_TO_ONE,
+        Link.ONE_TO_MANY,
+        Link.ONE_TO_MANY,
+        Link.UNMAPPED,
+        Link.MANY_TO_ONE,
+    ]
     assert links(mapping, spans).tolist() == kinds
     one = np.array([[3, 5]], np.int32)  # row 4 is a special token: it does not count
     assert links(one, spans).tolist() == [Link.ONE_TO_ONE]
@@ -25,17 +31,23 @@ def test_links_by_hand():
 def test_links_are_what_brute_force_counts():
     rng = np.random.default_rng(0)
     for _ in range(300):
-        cuts = [np.append(0, np.sort(rng.choice(30, rng.integers(1, 12), replace=False) + 1))
-                for _ in range(2)]  # fmt: skip
+        cuts = [
+            np.append(0, np.sort(rng.choice(30, rng.integers(1, 12), replace=False) + 1))
+            for _ in range(2)
+        ]
         student, teacher = (np.stack([c[:-1], c[1:]], 1) for c in cuts)
         mapping = vocagno.align(student, teacher)
         for (first, stop), kind in zip(mapping, links(mapping, teacher), strict=True):
             users = sum(a <= first < b for a, b in mapping)
             expected = (
-                Link.UNMAPPED if first < 0
-                else Link.ONE_TO_MANY if stop - first > 1
-                else Link.MANY_TO_ONE if users > 1 else Link.ONE_TO_ONE
-            )  # fmt: skip
+                Link.UNMAPPED
+                if first < 0
+                else Link.ONE_TO_MANY
+                if stop - first > 1
+                else Link.MANY_TO_ONE
+                if users > 1
+                else Link.ONE_TO_ONE
+            )
             assert kind == expected
 
 
@@ -82,10 +94,8 @@ def test_links_in_a_terminal():
     pytest.importorskip("rich")
     student, teacher = ["", "one", "tw", "o", "three"], ["one", "two", "th", "ree"]
     assert terminal(student, teacher, "onetwothree") == (
-        "<s>│one│tw│o│three\n"
-        " ×   │  └┬─┘ ┌─┴─┐\n"
-        "   │one│two │th│ree\n"
-    )  # fmt: skip
+        "<s>│one│tw│o│three\n ×   │  └┬─┘ ┌─┴─┐\n   │one│two │th│ree\n"
+    )
     assert terminal(["ab", "cd"], ["a", "bcd"], "abcd") == "ab│cd\n├──┤\na│bcd\n"
 
 

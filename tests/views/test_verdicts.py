@@ -30,12 +30,18 @@ def guided(
         nll, teacher_loss = LOSSES.get(name, (4.0, None))
         student.append(
             StudentToken(
-                text=name, start=at, end=at + 1, nll=nll, teacher_loss=teacher_loss,
-                weight=weight, reason=reasons.get(name, "mapped" if teacher_loss else "unscored"),
-                unit_excess=groups.get(name), neighbours_excess=neighbours.get(name),
+                text=name,
+                start=at,
+                end=at + 1,
+                nll=nll,
+                teacher_loss=teacher_loss,
+                weight=weight,
+                reason=reasons.get(name, "mapped" if teacher_loss else "unscored"),
+                unit_excess=groups.get(name),
+                neighbours_excess=neighbours.get(name),
                 neighbours_loss=heard.get(name),
             )
-        )  # fmt: skip
+        )
     student.append(
         StudentToken(text="</s>", start=4, end=4, nll=5.0, weight=weights[-1], reason="special")
     )
@@ -44,10 +50,14 @@ def guided(
         for at, name in enumerate("abcd")
     ]
     passage = Passage(
-        title="", text="abcd", student=student, teacher=teacher, threshold=threshold,
+        title="",
+        text="abcd",
+        student=student,
+        teacher=teacher,
+        threshold=threshold,
         mapping=[(-1, -1), *((at, at + 1) for at in range(4)), (-1, -1)],
         least_kept=(1 + guidance.min_weight) / 2,
-    )  # fmt: skip
+    )
     return GuidedText("s", "t", guidance, passage)
 
 
@@ -87,16 +97,25 @@ def test_a_threshold():
     ]
     assert found.threshold == -1
     assert found.counts == {
-        "tokens": 6, "predicted": 5, "kept": 4, "competing": 3, "reaches": 2, "below": 1,
-        "included": 2, "excluded": 0,
-    }  # fmt: skip
+        "tokens": 6,
+        "predicted": 5,
+        "kept": 4,
+        "competing": 3,
+        "reaches": 2,
+        "below": 1,
+        "included": 2,
+        "excluded": 0,
+    }
     assert found.summary() == (
         "4 of 5 predicted tokens are kept. 3 compete, of which 2 reach the threshold of -1 nats; "
         "2 without a teacher loss are included."
     )
     assert found.as_dict()["guidance"] == {
-        "top_fraction": None, "aggregation": "max", "unmapped": "include", "max_threshold": -1,
-    }  # fmt: skip
+        "top_fraction": None,
+        "aggregation": "max",
+        "unmapped": "include",
+        "max_threshold": -1,
+    }
     page = found.html()
     assert "A token is kept if its excess loss reaches the threshold of -1 nats." in page
     assert "top 40" not in page
@@ -122,9 +141,14 @@ def test_a_quota_with_a_cap_names_the_one_that_applied(cap, threshold, weights, 
 def test_groups():
     """b and c are a group: (2 + 3 - 5.5) / 2 nats a token; d is in one that is cut."""
     found = guided(
-        [0, 1, 1, 0, 0], -1.0, unit="group", unmapped="exclude", **THRESHOLD,
-        groups={"a": -2.5, "b": -0.25, "c": -0.25}, reasons={"d": "partial"},
-    )  # fmt: skip
+        [0, 1, 1, 0, 0],
+        -1.0,
+        unit="group",
+        unmapped="exclude",
+        **THRESHOLD,
+        groups={"a": -2.5, "b": -0.25, "c": -0.25},
+        reasons={"d": "partial"},
+    )
     assert words(found) == [
         "dropped: the excess loss of its group does not reach the threshold of -1",
         "kept: the excess loss of its group reaches the threshold of -1",
@@ -155,9 +179,13 @@ def test_groups():
 
 def test_neighbours_that_say_noise():
     found = guided(
-        [0, 0, 1, 1, 1], -1.0, **THRESHOLD, window=1, window_threshold=-1.5,
+        [0, 0, 1, 1, 1],
+        -1.0,
+        **THRESHOLD,
+        window=1,
+        window_threshold=-1.5,
         neighbours={"a": -1.0, "b": -1.75, "c": -1.0},
-    )  # fmt: skip
+    )
     assert [verdict.short for verdict in found.verdicts[1:4]] == ["below", "noise", "reaches"]
     assert words(found)[1] == (
         "dropped: noise, its neighbours' mean excess loss of -1.750 is below -1.5"
@@ -179,10 +207,15 @@ def test_neighbours_that_say_noise():
 def test_a_teacher_that_loses_much_on_the_neighbours():
     """Above the limit, not at it; the same token may be noise by its neighbours' excess, too."""
     found = guided(
-        [0, 1, 0, 1, 1], -1.0, **THRESHOLD, window="line", window_max_loss=2.75,
-        window_threshold=0.0, heard={"a": 3.0, "b": 2.75, "c": 2.5},
+        [0, 1, 0, 1, 1],
+        -1.0,
+        **THRESHOLD,
+        window="line",
+        window_max_loss=2.75,
+        window_threshold=0.0,
+        heard={"a": 3.0, "b": 2.75, "c": 2.5},
         neighbours={"a": -0.5, "b": 0.0, "c": -0.5},
-    )  # fmt: skip
+    )
     assert words(found)[:3] == [
         "dropped: noise, on its neighbours the teacher loses 3.000 nats a byte, more than 2.75",
         "kept: its excess loss reaches the threshold of -1",
@@ -207,9 +240,13 @@ def test_soft_weights_are_numbers():
     """sigmoid((excess + 1) / 2), a tenth at least: (1 + 9 / (1 + e^0.75)) / 10 and so on."""
     low, high = (0.1 + 0.9 / (1 + math.exp(-z)) for z in (-0.75, 0.75))
     found = guided(
-        [low, 0.55, high, 1, 1], -1.0, **THRESHOLD, weight="sigmoid", weight_scale=2.0,
+        [low, 0.55, high, 1, 1],
+        -1.0,
+        **THRESHOLD,
+        weight="sigmoid",
+        weight_scale=2.0,
         min_weight=0.1,
-    )  # fmt: skip
+    )
     assert words(found) == [
         "weight 0.39: its excess loss is 1.500 nats below the threshold of -1",
         "weight 0.55: its excess loss is 0.000 nats above the threshold of -1",
@@ -236,17 +273,23 @@ def test_soft_weights_are_numbers():
     for width in (44, 70, 100):
         drawn = table(found, width)
         assert [re.search(r"[●○] 0\.\d\d", line)[0] for line in drawn[2:5]] == [
-            "○ 0.39", "● 0.55", "● 0.71",
-        ]  # fmt: skip
+            "○ 0.39",
+            "● 0.55",
+            "● 0.71",
+        ]
     assert "● ━ weight 0.55 or more   ○ ╌ less" in "\n".join(drawn)
 
 
 def test_a_power_has_noise_without_weight():
     found = guided(
-        [math.exp(-1.5), 1, 0, 1, 1], -1.0, **THRESHOLD, weight="power", window="line",
+        [math.exp(-1.5), 1, 0, 1, 1],
+        -1.0,
+        **THRESHOLD,
+        weight="power",
+        window="line",
         window_threshold=0.0,
         neighbours={"a": 0.5, "b": 0.0, "c": -0.5},
-    )  # fmt: skip
+    )
     assert words(found)[:3] == [
         "weight 0.22: its excess loss is 1.500 nats below the threshold of -1",
         "weight 1.00: its excess loss is 0.000 nats above the threshold of -1",
@@ -287,8 +330,9 @@ def test_a_page_of_several_rules_has_a_legend_for_each():
     passages = [guided([0, 0, 1, 1, 1], None).passage]
     page = render_page(title="", summary_rows=[], passages=passages, guidance=rules)
     assert re.findall("<h3>(The choice.*?)</h3>", page) == [
-        "The choice, paper &lt;1&gt;", "The choice, groups",
-    ]  # fmt: skip
+        "The choice, paper &lt;1&gt;",
+        "The choice, groups",
+    ]
     assert "The largest ones are kept for training, the rest is only read." in page
     assert "the excess loss of its group reaches the threshold of -1 nats" in page
 
@@ -308,9 +352,13 @@ def test_pages_of_a_run_follow_the_rule():
     assert "The weight of a token is 1 / (1 + exp(−x))" in page
     assert "weights add up to 3.5, 4 of 0.5 or more" in page
     groups = guided(
-        [0, 1, 1, 1, 1], -1.0, unit="group", **THRESHOLD, reasons={"d": "partial"},
+        [0, 1, 1, 1, 1],
+        -1.0,
+        unit="group",
+        **THRESHOLD,
+        reasons={"d": "partial"},
         groups={"a": -2.5, "b": -0.25, "c": -0.25},
-    )  # fmt: skip
+    )
     mapping = [*groups.passage.mapping[:4], (-1, -1), (-1, -1)]
     page = drawn(replace(groups, passage=replace(groups.passage, mapping=mapping)))
     assert "The excess loss of a group, the fewest tokens of both sides" in page

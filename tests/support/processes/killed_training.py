@@ -23,11 +23,20 @@ import torch
 from vocagno.training import checkpoint, loop, main
 
 POINTS = (
-    "before the folder", "before the model", "inside the model", "before the optimizer",
-    "inside the optimizer", "before the random state", "before the flush", "inside the flush",
-    "before the name", "after the name", "before an old one goes", "while an old one goes",
+    "before the folder",
+    "before the model",
+    "inside the model",
+    "before the optimizer",
+    "inside the optimizer",
+    "before the random state",
+    "before the flush",
+    "inside the flush",
+    "before the name",
+    "after the name",
+    "before an old one goes",
+    "while an old one goes",
     "after an old one went",
-)  # fmt: skip
+)
 STEP_SECONDS = 0.03
 
 

@@ -40,9 +40,11 @@ def sharded(config):
     PartialState._shared_state["distributed_type"] = DistributedType.FSDP
     accelerator.state.distributed_type = DistributedType.FSDP
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
-        state_dict_type="SHARDED_STATE_DICT", cpu_ram_efficient_loading=False,
-    )  # fmt: skip
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        state_dict_type="SHARDED_STATE_DICT",
+        cpu_ram_efficient_loading=False,
+    )
     if accelerator.mixed_precision != "no":  # as Accelerate does
         plugin.set_mixed_precision(accelerator.mixed_precision)
     set_up_fsdp(plugin, config)
