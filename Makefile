@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs test test-rust test-python lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check test test-rust test-python lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -20,9 +20,9 @@ $(VENV)/.run: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[train,viz]' 'maturin>=1.9.4,<2'
 	touch $@
 
-# The tools of tests and linters, too.
+# The tools of tests and linters, too; the project is installed, so pip adds what these extras name.
 $(VENV)/.packages: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable '.[eval,viz,dev]'
+	$(BIN)/python -m pip install --quiet 'vocagno[eval,viz,dev]'
 	touch $@
 
 $(VENV)/.module: $(VENV)/.run $(RUST)
@@ -49,6 +49,9 @@ docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, ev
 	  | tar -xf - -C $(PAGES)
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
+
+check: $(VENV)/.built ## the tests of a developer's loop: nothing that starts processes or takes more than a second
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile -m "not slow"
 
 test: test-rust test-python ## all tests
 

@@ -264,6 +264,7 @@ print(all(align(*call) == many for call in calls * 3))
 """
 
 
+@pytest.mark.slow
 @LINUX
 def test_no_more_threads_than_have_work_and_none_built_again():
     """128,000 tokens in 4,000 rows are work for 15 threads, however many they might have."""

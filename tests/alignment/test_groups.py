@@ -25,6 +25,7 @@ def as_lists(ranges):
     return [list(range(first, stop)) for first, stop in ranges.tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(student=ordered_spans(), teacher=ordered_spans())
 def test_groups_are_their_definition(student, teacher):
@@ -103,6 +104,7 @@ def test_the_losses_of_a_group(tokenizers):
         assert np.isclose(sums.sum(), nll[filled].sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "mistral-v0.1"])
 def test_real_text_is_in_groups_as_a_whole(teacher):
     """Every token with text is in one; and where no character is split, the groups are TRL's."""

@@ -29,6 +29,7 @@ def test_align_is_its_definition(student, teacher):
     )
 
 
+@pytest.mark.slow
 def test_align_on_a_hundred_thousand_random_cases_in_batches():
     rng = np.random.default_rng(0)
     for _ in range(1_000):

@@ -13,6 +13,7 @@ from shared_data import shared, shared_texts
 from vocagno import SpanError
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(student=ordered_spans() | any_spans, teacher=ordered_spans(), data=st.data())
 def test_overlap_is_its_definition_for_any_mapping(student, teacher, data):

@@ -177,10 +177,11 @@ def test_a_corpus_with_a_bad_line(pair, capsys, tmp_path):
 
 
 def test_describe(pair, capsys):
-    assert "dummy prefix        a space before every text" in result(capsys, "describe", pair[0])
+    assert "dummy prefix         a space before every text" in result(capsys, "describe", pair[0])
     assert json.loads(result(capsys, "describe", pair[1], "--json"))["path"] == "ids"
 
 
+@pytest.mark.slow
 def test_the_papers_overlap(capsys):
     """Fig. 1: 6.32 % for Qwen2.5 under TinyLlama."""
     files = [str(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", "qwen2.5")]

@@ -23,6 +23,8 @@ from vocagno.teacher.windows import TextReader
 from vocagno.training.configuration import parse
 from vocagno.training.main import main as train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("mistake", "words"),

@@ -293,6 +293,7 @@ def test_nothing_on_standard_input(files):
     assert found.stderr.startswith("error: standard input: no text; ")
 
 
+@pytest.mark.slow
 def test_a_terminal_without_the_signs(files):
     """Pictures say so; words come out with escapes, and nothing ends in a traceback."""
     ascii_only = environment(LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")

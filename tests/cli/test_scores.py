@@ -206,6 +206,7 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypa
     assert "is not empty; name a new folder for the import" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
     """Harmless are those of statistics and the like, which nobody reads."""
     store, _ = made

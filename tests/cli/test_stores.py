@@ -41,6 +41,7 @@ def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
     assert "another text" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
 def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_model):
     """A limit on the size of files stands for a full disk: the write itself fails, for real."""

@@ -19,6 +19,8 @@ from folders import contents
 from runs import environment
 from vocagno.data.rows import RowStore
 
+pytestmark = pytest.mark.slow
+
 SLOW = Path(__file__).parents[1] / "support" / "processes" / "slow_preparing.py"
 
 

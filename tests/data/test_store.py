@@ -188,6 +188,7 @@ def is_padding(path, place):
     return min(starts) <= place and not inside
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_the_manifest_is_seen(tmp_path):
     """Every bit of it."""
     score_store(tmp_path, names=("s",))
@@ -201,6 +202,7 @@ def test_a_flipped_bit_of_the_manifest_is_seen(tmp_path):
         data[bit // 8] ^= 1 << bit % 8
 
 
+@pytest.mark.slow
 def test_ten_thousand_shards_open_in_a_second(tmp_path):
     """And any document is there at once, without a file left open for each shard."""
     names = [f"shard-{number:05d}" for number in range(10_000)]

@@ -12,6 +12,8 @@ from families import TEXTS
 from runs import TRAIN, final_weights, metrics, run, write_config
 from tiny_models import tiny_llama
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[1] / "support" / "processes"
 LAYOUTS = {"1 x 8": (1, 8), "8 single rows": (1, 1), "2 processes x 4": (2, 4)}
 

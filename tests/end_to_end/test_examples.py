@@ -23,6 +23,8 @@ from vocagno.data.rows import RowStore
 from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.teacher.scores import ScoreStore
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LEARNING = ("guided_trainer", "plain_loop")
 SEQ_LEN = 64

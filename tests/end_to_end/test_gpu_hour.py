@@ -19,6 +19,8 @@ from gpu.family import kill
 from gpu.preflight import check
 from vocagno.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DEVICE = {
     "date": "2026-01-02",

@@ -27,6 +27,8 @@ from vocagno.errors import ConfigError
 from vocagno.training.accelerator import set_up_deepspeed
 from vocagno.training.configuration import parse
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
 ROWS = 8
 STEPS = 4

@@ -10,6 +10,8 @@ pytest.importorskip("trl")
 
 from families import TEXTS
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parents[2] / "examples" / "trl_gold.py"
 
 

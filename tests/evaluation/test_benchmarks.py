@@ -93,6 +93,7 @@ def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
     assert len(read_items(BENCHMARKS["mawps"], tmp_path, limit=2)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("completion", ["right", ""])
 def test_golds_are_right_and_silence_is_wrong(data, completion):
     with Judge() as judge:
@@ -104,6 +105,7 @@ def test_golds_are_right_and_silence_is_wrong(data, completion):
                 assert verdict.math_verify is bool(completion), (name, item, verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["right", ""])
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -118,6 +120,7 @@ def test_golds_are_right_and_silence_is_wrong_on_the_real_files(name, completion
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "accuracy", "math_verify"), [("gsm8k", 36.2, 36.2), ("minerva_math", 15.8, 17.0)]
 )

@@ -19,6 +19,8 @@ from vocagno.evaluation import judging
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.judging import Judge
 
+pytestmark = pytest.mark.slow
+
 MATH = BENCHMARKS["minerva_math"]
 GSM8K = BENCHMARKS["gsm8k"]
 

@@ -25,6 +25,8 @@ from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.results import read_results
 from vocagno.evaluation.summary import averages, results, scores, share
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

@@ -32,6 +32,7 @@ def rows(tmp_path, tokenizer_files):
     return prepared(tmp_path, tokenizer_files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["kld", "uld"])
 def test_a_distance_of_no_weight_is_naive_training(tmp_path, config, method):
     teacher = {"mode": "live"}

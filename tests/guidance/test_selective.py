@@ -278,6 +278,7 @@ def test_under_autocast_the_losses_are_finer_than_the_models_own():
     assert ours[head].dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_compiled_layers_give_the_same_gradients(monkeypatch):
     labels, teacher = batch()
     expected = model_gradients(tiny_llama(50), labels, teacher)

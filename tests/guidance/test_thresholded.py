@@ -45,6 +45,7 @@ def options(tmp_path, tokenizer_files, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_lines_and_table_of_a_tiny_shape(options, monkeypatch):
     peaks = {"dense": 200.0, "torch": 200.0, "cpt": 170.0}
     monkeypatch.setattr(

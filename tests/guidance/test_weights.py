@@ -43,6 +43,7 @@ def batches(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     batch=batches(),

@@ -53,6 +53,7 @@ def own_nll(model, inputs, labels):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*its own code computes them")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_architecture_has_its_own_losses_or_is_refused(architecture):

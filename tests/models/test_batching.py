@@ -51,6 +51,7 @@ def test_a_layout_by_hand():
     assert layout.padding == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_less_than_five_per_cent_of_a_batch_is_padding(name):
     """Real documents in shards of 2 MB, as `score` reads them."""

@@ -164,6 +164,7 @@ def test_gradients_are_the_same_with_and_without_checkpointing():
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_compiled_once():
     model, graphs = tiny_llama(50), []
     student = GuidedStudent(model, GuidanceConfig()).train()

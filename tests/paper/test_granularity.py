@@ -251,6 +251,7 @@ def test_names_of_teachers():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1"])
 def test_what_the_paper_found(teacher):
     """Section 6.1: IoU falls as chunks get finer, and steeply from 32 to 64; tokens: IoS 100 %."""

@@ -107,6 +107,7 @@ def test_the_oracle_trains_on_all_but_noise(tmp_path, trained, tokenizer_files):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.88, 0.4])
 def test_random_scores_keep_the_share(tmp_path, trained, share):
     corpus, train = trained

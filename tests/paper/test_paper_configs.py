@@ -15,6 +15,8 @@ from families import TEXTS
 from shared_data import shared
 from tiny_models import tiny_llama
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "configs" / "paper"
 MAKE = FOLDER / "make.py"
 FACTS = yaml.safe_load((FOLDER / "facts.yaml").read_text(encoding="utf-8"))

@@ -23,6 +23,8 @@ from vocagno.paper.study.comparison import Spread, compared, markdown
 from vocagno.paper.study.measured import Measured, write_runs
 from vocagno.paper.study.plan import Plan, read_plan, slug
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def plan_file(tmp_path, tokenizer_files, teacher_model):

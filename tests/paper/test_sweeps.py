@@ -114,6 +114,7 @@ def test_a_sweep_is_drawn(command, swept, tmp_path, capsys):
     assert axes.get_ylabel() == "validation loss (nats per token)"
 
 
+@pytest.mark.slow
 def test_a_sweep_of_real_runs(command, tmp_path, tokenizer_files, teacher_model):
     pytest.importorskip("torch")
     from runs import train_here, write_config

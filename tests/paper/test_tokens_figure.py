@@ -198,6 +198,7 @@ def test_characters_that_are_cut_take_more_columns(spans):
         draw_tokens(aligned(spans, "Ψ" * 40))
 
 
+@pytest.mark.slow
 def test_the_papers_figure():
     """Fig. 2: "Probability, Uncertainty" in 4, 8, 6 and 7 tokens."""
     names = ("tinyllama", "qwen2.5", "mistral-v0.1", "deepseek-llm")

@@ -26,6 +26,8 @@ from run_folders import CONFIG, training, validation, write_run
 from runs import environment
 from tiny_models import tiny_llama
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("lm_eval")

@@ -22,6 +22,7 @@ def test_there_are_ten():
     assert len(COMMANDS) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="the commands are for bash")
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[c[8:20] for c, _ in COMMANDS])
 def test_the_hard_strings_come_out_as_shown(command, shown):
@@ -39,6 +40,7 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "results", "page"),
     [

@@ -55,6 +55,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model):
     """What `vocagno[data]` promises."""
     pytest.importorskip("torch")

@@ -9,6 +9,8 @@ pytest.importorskip("torch")
 
 from vocagno.quickstart import assets, students
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 

@@ -29,6 +29,7 @@ def work(folder, names, seconds):
     )
 
 
+@pytest.mark.slow
 def test_three_processes_do_each_item_once(tmp_path):
     names = [f"item{i}" for i in range(12)]
     context = multiprocessing.get_context("spawn")

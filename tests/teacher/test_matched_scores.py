@@ -12,6 +12,8 @@ from vocagno import TokenSpans
 from vocagno.cli.app import main
 from vocagno.teacher.scores import ScoreStore
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_store_two_students(tmp_path):
     """TinyLlama's and GPT-2's tokenizers under one teacher, whose scores nobody makes again."""

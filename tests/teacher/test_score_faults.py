@@ -23,7 +23,10 @@ from vocagno.teacher.scores import ScoreStore
 SCRIPTS = Path(__file__).parents[1] / "support" / "processes"
 POINTS = ("write", "before fsync", "after fsync", "before rename", "after rename")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX"),
+]
 
 
 def command(corpus, store, cache, teacher_model):

@@ -114,6 +114,7 @@ class Encoded:
         return ids_of(self.spans, [ALL_TEXTS[index]])
 
 
+@pytest.mark.slow
 def test_a_loader_with_spawned_workers(tokenizers):
     data = pytest.importorskip("torch.utils.data")
     dataset = Encoded(TokenSpans(tokenizers["llama"]))

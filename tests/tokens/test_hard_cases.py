@@ -226,6 +226,7 @@ def test_21_long_runs(families, text):
         pairs.check_pair(llama, teacher, [text])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", ["a", " ", "\u65e5"], ids=ascii)
 def test_a_million_bytes_of_one_character(families, character):
     text = character * (1_000_000 // len(character.encode()))

@@ -237,6 +237,7 @@ def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
     assert spans.decode(spans.encode(["cafe\u0301"]).ids) == ["caf\u00e9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "deepseek-llm"])
 def test_real_corpora_of_ids(teacher):
     texts = shared_texts("math-valid")[:40]

@@ -7,6 +7,8 @@ import pairs
 from shared_data import REAL_TOKENIZERS, shared, shared_texts
 from vocagno import TokenSpans
 
+pytestmark = pytest.mark.slow
+
 LOSSY = ("bert-base-uncased", "t5-small")
 """May have no token at all in a text: of blanks alone, or of what their normaliser removes."""
 

@@ -169,6 +169,7 @@ def test_every_token_with_text_is_mapped(tokenizers, student, teacher):
     assert (mapping[with_text] >= 0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     texts=st.lists(st.text(max_size=40), max_size=4),

@@ -77,6 +77,7 @@ def test_a_loss_that_is_no_number_is_named(tmp_path, config, poisoned, capsys):
     assert "optimizer.skip_nonfinite: true" in line
 
 
+@pytest.mark.slow
 def test_steps_without_a_finite_gradient_are_left_out_and_counted(tmp_path, config, poisoned):
     poisoned(float("nan"))
     path = config(
@@ -108,6 +109,7 @@ def test_a_window_of_one_step_may_be_left_out(tmp_path, config, poisoned):
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poisoned, capsys):
     poisoned(float("nan"))
     path = config(train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8})
@@ -116,6 +118,7 @@ def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poison
     assert train_here(path, "--optimizer.skip_nonfinite", "true") == 0
 
 
+@pytest.mark.slow
 def test_a_run_without_any_finite_step_stops(config, poisoned, capsys):
     poisoned(float("nan"))
     path = config(

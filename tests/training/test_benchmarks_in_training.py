@@ -25,6 +25,8 @@ from vocagno.evaluation.reading import read_items
 from vocagno.training.benchmarks import Evaluation
 from vocagno.training.configuration import parse
 
+pytestmark = pytest.mark.slow
+
 MATRIX = Path(__file__).parents[1] / "support" / "processes" / "matrix.py"
 TASKS = ["gsm8k", "sat_math"]
 ITEMS = {"gsm8k": 2, "sat_math": 2}

@@ -16,6 +16,8 @@ from families import TEXTS
 from processes.killed_training import POINTS
 from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_training.py"
 STEPS = 150
 PRUNING = POINTS[-3:]

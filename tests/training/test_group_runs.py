@@ -23,6 +23,7 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
 LINES = {"unit": "group", "max_threshold": 1.0, "window": "line", "window_threshold": -9.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", [GROUPS, LINES], ids=["threshold", "quota and lines"])
 def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config, guidance):
     path = config(guidance=guidance, train={"log_every": 1})
@@ -41,6 +42,7 @@ def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config,
     assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
+@pytest.mark.slow
 def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys):
     """Once; and with a limit of the threshold nothing."""
     assert train_here(config(train={"log_every": 1})) == 0

@@ -27,6 +27,8 @@ from runs import train_here as train
 from tiny_models import tiny_llama
 from vocagno.data.rows import RowStore
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_guided_run_from_text_to_a_model_that_loads(tmp_path, config, corpus, capsys):
     path = config(data={"validation": str(corpus)}, train={"eval_every": 3})

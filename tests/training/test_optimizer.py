@@ -88,6 +88,7 @@ def one_process():
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
     """Buckets of less than a layer, as they are for a large model."""
     from torch.nn.parallel import DistributedDataParallel

@@ -73,6 +73,7 @@ def test_what_trackers_get_are_numbers():
     assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stored", "live"])
 def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
     path = config(

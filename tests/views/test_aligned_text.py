@@ -99,6 +99,7 @@ def test_links_in_a_terminal():
     assert terminal(["ab", "cd"], ["a", "bcd"], "abcd") == "ab│cd\n├──┤\na│bcd\n"
 
 
+@pytest.mark.slow
 def test_a_text_too_long_to_draw(tokenizers):
     aligned = align_text(tokenizers["llama"], tokenizers["byte-level"], "a" * 300_000)
     assert len(aligned.as_dict()["mapping"]) == len(aligned.student.ids)
