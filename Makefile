@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check test test-rust test-python lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos test test-rust test-python lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -60,6 +60,9 @@ test-rust:
 
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
+
+chaos: $(VENV)/.built ## tests of kills and hostile strings at full length: a hundred kills, five hundred strings
+	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judging.py tests/training/test_checkpoint.py
 
 # Paths that are checked against the word list in .ci/words.py. To add: examples, benches, README.md, docs.
 WORDS := python

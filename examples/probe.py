@@ -4,7 +4,7 @@ python examples/probe.py TEACHER STUDENT corpus.jsonl.gz
 
 A probe is a logistic regression from a model's hidden states to a label of each token. The
 teacher's probe learns the labels; its scores of the teacher's tokens are carried to the student's
-tokens, and the student's probe learns from these alone: what was labelled for one tokenizer serves
+tokens, and the student's probe learns only from these: what was labelled for one tokenizer serves
 another. Here labels are read from the text (in a LaTeX formula, or whatever `--label` matches), so
 that both sides can be checked, on every fourth document, from which no probe learns.
 """

@@ -55,7 +55,7 @@ def _as_array(offsets: Offsets) -> Any:
 
 
 def install() -> None:
-    """Puts both into TRL, whose own offsets are for ByteLevel tokenizers alone."""
+    """Puts both into TRL, whose own offsets are only for ByteLevel tokenizers."""
     gold_trainer.ULDLoss._align_by_byte_offsets = staticmethod(align)
     for module in (gold_trainer, utils):
         module.encode_with_byte_offsets = encode

@@ -1,5 +1,7 @@
 """Fixtures: small tokenizers of every family, tiny models, a corpus; nothing is downloaded."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -10,6 +12,15 @@ from tiny_models import tiny_llama
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+def pytest_collection_modifyitems(items):
+    """Runs files of slow tests first, so that no worker is left with one at the end."""
+    tests, slow = Counter(), Counter()
+    for item in items:
+        tests[item.path] += 1
+        slow[item.path] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: -slow[item.path] / tests[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from chaos import repeats
+
 pytest.importorskip("math_verify")
 
 from vocagno.errors import InputError
@@ -84,11 +86,11 @@ def hostile(number):
 
 
 @pytest.mark.slow
-def test_five_hundred_hostile_strings(tmp_path, monkeypatch):
+def test_hostile_strings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    began, late = time.monotonic(), 0
+    began, late, count = time.monotonic(), 0, repeats(500, 120)
     with Judge(seconds=0.1) as judge:
-        for number in range(500):
+        for number in range(count):
             text = hostile(number)
             benchmark = (MATH, GSM8K)[number % 2]
             completion = f"The final answer is ${text}$. I hope it is correct."
@@ -97,10 +99,10 @@ def test_five_hundred_hostile_strings(tmp_path, monkeypatch):
             )
             assert not verdict.harness_match, text[:80]
             late += bool(verdict.undecided)
-        print(f"{late} of 500 undecided, {time.monotonic() - began:.0f} s")
+        print(f"{late} of {count} undecided, {time.monotonic() - began:.0f} s")
         assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
-    assert late > 10  # some do exceed the limits
-    assert time.monotonic() - began < 500
+    assert late > count // 50  # some do exceed the limits
+    assert time.monotonic() - began < count
     assert not (tmp_path / "harmed").exists()
 
 
