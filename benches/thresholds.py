@@ -35,7 +35,7 @@ from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.criteria import TeacherSide
+from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, product_dtype
 from vocagno.guidance.methods.selection import Selection
 from vocagno.guidance.methods.tokens import TokenSelection
@@ -45,7 +45,6 @@ from vocagno.guidance.units import group_means
 from vocagno.guidance.weights import excess_loss
 from vocagno.models import head
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head
 
 SHARES = (0.70, 0.98)
 """Of the predicted tokens: how many are to be trained on."""
@@ -82,14 +81,10 @@ def a_row_at_a_time() -> Iterator[None]:
 
 
 def cross_entropy_of_rows(
-    self: TokenSelection,
-    hidden_NH: Tensor,
-    language_head: Head,
-    labels_BT: Tensor,
-    teacher: TeacherSide,
-    _: Any,
+    self: TokenSelection, student: StudentSide, teacher: TeacherSide
 ) -> tuple[Tensor, TokenMetrics]:
     """As `Method.cross_entropy`, with chunks that are rows."""
+    hidden_NH, labels_BT = student.flat_hidden, student.labels_BT
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
     groups_BT = teacher.criteria.units.groups_BT
@@ -109,7 +104,7 @@ def cross_entropy_of_rows(
         patch.object(loss_module, "chunks", lambda *_: rows),
         patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
     ):
-        total, parts_N2 = chunked_loss(hidden_NH, language_head, objective, dtype)
+        total, parts_N2 = chunked_loss(hidden_NH, student.head, objective, dtype)
     nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
     return total, TokenMetrics(nll_BT, weights_BT)
 

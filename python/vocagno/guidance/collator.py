@@ -43,7 +43,7 @@ class Batch:
     (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
     (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
     (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
-    padding (`chunks`), and what ranks them if not their losses (`chunk_scores`); for `unit: group`
+    padding (`chunks`), and what ranks them if not their losses (`chunk_rank`); for `unit: group`
     and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
     and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
@@ -59,23 +59,26 @@ class Batch:
         live = None if self.live is None else self.live.pin_memory()
         return replace(self, tensors=pinned, live=live)
 
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs, on the host: all but the reasons, which are already counted."""
+        given: dict[str, Any] = dict(self.tensors)
+        del given["reasons"]
+        if self.chunk_ends is not None:
+            given["chunk_ends"] = self.chunk_ends
+        return given
+
     def to(self, device: torch.device) -> dict[str, Any]:
-        """The model's inputs, on its device. The reasons are already counted and are not moved.
+        """The model's inputs, on its device.
 
         Positions and mask of isolated documents are made there: the number of each token's document
         is 8 KB a row of 2,048 tokens, the mask 4 MB.
         """
-        given: dict[str, Any] = {
-            name: value.to(device, non_blocking=True)
-            for name, value in self.tensors.items()
-            if name != "reasons"
+        given = {
+            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in self.inputs().items()
         }
         piece_BT = given.pop("piece", None)
-        if piece_BT is not None:
-            given |= isolation(piece_BT)
-        if self.chunk_ends is not None:
-            given["chunk_ends"] = self.chunk_ends
-        return given
+        return given if piece_BT is None else given | isolation(piece_BT)
 
 
 class Collator:

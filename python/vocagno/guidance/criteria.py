@@ -1,4 +1,4 @@
-"""Inputs of a choice other than the losses of both models."""
+"""The inputs of a method: both sides of a training step, and the criteria of a choice."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vocagno.config.run import HeadLoss
 from vocagno.guidance.units import Units
+from vocagno.models.head import Head
 from vocagno.teacher.states import TeacherStates
 
 
@@ -30,6 +32,23 @@ class Criteria(NamedTuple):
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
     """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
     it the host waits for the device, if that is not the CPU."""
+
+
+class StudentSide(NamedTuple):
+    """The student's side of a training step."""
+
+    hidden_BTH: Tensor
+    """Last hidden states; state i predicts `labels_BT[:, i]`."""
+    head: Head
+    labels_BT: Tensor
+    """Target ids, -100 where nothing is predicted."""
+    head_loss_by: HeadLoss = "auto"
+    """As `head_loss`."""
+
+    @property
+    def flat_hidden(self) -> Tensor:
+        """The states of all rows (N, H)."""
+        return self.hidden_BTH.flatten(0, -2)
 
 
 class TeacherSide(NamedTuple):

@@ -12,6 +12,7 @@ from torch import Tensor
 from vocagno.config.run import HeadLoss
 from vocagno.errors import ConfigError
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
+from vocagno.guidance.criteria import StudentSide
 from vocagno.guidance.weights import Choice
 from vocagno.models.causal import IGNORED, teacher_guided_loss
 from vocagno.models.head import Head, LanguageHead, chunked_nll
@@ -31,13 +32,10 @@ class TokenMetrics:
 
 
 def chosen_cross_entropy(
-    hidden_NH: Tensor,
-    head: Head,
-    labels_BT: Tensor,
+    student: StudentSide,
     choose: Callable[[Tensor], Choice],
     *,
     num_kept: int | None = None,
-    head_loss_by: HeadLoss = "auto",
     has_soft_weights: bool = False,
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
@@ -48,8 +46,8 @@ def chosen_cross_entropy(
         has_soft_weights: whether weights between 0 and 1 occur.
     Returns: float32 sum, with gradients if they are enabled, and the metrics of each token.
     """
-    labels_N = labels_BT.flatten()
-    nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
+    hidden_NH, head, labels_N = student.flat_hidden, student.head, student.labels_BT.flatten()
+    nll_BT = all_losses(hidden_NH, head, labels_N).view(student.labels_BT.shape)
     weights_BT, thresholds_S = choose(nll_BT)
     metrics = TokenMetrics(nll_BT, weights_BT, thresholds_S)
     if not torch.is_grad_enabled():
@@ -59,20 +57,16 @@ def chosen_cross_entropy(
     rows_K = _places(kept_N, num_kept)
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     weights_K = weights_N[rows_K] if has_soft_weights else None
-    total, _ = head_loss(hidden_NH[rows_K], head, labels_K, head_loss_by, weights_K)
+    total, _ = head_loss(hidden_NH[rows_K], head, labels_K, student.head_loss_by, weights_K)
     return total, metrics
 
 
 def full_cross_entropy(
-    hidden_NH: Tensor,
-    head: Head,
-    labels_BT: Tensor,
-    *,
-    num_kept: int | None = None,
-    head_loss_by: HeadLoss = "auto",
+    student: StudentSide, num_kept: int | None = None
 ) -> tuple[Tensor, TokenMetrics]:
     """The sum of the losses of all labels, and the metrics of each token. Args: as
     `selective_cross_entropy`."""
+    hidden_NH, head, labels_BT = student.flat_hidden, student.head, student.labels_BT
     labels_N = labels_BT.flatten()
     is_asked_N = labels_N != IGNORED
     weights_BT = is_asked_N.view(labels_BT.shape).float()
@@ -80,7 +74,7 @@ def full_cross_entropy(
         nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
         return teacher_guided_loss(nll_BT, weights_BT), TokenMetrics(nll_BT, weights_BT)
     rows_K = _places(is_asked_N, num_kept)
-    total, nll_K = head_loss(hidden_NH[rows_K], head, labels_N[rows_K], head_loss_by)
+    total, nll_K = head_loss(hidden_NH[rows_K], head, labels_N[rows_K], student.head_loss_by)
     if nll_K is None:
         return total, TokenMetrics(None, weights_BT)
     nll_N = torch.zeros(len(labels_N), device=nll_K.device).index_copy(0, rows_K, nll_K)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import Criteria, TeacherSide
+from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.units import Units
@@ -61,9 +61,9 @@ def selective_cross_entropy(
     if isinstance(head, Tensor):
         head = LanguageHead(head)
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
-    side = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
-    given = hidden_BTH.flatten(0, -2), head, labels_BT, side
-    total, metrics = method.cross_entropy(*given, head_loss_by)
+    student = StudentSide(hidden_BTH, head, labels_BT, head_loss_by)
+    teacher = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
+    total, metrics = method.cross_entropy(student, teacher)
     if reduction == "mean":
         is_predicted_BT, is_kept_BT = labels_BT != IGNORED, metrics.weights_BT > 0
         counted_BT = is_predicted_BT if guidance.normalize == "tokens" else is_kept_BT
@@ -89,9 +89,11 @@ def token_weights(
         entropy_BT, teacher_sums_B2, units: as `Criteria`.
     Raises: ValueError if the configuration needs something that is not given.
     """
-    criteria = Criteria(entropy_BT, None, None, teacher_sums_B2, units or Units())
-    side = TeacherSide(teacher_loss_BT, criteria)
-    return method_of(guidance).choose(student_nll_BT, labels_BT, side).weights_BT
+    criteria = Criteria(
+        entropy_BT=entropy_BT, teacher_sums_B2=teacher_sums_B2, units=units or Units()
+    )
+    teacher = TeacherSide(teacher_loss_BT, criteria)
+    return method_of(guidance).choose(student_nll_BT, labels_BT, teacher).weights_BT
 
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceConfig) -> int:

@@ -55,9 +55,13 @@ class ConfiguredTeacher:
         """The inputs, apart from the text, that determine its scores."""
         return scores_made_from(self.config, self.spans, self.weights, self.device)
 
-    def check_context(self, length: int | None = None, option: str = "teacher.context") -> None:
-        """Raises: ConfigError as `loading.check_context`."""
-        check_context(self.config, length, option)
+    def check(self) -> None:
+        """Checks that it can read texts, without its weights.
+
+        Raises: ConfigError as `check_context` and `text_reader`.
+        """
+        check_context(self.config)
+        _ = self.reader
 
     def load_scorer(self) -> TransformersScorer:
         """The model on its device."""
@@ -72,7 +76,7 @@ class ConfiguredTeacher:
         """
         if self.config.model is None:
             raise ConfigError("teacher.model: needed to score a corpus")
-        self.check_context()  # before hashing the weights and claiming the folder
+        self.check()  # before hashing the weights and claiming the folder
         reader, made_from = self.reader, self.made_from
         folder = folder or self.cache / "scores" / store_key(corpus, made_from)
         with Together() if self.config.tensor_parallel else nullcontext() as together:

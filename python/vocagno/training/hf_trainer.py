@@ -44,11 +44,7 @@ class GuidedCollator:
         batch = self._collator(list(rows))
         counts = batch.counts
         num_counted = counts.predicted if self._normalize == "tokens" else counts.kept
-        named = batch.tensors.items()
-        given: dict[str, Any] = {name: value for name, value in named if name != "reasons"}
-        if batch.chunk_ends is not None:
-            given["chunk_ends"] = batch.chunk_ends
-        return given | {"num_kept": counts.kept, "num_counted": num_counted}
+        return batch.inputs() | {"num_kept": counts.kept, "num_counted": num_counted}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed

@@ -21,7 +21,7 @@ from vocagno.data.rows import RowStore
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
-from vocagno.models.loading import check_own_tokenizer, student_settings
+from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live_same_vocabulary import check_same_vocabulary
 from vocagno.teacher.matched_scores import MatchedScores
@@ -154,13 +154,10 @@ def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: Configu
         check_same_vocabulary(tokenizer.spans, teacher.spans, guidance.method)
     if not guidance.needs_teacher or options.model is None or options.scores is not None:
         return
-    if options.mode == "stored":
-        teacher.check_context()
-    elif guidance.needs_same_vocabulary:  # it reads whole rows
-        teacher.check_context(config.data.seq_len, "data.seq_len")
+    if options.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
+        check_context(options, config.data.seq_len, "data.seq_len")
     else:
-        teacher.check_context()
-        assert teacher.reader  # says if its windows have no room
+        teacher.check()
 
 
 def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:

@@ -59,8 +59,8 @@ class Training:
         self.method: Method = method_of(inputs.guidance)
         self.accelerator = accelerator
         self.final_tokenizer: Any = transformers_tokenizer(inputs.tokenizer)
-        model = self._new_student()
-        student = GuidedStudent(model, inputs.guidance, self.train.head_loss)
+        student = self._new_student()
+        model = student.model
         self.student: Any
         self.optimizer: Any
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
@@ -96,13 +96,15 @@ class Training:
             inputs.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
 
-    def _new_student(self) -> Any:
+    def _new_student(self) -> GuidedStudent:
         """The model to train, as the configuration wants it."""
         inputs, train = self.inputs, self.train
         size = inputs.tokenizer.spans.vocabulary_size
         model = load_student(inputs.student, inputs.settings, size, train.seed)
         if inputs.data.isolate:
             check_isolation(model, inputs.data.seq_len)
+        # Before layers are compiled: it verifies the head by forward passes of another shape.
+        student = GuidedStudent(model, inputs.guidance, train.head_loss)
         if train.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:
                 name = type(model).__name__
@@ -110,7 +112,7 @@ class Training:
             model.activation_checkpointing_enable({"use_reentrant": False})
         if train.compile:
             compile_layers(model)
-        return model
+        return student
 
     def _evaluation(self, model: Any) -> "Evaluation | None":
         inputs = self.inputs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import Criteria, TeacherSide
+from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
@@ -92,8 +92,8 @@ class GuidedStudent(nn.Module):
         )
         units = Units(groups, lines, token_bytes)
         criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
-        side = TeacherSide(teacher_loss, criteria, num_kept, teacher)
-        return method.loss(states_BTH, self._head(), labels, side, self.head_loss_by)
+        student = StudentSide(states_BTH, self._head(), labels, self.head_loss_by)
+        return method.loss(student, TeacherSide(teacher_loss, criteria, num_kept, teacher))
 
     def _head(self) -> Head:
         if self._own_head is None:

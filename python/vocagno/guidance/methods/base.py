@@ -18,13 +18,12 @@ from vocagno.alignment.reduction import reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import HeadLoss
 from vocagno.data.rows import Row
-from vocagno.guidance.criteria import TeacherSide
+from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
 from vocagno.guidance.pieces import ComparedTokens, Pieces
 from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.guidance.weights import Choice, excess_loss
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head
 
 
 class StudentOutput(NamedTuple):
@@ -137,34 +136,20 @@ class Method(ABC):
         return Choice((labels_BT != IGNORED).float(), None)
 
     def cross_entropy(
-        self,
-        hidden_NH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
+        self, student: StudentSide, teacher: TeacherSide
     ) -> tuple[Tensor, TokenMetrics]:
         """The sum of the losses of the tokens that train. Args, Returns, Raises: as
         `selective_cross_entropy`."""
-        return full_cross_entropy(
-            hidden_NH, head, labels_BT, num_kept=teacher.num_kept, head_loss_by=head_loss_by
-        )
+        return full_cross_entropy(student, teacher.num_kept)
 
-    def loss(
-        self,
-        hidden_BTH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
-    ) -> StudentOutput:
+    def loss(self, student: StudentSide, teacher: TeacherSide) -> StudentOutput:
         """The loss of a forward pass and its metrics."""
-        hidden_NH, teacher_loss_BT = hidden_BTH.flatten(0, -2), teacher.teacher_loss_BT
-        loss, metrics = self.cross_entropy(hidden_NH, head, labels_BT, teacher, head_loss_by)
+        teacher_loss_BT = teacher.teacher_loss_BT
+        loss, metrics = self.cross_entropy(student, teacher)
         nll_BT = metrics.nll_BT
         if nll_BT is None:
             nll_BT = torch.full_like(teacher_loss_BT, torch.nan)
-        sums = _sums(loss.detach(), metrics, labels_BT, teacher_loss_BT)
+        sums = _sums(loss.detach(), metrics, student.labels_BT, teacher_loss_BT)
         return StudentOutput(loss, sums.tensor(), nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:

@@ -55,11 +55,12 @@ class Chunk(Selection):
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """As `Method.choose`."""
-        _, chunks_BT, rank_BC, sums_B2, _, _ = teacher.criteria
+        chunks_BT, rank_BC = teacher.criteria.chunks_BT, teacher.criteria.rank_BC
         if chunks_BT is None or (rank_BC is None) is self.is_random:
             raise ValueError(
                 "guidance.method: chunk needs the chunks of the tokens, and ranks if the choice is "
                 "random"
             )
         given = nll_BT, teacher.teacher_loss_BT, labels_BT, chunks_BT
-        return Choice(chunk_weights(*given, self.guidance, rank_BC, sums_B2), None)
+        more = self.guidance, rank_BC, teacher.criteria.teacher_sums_B2
+        return Choice(chunk_weights(*given, *more), None)

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import TeacherSide
+from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.distillation import Distance, DistillationMetrics, distillation_loss
 from vocagno.guidance.methods.base import Method, StudentOutput
@@ -45,29 +44,18 @@ class Distillation(Method):
         )
 
     def cross_entropy(
-        self,
-        hidden_NH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
+        self, student: StudentSide, teacher: TeacherSide
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses: there is more to the loss."""
         raise ValueError(
             f"guidance.method: {self.guidance.method} has a separate loss: distillation_loss"
         )
 
-    def loss(
-        self,
-        hidden_BTH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
-    ) -> StudentOutput:
+    def loss(self, student: StudentSide, teacher: TeacherSide) -> StudentOutput:
         """As `Method.loss`."""
         if teacher.states is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
+        hidden_BTH, head, labels_BT, _ = student
         loss, metrics = self.distill(hidden_BTH, head, labels_BT, teacher.states)
         weights_BT = (labels_BT != IGNORED).float()
         nll = metrics.nll_BT.sum()

@@ -5,12 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import TeacherSide
+from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, chosen_cross_entropy
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.guidance.weights import roles
-from vocagno.models.head import Head
 
 
 class Selection(Method):
@@ -30,21 +29,13 @@ class Selection(Method):
         return False
 
     def cross_entropy(
-        self,
-        hidden_NH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
+        self, student: StudentSide, teacher: TeacherSide
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`: the losses of all tokens first, which `choose` ranks."""
         return chosen_cross_entropy(
-            hidden_NH,
-            head,
-            labels_BT,
-            lambda nll_BT: self.choose(nll_BT, labels_BT, teacher),
+            student,
+            lambda nll_BT: self.choose(nll_BT, student.labels_BT, teacher),
             num_kept=teacher.num_kept,
-            head_loss_by=head_loss_by,
             has_soft_weights=self.guidance.has_soft_weights,
         )
 

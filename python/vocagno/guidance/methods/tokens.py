@@ -5,15 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vocagno.config.run import HeadLoss
-from vocagno.guidance.criteria import TeacherSide
+from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.methods.selection import Selection
 from vocagno.guidance.ranking import kept_count
 from vocagno.guidance.thresholded import thresholded_cross_entropy
 from vocagno.guidance.totals import TokenCounts
 from vocagno.guidance.weights import Choice, choose, quota_of_roles
-from vocagno.models.head import Head
 
 
 class TokenSelection(Selection):
@@ -39,22 +37,17 @@ class TokenSelection(Selection):
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """As `Method.choose`."""
-        entropy_BT, _, _, sums_B2, units, _ = teacher.criteria
         given = nll_BT, teacher.teacher_loss_BT, labels_BT, self.guidance
-        return choose(*given, entropy_BT, sums_B2, units)
+        more = teacher.criteria
+        return choose(*given, more.entropy_BT, more.teacher_sums_B2, more.units)
 
     def cross_entropy(
-        self,
-        hidden_NH: Tensor,
-        head: Head,
-        labels_BT: Tensor,
-        teacher: TeacherSide,
-        head_loss_by: HeadLoss,
+        self, student: StudentSide, teacher: TeacherSide
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`; in one pass over the logits if the threshold is known."""
-        is_loop = head_loss_by in ("auto", "loop")
+        is_loop = student.head_loss_by in ("auto", "loop")
         if not (self.guidance.has_fixed_threshold and is_loop and torch.is_grad_enabled()):
-            return super().cross_entropy(hidden_NH, head, labels_BT, teacher, head_loss_by)
-        given = hidden_NH, head, labels_BT, teacher.teacher_loss_BT, self.guidance
-        _, _, _, sums_B2, units, chunk_ends = teacher.criteria
-        return thresholded_cross_entropy(*given, units, sums_B2, chunk_ends)
+            return super().cross_entropy(student, teacher)
+        given = student.flat_hidden, student.head, student.labels_BT, teacher.teacher_loss_BT
+        more = teacher.criteria.units, teacher.criteria.teacher_sums_B2, teacher.criteria.chunk_ends
+        return thresholded_cross_entropy(*given, self.guidance, *more)
