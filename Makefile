@@ -51,7 +51,7 @@ docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, ev
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
 
 check: $(VENV)/.built ## the tests of a developer's loop: nothing that starts processes or takes more than a second
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test: test-rust test-python ## all tests
 
@@ -59,13 +59,13 @@ test-rust:
 	cargo test --quiet --workspace --all-features
 
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --durations=20
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
 chaos: $(VENV)/.built ## tests of kills and hostile strings at full length: a hundred kills, five hundred strings
 	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judging.py tests/training/test_checkpoint.py
 
-# Paths that are checked against the word list in .ci/words.py. To add: examples, benches, README.md, docs.
-WORDS := python
+# Paths that are checked against the word list in .ci/words.py.
+WORDS := python examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
 
 lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
 	$(BIN)/ruff check .
@@ -144,7 +144,7 @@ bench-training: $(VENV)/.built ## guided steps beside naive ones; writes docs/tr
 	$(BIN)/python benches/training_page.py $(TRAINING) docs/training.md
 
 # On a machine with a GPU and without a network: the checkout, target/gpu-wheels, python3 with torch and accelerate. A second start
-# goes on with the parts that are not done.
+# continues with the parts that are not done.
 GPU_WHEELS := target/gpu-wheels
 GPU_OUT := target/gpu$(if $(REHEARSE),-rehearsal)
 GPU_RESULTS := benches/results/$(shell date +%Y-%m-%d)-gpu.jsonl

@@ -1,7 +1,7 @@
-"""Alignment and reduction beside every rival, in one run: `make bench`.
+"""Alignment and reduction compared with every rival, in one run: `make bench`.
 
 Every engine's answer is compared with NumPy's before its time counts. Rows of 2,048 tokens are
-real (LaTeX under TinyLlama's and Qwen2.5's tokenizers) where the data lies beside the project.
+real (LaTeX under TinyLlama's and Qwen2.5's tokenizers) where the data is next to the project.
 """
 
 from itertools import cycle
@@ -24,7 +24,7 @@ def named(num_tokens):
 
 def inputs(num_tokens, benchmark):
     """Spans of both sides; says in the record where they are from. Of real rows there are some, to
-    be taken in turn: one alone, again and again, the branch predictor would know by heart."""
+    be taken in turn: the branch predictor would learn a single one by heart."""
     is_row = num_tokens == 2_048
     rows = rows_of(TURNS) if is_row else [(*tiling_pair(num_tokens), "random")]
     benchmark.extra_info |= {"tokens": len(rows[0][0]), "input": rows[0][2]}

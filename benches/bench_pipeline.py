@@ -1,4 +1,4 @@
-"""Text to ids of both tokenizers, mapping and one loss a token, beside tokenizing alone.
+"""Text to ids of both tokenizers, mapping and one loss a token, compared with tokenizing only.
 
 Both are run in turn, since rates of shared machines drift; the record holds the median of the
 ratios. Real tokenizers and text are needed: trained ones are too small to tell.
@@ -46,10 +46,10 @@ for _ in range(15):
         start = time.perf_counter()
         work()
         times[work].append(time.perf_counter() - start)
-alone, whole = map(np.array, times.values())
+tokenizing, whole = map(np.array, times.values())
 print(json.dumps({
-    "tokens": len(left.ids), "tokenizing_ms": 1e3 * np.median(alone),
-    "pipeline_ms": 1e3 * np.median(whole), "ratio": np.median(whole / alone),
+    "tokens": len(left.ids), "tokenizing_ms": 1e3 * np.median(tokenizing),
+    "pipeline_ms": 1e3 * np.median(whole), "ratio": np.median(whole / tokenizing),
 }))
 """
 
@@ -59,7 +59,7 @@ print(json.dumps({
 def test_pipeline(benchmark, threads, path):
     folder = SHARED / "tokenizers"
     if not folder.exists():
-        pytest.skip("real tokenizers are not beside the project: shared/tokenizers")
+        pytest.skip("real tokenizers are not next to the project: shared/tokenizers")
     files = [str(folder / f"{name}.json.gz") for name in ("tinyllama", "qwen2.5")]
     environment = os.environ | {
         "RAYON_NUM_THREADS": str(threads),
@@ -72,6 +72,6 @@ def test_pipeline(benchmark, threads, path):
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         return json.loads(done.stdout)
 
-    benchmark.group = "text to losses, beside tokenizing"
+    benchmark.group = "text to losses, and tokenizing"
     result = benchmark.pedantic(run, rounds=1)
     benchmark.extra_info |= result | {"threads": threads, "path": path}

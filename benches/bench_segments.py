@@ -1,4 +1,4 @@
-"""The reduction on tensors beside the compiled one: short ranges, and ranges thousands long."""
+"""The reduction on tensors compared with the compiled one: short ranges, and ranges thousands long."""
 
 import numpy as np
 import pytest

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-"""Real tokenizers and texts that may lie beside the project."""
+"""Real tokenizers and texts that may lie next to the project."""
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
@@ -34,7 +34,7 @@ def tiling_pair(num_tokens):
 
 
 def cut(student, teacher, end):
-    """Both sides up to the same byte: what goes on behind it is cut there."""
+    """Both sides up to the same byte: what continues behind it is cut there."""
     sides = [spans[spans[:, 0] < end].copy() for spans in (student, teacher)]
     for spans in sides:
         spans[-1, 1] = min(spans[-1, 1], end)

@@ -1,11 +1,11 @@
-"""What KLD and ULD cost beside their plain formulas on all logits at once.
+"""What KLD and ULD cost compared with their plain formulas on all logits at once.
 
     python benches/distillation.py measure >> RESULTS.jsonl      # one JSON object a line
     python benches/distillation.py page RESULTS.jsonl docs/methods.md
 
 Forward and backward pass of the head and the loss, from states drawn at random. Both take turns in
 one run, after a check that their gradients are the same. Memory is what the peak of a process grows
-by in one pass (on CUDA: the allocator's), for each anew.
+by in one pass (on CUDA: the allocator's), for each again.
 """
 
 import argparse

@@ -150,7 +150,7 @@ def scoring(lines: Lines) -> Iterator[str]:
     yield from plan.head(
         "tokens of a pass",
         "tokens/s",
-        "model alone",
+        "only the model",
         "ratio (each run)",
         "one by one, all logits",
         "padding",
@@ -262,7 +262,7 @@ SECTIONS = (
     ("Steps at TinyLlama's shape", steps),
     ("Where the time goes", profile),
     ("Scoring under a 7B teacher", scoring),
-    ("A live teacher of 7B beside the student", live),
+    ("A live teacher of 7B with the student", live),
     ("KLD and ULD", distances),
     ("CPU and GPU", agreement),
     ("Study", study),

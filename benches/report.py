@@ -40,7 +40,7 @@ def page(result: dict, groups: dict[str, list[dict]], chart: str, curve: str) ->
     machine = result["machine_info"]
     versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items())
     lines = [
-        "# Alignment and reduction beside every rival",
+        "# Alignment and reduction compared with every rival",
         "",
         f"`make bench`, {result['datetime'][:10]}; {machine['cpu']['brand_raw']}, "
         f"{machine['cpu']['count']} shared cores, Python {machine['python_version']}, {versions}.",
@@ -85,7 +85,7 @@ def ours(benchmarks: list[dict]) -> float:
 def pipeline_table(benchmarks: list[dict]) -> list[str]:
     lines = [
         "Text to ids of both tokenizers, mapping and one loss a token, over `encode_batch_fast` of "
-        "both alone, in turn in one process; 64 documents of LaTeX, TinyLlama x Qwen2.5.",
+        "each measured in turn in one process; 64 documents of LaTeX, TinyLlama x Qwen2.5.",
         "",
         "| spans from | threads | tokens | tokenizing | whole | ratio |",
         "|---|---|---|---|---|---|",
@@ -128,7 +128,7 @@ def readme_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: P
         for benchmark in groups[name]:
             seconds, engine = benchmark["stats"]["median"], benchmark["extra_info"]["engine"]
             lines.append(f"| {name} | {engine} | {duration(seconds)} | {seconds / own:.1f} |")
-    for benchmark in groups.get("text to losses, beside tokenizing", []):
+    for benchmark in groups.get("text to losses, and tokenizing", []):
         info = benchmark["extra_info"]
         threads = f"{info['threads']} thread{'s' * (info['threads'] > 1)}"
         lines.append(

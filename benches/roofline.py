@@ -1,4 +1,4 @@
-"""What one micro-batch of a Llama takes on a GPU, from its operations alone: bytes that the
+"""What one micro-batch of a Llama takes on a GPU, from only its operations: bytes that the
 backward pass keeps, and a lower bound of the time without compilation. Fake tensors: nothing is
 computed.
 

@@ -44,7 +44,7 @@ def measured(lines: list[dict]) -> str:
 
 def throughput(lines: list[dict]) -> Iterator[str]:
     yield (
-        "| model | documents | read | tokens/s | model alone | ratio (each run) | one by one, all "
+        "| model | documents | read | tokens/s | only the model | ratio (each run) | one by one, all "
         "logits | padding here, in a shard of 2 MB |"
     )
     yield "|---|---|---|---|---|---|---|---|"

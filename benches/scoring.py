@@ -6,7 +6,7 @@
     python benches/scoring.py all CORPUS --model FOLDER [--gguf FILE] --tokenizer qwen2.5.json.gz
 
 `throughput` times, in turn in one run and over the same batches: scoring from texts to a written
-shard; the model alone (forward pass to hidden states, and the head's product in chunks, dropped);
+shard; only the model (forward pass to hidden states, and the head's product in chunks, dropped);
 and the plain way (each document by itself, all logits, cross-entropy), whose losses are compared
 with ours. `memory` scores one document of random tokens in a process for each size, and says by how
 much its peak grew above the loaded model.
@@ -93,7 +93,7 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
         _scored(teacher, texts)
 
     @torch.inference_mode()
-    def alone() -> None:
+    def model_only() -> None:
         for one_pass in passes:
             states_NH = scorer.asked_states(one_pass)
             for place in chunks(len(states_NH), scorer.head.vocabulary_size, scorer.head.device):
@@ -106,9 +106,9 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
     if worst > (1e-3 if model.dtype == torch.float32 else 0.1):
         raise SystemExit(f"losses differ from the plain way's by up to {worst} nats")
     seconds = in_turn(
-        {"ours": ours, "alone": alone, "plain": lambda: list(plain())}, options.repeats
+        {"ours": ours, "model": model_only, "plain": lambda: list(plain())}, options.repeats
     )
-    ratios = [a / b for a, b in zip(seconds["alone"], seconds["ours"], strict=True)]
+    ratios = [a / b for a, b in zip(seconds["model"], seconds["ours"], strict=True)]
     return {
         "what": "throughput",
         "model": name,
@@ -120,7 +120,7 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
         "padding": round(1 - tokens / places, 4),
         "padding_of_a_shard": _padding_of_a_shard(scorer, spans, options),
         "tokens_per_second": round(tokens / median(seconds["ours"]), 1),
-        "model_alone_tokens_per_second": round(tokens / median(seconds["alone"]), 1),
+        "model_alone_tokens_per_second": round(tokens / median(seconds["model"]), 1),
         "ratio": round(median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "plain_tokens_per_second": round(tokens / median(seconds["plain"]), 1),

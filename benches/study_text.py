@@ -4,7 +4,7 @@
 
 Into OUT go `pretrain` and `reference` (what a student and small teachers have read before), the
 held-out `valid-dev` and `valid-test`, and for each of the parts `dev` and `test` the same documents
-four times: `clean`; `junk`, with lines that nobody can predict among the lines; `swap`, with one
+four times: `clean`; `junk`, with lines that no model can predict among the lines; `swap`, with one
 word in seven replaced by another of the corpus; `pages`, inside the mark-up, menus and notices of a
 web page. A document of the noisy ones names its noise: `noise`, half-open ranges of bytes. All
 follows from the hash of a document, so that the same corpus gives the same texts.

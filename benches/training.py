@@ -1,4 +1,4 @@
-"""What a guided step costs beside a naive one. Each prints JSON, one object a line.
+"""What a guided step costs compared with a naive one. Each prints JSON, one object a line.
 
     python benches/training.py step CORPUS --shape 576x49k --student gpt2.json.gz \\
         --eos "<|endoftext|>" --teacher qwen2.5.json.gz
@@ -9,7 +9,7 @@ AdamW. The rows are real text under real tokenizers; weights and the teacher's l
 random. Naive are: the model's own logits with torch's cross-entropy; torch's chunked op; liger on
 CUDA; and our own `method: cpt`. All take turns in one run, after a check that the guided gradient
 is that of all logits. Memory is the peak of a process (on CUDA: of the allocator) that takes two
-steps of one kind, for each kind anew.
+steps of one kind, for each kind again.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     PYTHONPATH=benches python -m gpu --out FOLDER [--rehearse] [--seconds 1500] [--parts steps live]
 
 Every line of a part goes to FOLDER/results.jsonl at once, so that a part that fails or hangs costs
-itself alone. A second start in the same folder skips the parts that are done.
+itself only. A second start in the same folder skips the parts that are done.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from gpu.preflight import check
 @dataclass(frozen=True)
 class Part:
     name: str
-    """Of a module beside this one."""
+    """Of a module next to this one."""
     limit: int
     """Seconds on a GPU."""
     goes_on: bool = False
@@ -33,7 +33,7 @@ class Part:
 
     @property
     def least(self) -> float:
-        """Seconds below which it is not begun: it would have to be begun anew."""
+        """Seconds below which it is not begun: it would have to be begun again."""
         return 30 if self.goes_on else self.limit / 2
 
     def command(self, folder: Path, *, rehearse: bool) -> list[str]:
@@ -140,7 +140,7 @@ def main() -> int:
         limit = min(part.limit, deadline - time.monotonic())
         if limit < part.least:
             why = f"{max(0, limit):.0f} s are left, of {part.least:.0f} that it takes at least"
-            print(f"{part.name}: {why}; start again to go on", file=sys.stderr)
+            print(f"{part.name}: {why}; start again to continue", file=sys.stderr)
             bad += 1
             continue
         bad += run(part, results, options, limit) != "done"

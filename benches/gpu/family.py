@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 
 PATIENCE = 10.0
-"""Seconds until nobody is waited for any longer."""
+"""Seconds after which no process is waited for any longer."""
 
 
 def kill(process: subprocess.Popen[Any]) -> bool:
     """SIGKILL for a process and all its descendants; False if it had ended by itself.
 
     A launcher starts its workers in sessions of their own, so a process group is not enough; and
-    they are looked up before it dies, because nobody knows afterwards whose they were.
+    they are looked up before it dies, because afterwards it is not known whose they were.
     """
     if process.poll() is not None:
         return False

@@ -38,7 +38,7 @@ LAUNCHERS = {
 }
 ON_CPU = ["accelerate.commands.launch", "--config_file", "configs/accelerate/cpu.yaml"]
 THREADS = str(max(1, (os.cpu_count() or 1) // 4))
-"""Of a run on the CPU, beside others."""
+"""Of a run on the CPU, next to others."""
 LIMIT = 150
 """Seconds of one run."""
 LARGEST_DIFFERENCE = 0.01
@@ -62,7 +62,7 @@ class Cell:
     like: str | None = None
     """The run whose losses it must have, but for rounding."""
     needs_gpu: bool = False
-    """Left out of a rehearsal, in which another one takes the same way."""
+    """Skipped in a rehearsal, in which another one takes the same way."""
 
 
 LIVE = ("--teacher.mode", "live")
@@ -248,7 +248,7 @@ def _told(words: str) -> str:
 
 
 def _entries(output: Path) -> list[dict[str, Any]]:
-    """Whole lines alone: the last one may be half written."""
+    """Whole lines only: the last one may be half written."""
     whole = (output / "metrics.jsonl").read_text().rpartition("\n")[0]
     return [json.loads(line) for line in whole.splitlines()]
 

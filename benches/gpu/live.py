@@ -1,4 +1,4 @@
-"""A student of TinyLlama's shape beside a live teacher of a 7B model's: time and peak memory of a
+"""A student of TinyLlama's shape with a live teacher of a 7B model's: time and peak memory of a
 step, at a whole and at half a micro-batch, with and without gradient checkpointing.
 """
 
@@ -39,7 +39,7 @@ class DrawnTeacher(TextTeacher):
 
 
 class LiveSteps(Kinds):
-    """Steps whose teacher reads the rows beside the student."""
+    """Steps whose teacher reads the rows next to the student."""
 
     def __init__(self, sizes: Sizes, folder: Path, guidance: GuidanceConfig) -> None:
         super().__init__(sizes, folder)

@@ -51,7 +51,7 @@ class Material:
 
 
 def small_run(folder: Path, sizes: Sizes) -> tuple[Material, dict[str, Any]]:
-    """Texts with a small random teacher beside them, and the sections of a configuration that
+    """Texts with a small random teacher next to them, and the sections of a configuration that
     trains a small student under it."""
     text = sizes.few
     made, teacher = Material(folder, text), folder / "teacher"

@@ -61,10 +61,10 @@ CARRIED = (
     "importlib-resources",
     "liger-kernel",
 )
-"""Wheels beside our own; all but ours are pure Python."""
+"""Wheels next to our own; all but ours are pure Python."""
 
 SOURCES = "sources"
-"""File beside the wheels: a hash of what ours was built from."""
+"""File next to the wheels: a hash of what ours was built from."""
 
 OF_THE_TESTS = ("pytest>=8", "hypothesis>=6.120")
 

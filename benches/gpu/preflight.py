@@ -21,7 +21,7 @@ def check(*, rehearse: bool) -> None:
     if lacking := unmet(wheels):
         raise ConfigError(
             "this environment lacks what the parts need: " + "; ".join(lacking) + ". Install it, "
-            "or put a wheel of it beside the others in target/gpu-wheels"
+            "or put a wheel of it next to the others in target/gpu-wheels"
         )
     built_from = WHEELS / SOURCES
     if not built_from.is_file() or built_from.read_text() != sources_digest(ROOT):

@@ -70,7 +70,7 @@ class Kinds(Steps):
             self.update(loss)
 
     def optimizers(self) -> dict[str, Callable[[], None]]:
-        """The update alone, over gradients that stay; each way has moments of its own."""
+        """Only the update, over gradients that stay; each way has moments of its own."""
         self._ours("guided").backward()
         parameters = list(self.model.parameters())
         ways: dict[str, Callable[[], None]] = {}

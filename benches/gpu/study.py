@@ -1,5 +1,5 @@
 """`configs/study/gpu.yaml`, as many of its runs as there is time for; a run is a line as soon as it
-is measured, and a later start goes on with the rest.
+is measured, and a later start continues with the rest.
 """
 
 import subprocess

@@ -10,6 +10,7 @@ import pytest
 from families import TEXTS
 from runs import TRAIN, environment, train_here
 from tiny_models import tiny_llama
+from warm_python import executable
 
 pytest.importorskip("torch")
 
@@ -76,7 +77,7 @@ def test_min_context_follows_from_the_context():
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
     path = config(train={"steps": 2000, "log_every": 1, "checkpoint_every": 2000})
-    command = [sys.executable, str(TRAIN), "--config", str(path)]
+    command = [executable(), str(TRAIN), "--config", str(path)]
     process = subprocess.Popen(
         command, env=environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
     )
@@ -183,6 +184,7 @@ def test_help_says_what_options_mean(command, capsys):
     assert main(command) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "Longest run of tokens given to the teacher at once." in printed
+    assert "<class" not in printed
 
 
 def test_training_without_its_extra_names_it():

@@ -9,6 +9,7 @@ import pytest
 from corpora import write_corpus
 from families import TEXTS
 from runs import environment
+from warm_python import executable
 
 pytest.importorskip("torch")
 
@@ -49,7 +50,7 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 
     out = tmp_path / "store"
     command = [
-        sys.executable,
+        executable(),
         "-m",
         "vocagno",
         "score",

@@ -22,6 +22,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
 from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.teacher.scores import ScoreStore
+from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ SEQ_LEN = 64
 
 def run(example, *arguments, **options):
     """What an example prints, started as a user starts it."""
-    command = [sys.executable, str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
+    command = [executable(), str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
     result = subprocess.run(
         command, env=environment(), capture_output=True, text=True, check=False, **options
     )
@@ -68,7 +69,7 @@ def test_every_example_is_run_here():
 
 @pytest.mark.parametrize("example", [*LEARNING, "align", "bits_per_byte"])
 def test_without_arguments_an_example_says_how_it_is_started(example):
-    command = [sys.executable, str(EXAMPLES / f"{example}.py")]
+    command = [executable(), str(EXAMPLES / f"{example}.py")]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert f"\npython examples/{example}.py " in result.stderr

@@ -93,7 +93,7 @@ def test_no_part_begins_without_time_for_it(tmp_path, monkeypatch, capfd):
     status, lines = carried_out(tmp_path, monkeypatch, Script("works", 30, text=LINE), seconds=0.1)
     assert status == 1
     assert lines == []
-    assert "start again to go on" in capfd.readouterr().err
+    assert "start again to continue" in capfd.readouterr().err
 
 
 def wheel(folder, name, version, *requirements):

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -24,6 +23,7 @@ from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.results import read_results
 from vocagno.evaluation.summary import averages, results, scores, share
+from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
 
     def command(out):
         return [
-            sys.executable,
+            executable(),
             "-m",
             "vocagno",
             "eval",

@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 
 import pytest
 
@@ -22,6 +21,7 @@ from vocagno.paper.study.carrying_out import carry_out, measured_so_far
 from vocagno.paper.study.comparison import Spread, compared, markdown
 from vocagno.paper.study.measured import Measured, write_runs
 from vocagno.paper.study.plan import Plan, read_plan, slug
+from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -353,7 +353,7 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
     """Each run is trained by one of them."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\n"
+        f"import sys\nsys.executable = {executable()!r}\n"
         "from vocagno.paper.study import carrying_out\n"
         "train = carrying_out._train\n"
         "def counted(run):\n"
@@ -365,7 +365,7 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
         "sys.exit(main(sys.argv[1:]))\n"
     )
     out = tmp_path / "study"
-    command = [sys.executable, str(script), "study", str(plan_file()), "--out", str(out)]
+    command = [executable(), str(script), "study", str(plan_file()), "--out", str(out)]
     processes = [
         subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)
     ]

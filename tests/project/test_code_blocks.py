@@ -25,6 +25,7 @@ from families import TEXTS
 from run_folders import CONFIG, training, validation, write_run
 from runs import environment
 from tiny_models import tiny_llama
+from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +55,14 @@ CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
     "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
-    "vocagno": ("*--fetch*|*gguf*", f"{sys.executable} -m vocagno"),
+    "vocagno": ("*--fetch*|*gguf*", "{python} -m vocagno"),
     "accelerate": (
         "*--config_file*|*--num_processes*",  # GPUs, and other machines
-        f"{sys.executable} -m accelerate.commands.accelerate_cli",
+        "{python} -m accelerate.commands.accelerate_cli",
     ),
     "python": (
         "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
-        sys.executable,
+        "{python}",
     ),
 }
 """Of each program: with which arguments (a pattern of bash) it is not run, and how it is else."""
@@ -184,7 +185,8 @@ def _catch(folder):
         "with pathlib.Path(__file__).with_name('caught').open('a') as file:\n"
         "    print(json.dumps(sys.argv[1:]), file=file)\n"
     )
-    for name, (pattern, real) in CAUGHT.items():
+    for name, (pattern, command) in CAUGHT.items():
+        real = command.format(python=executable())
         lines = [
             "#!/bin/bash",
             f'case "$*" in {pattern}) exec {sys.executable} {record} {name} "$@";; esac',

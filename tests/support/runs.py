@@ -6,10 +6,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
+
+from warm_python import executable
 
 TRAIN = Path(__file__).parents[2] / "train.py"
 
@@ -61,9 +62,9 @@ def free_port():
 def command(processes, script, *arguments):
     """`train.py` (or a script like it) in one or several processes on this CPU."""
     if processes == 1:
-        return [sys.executable, str(script), *map(str, arguments)]
+        return [executable(), str(script), *map(str, arguments)]
     return [
-        sys.executable,
+        executable(),
         "-m",
         "torch.distributed.run",
         "--nproc_per_node",

@@ -20,6 +20,7 @@ from corpora import write_corpus
 from families import TEXTS
 from runs import environment, free_port
 from vocagno.teacher.scores import ScoreStore
+from warm_python import executable
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "processes"
 POINTS = ("write", "before fsync", "after fsync", "before rename", "after rename")
@@ -46,7 +47,7 @@ def command(corpus, store, cache, teacher_model):
 
 def start(arguments, **options):
     return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
+        [executable(), *map(str, arguments)],
         env=environment(),
         text=True,
         stdout=subprocess.PIPE,
@@ -109,7 +110,7 @@ def job(tmp_path, teacher_model):
         named = [str(tmp_path / name) if a == str(tmp_path / "store") else a for a in arguments]
         environ = environment(SECONDS=str(seconds), SHARD_BYTES="1")
         return subprocess.Popen(
-            [sys.executable, str(SCRIPTS / "slow_command.py"), *named],
+            [executable(), str(SCRIPTS / "slow_command.py"), *named],
             env=environ,
             text=True,
             stdout=subprocess.PIPE,
@@ -171,7 +172,7 @@ def test_a_launcher_restarts_what_was_killed(tmp_path, job):
             str(free_port()),
             *arguments,
         ],
-        env=environment(SECONDS="0.3", SHARD_BYTES="1"),
+        env=environment(SECONDS="0.3", SHARD_BYTES="1", PYTHON_EXEC=executable()),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from corpora import write_corpus
 from families import TEXTS
 from processes.killed_training import POINTS
 from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
+from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def config(tmp_path, tokenizer_files, teacher_model):
 def stopped(folder, stops, path, output):
     """What each of the attempts left, the last of which nobody stops."""
     (folder / "stops.json").write_text(json.dumps(stops))
-    command = [sys.executable, SCRIPT, folder / "stops.json", "--config", path, "--output", output]
+    command = [executable(), SCRIPT, folder / "stops.json", "--config", path, "--output", output]
     result = subprocess.run(
         list(map(str, command)),
         env=environment(),

@@ -33,10 +33,15 @@ def new_parser(**words: Any) -> Any:
 
     An option needs its whole name: as an abbreviation, `--teacher.mode` would be `--teacher.model`.
     """
-    from jsonargparse import ArgumentParser, set_parsing_settings
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+
+    class Help(DefaultHelpFormatter):  # type: ignore[misc]  # jsonargparse is not typed
+        def _get_type_str(self, action: Any) -> str | None:
+            text = super()._get_type_str(action)
+            return "Path" if text == "<class 'Path'>" else text
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)  # --help has those of fields
-    return ArgumentParser(exit_on_error=False, allow_abbrev=False, **words)
+    return ArgumentParser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
 
 
 def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
