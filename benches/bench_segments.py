@@ -1,4 +1,4 @@
-"""The reduction on tensors compared with the compiled one: short ranges, and ranges thousands long."""
+"""The reduction on tensors compared with the compiled one: short ranges, and very long ones."""
 
 import numpy as np
 import pytest

@@ -44,8 +44,8 @@ def measured(lines: list[dict]) -> str:
 
 def throughput(lines: list[dict]) -> Iterator[str]:
     yield (
-        "| model | documents | read | tokens/s | only the model | ratio (each run) | one by one, all "
-        "logits | padding here, in a shard of 2 MB |"
+        "| model | documents | read | tokens/s | only the model | ratio (each run) | one by one, "
+        "all logits | padding here, in a shard of 2 MB |"
     )
     yield "|---|---|---|---|---|---|---|---|"
     for line in lines:

@@ -1,5 +1,5 @@
-"""KLD and ULD: forward and backward pass of head and distance compared with the plain formula on all
-logits, for a student of TinyLlama's and a teacher of a 7B model's shape.
+"""KLD and ULD: forward and backward pass of head and distance compared with the plain formula
+on all logits, for a student of TinyLlama's and a teacher of a 7B model's shape.
 """
 
 from collections.abc import Iterator

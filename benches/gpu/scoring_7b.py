@@ -1,5 +1,5 @@
-"""Scoring under a teacher of the shape of Qwen2.5-Math-7B: tokens a second compared with only the model,
-by the tokens of a forward pass, and whether packed documents are kept apart.
+"""Scoring under a teacher of the shape of Qwen2.5-Math-7B: tokens a second compared with only the
+model, by the tokens of a forward pass, and whether packed documents are kept apart.
 """
 
 import argparse

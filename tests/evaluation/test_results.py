@@ -40,7 +40,7 @@ def test_a_file_is_read(table):
     assert table.labels == ("model", "method")
     assert table.benchmarks == ("GSM8K", "MATH", "TAB", "SAT")
     assert table.starred == {"TAB", "SAT"}
-    assert [result.scores for result in table.results] == [
+    assert [result.percentages for result in table.results] == [
         {"GSM8K": 10, "MATH": 5, "TAB": 20, "SAT": 30},
         {"GSM8K": 9, "TAB": 21, "SAT": 30},
         {"GSM8K": 10.04, "MATH": 7, "SAT": 2},
@@ -118,7 +118,10 @@ def test_what_is_written_is_read_back(table, tmp_path):
 def test_json_of_models_makes_the_same_table(table, tmp_path):
     paths = []
     for number, result in enumerate(table.results):
-        scores = {**result.scores, **dict.fromkeys(set(table.benchmarks) - result.scores.keys())}
+        scores = {
+            **result.percentages,
+            **dict.fromkeys(set(table.benchmarks) - result.percentages.keys()),
+        }
         entry = {**result.labels, "scores": scores, "about": {"shots": 8}}
         paths.append(write(tmp_path / f"{number}.json", json.dumps(entry)))
     assert as_markdown(read_results(paths)) == as_markdown(table)
@@ -215,4 +218,4 @@ def test_the_example_of_the_page_is_read(tmp_path):
     (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
     (result,) = read_results([write(tmp_path / "a.json", example)]).results
     assert result.name == "S + Llemma, Ours"
-    assert result.scores == {"GSM8K": 8.1, "MATH": 5.2, "SAT": 34.4}
+    assert result.percentages == {"GSM8K": 8.1, "MATH": 5.2, "SAT": 34.4}

@@ -22,7 +22,7 @@ from vocagno.evaluation.judging import Verdict
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.results import read_results
-from vocagno.evaluation.summary import averages, results, scores, share
+from vocagno.evaluation.summary import averages, results, share_right, shares
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -290,7 +290,7 @@ def test_lm_eval_runs_the_same_tasks(tmp_path, data, monkeypatch):
             for is_right in (name not in wrong or item.index == 0 for item in items)
         ]
     for metric in ("harness_match", "math_verify"):
-        by_name = scores(verdicts, metric)
+        by_name = shares(verdicts, metric)
         for name in PAPER:
             result = found["results"][f"vocagno_{name}"]
             assert result[f"{metric},none"] == by_name[name].value
@@ -314,7 +314,7 @@ def test_averages():
         return [Verdict("", one < right, False, ()) for one in range(count)]
 
     found = {name: verdicts(index, 10) for index, name in enumerate(PAPER)}
-    by_name = scores(found, "harness_match")
+    by_name = shares(found, "harness_match")
     assert by_name["gsm_hard"].value == 0.2
     assert by_name["gsm_hard"].error == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
     means = averages(by_name)
@@ -328,7 +328,7 @@ def test_averages():
     assert "AVG (w/o *)" in averages(
         {name: by_name[name] for name in PAPER[:6]} | {"mathqa": by_name["mathqa"]}
     )
-    assert averages({"gsm8k": share([True])}) == {}
+    assert averages({"gsm8k": share_right([True])}) == {}
     told = results("m", found, {})
     assert told["scores"]["GSM-Hard"] == 20.0
     assert told["about"]["harness_match"]["AVG"]["count"] == 90

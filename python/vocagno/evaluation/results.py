@@ -45,7 +45,7 @@ class Result:
     where: str
     """The file and the row."""
     labels: Mapping[str, str]
-    scores: Mapping[str, float]
+    percentages: Mapping[str, float]
     """Percent by benchmark; missing ones are absent."""
     published: Mapping[str, str] = field(default_factory=dict)
     """Averages in the file, as written there."""
@@ -87,9 +87,9 @@ class ResultTable:
 
     def average(self, result: Result, average: str) -> float | None:
         """Mean of the results in an average; None if one of them is missing."""
-        scores = [result.scores.get(name) for name in self.averaged(average)]
-        present = [score for score in scores if score is not None]
-        return sum(present) / len(present) if len(present) == len(scores) > 0 else None
+        found = [result.percentages.get(name) for name in self.averaged(average)]
+        present = [one for one in found if one is not None]
+        return sum(present) / len(present) if len(present) == len(found) > 0 else None
 
     def value(self, result: Result, column: str) -> float | None:
         """A result or an average.
@@ -97,7 +97,7 @@ class ResultTable:
         Raises: ResultError for a column that is neither.
         """
         if column in self.benchmarks:
-            return result.scores.get(column)
+            return result.percentages.get(column)
         if column not in AVERAGES:
             raise ResultError(
                 f"{column}: no such column; expected one of "
@@ -116,7 +116,7 @@ class ResultTable:
                     given = "do not give one" if value is None else f"give {value:.{digits + 2}f}"
                     found.append(
                         f"{result.where} ({result.name}), column {name}: the file has {written}, "
-                        f"its scores {given}"
+                        f"its results {given}"
                     )
         return found
 
@@ -212,7 +212,7 @@ def _csv_result(where: str, columns: Sequence[str], first: int, row: Sequence[st
     cells = {name: cell.strip() for name, cell in zip(columns, row, strict=True)}
     labels = {name: cells[name] for name in columns[:first]}
     numbers = {name: cells[name] for name in columns[first:] if cells[name] not in ("", "-")}
-    scores, published = {}, {}
+    percentages, published = {}, {}
     for name, cell in numbers.items():
         try:
             value = float(cell)
@@ -222,8 +222,8 @@ def _csv_result(where: str, columns: Sequence[str], first: int, row: Sequence[st
         if name.startswith("AVG"):
             published[name] = cell
         else:
-            scores[name] = value
-    return Result(where, labels, scores, published)
+            percentages[name] = value
+    return Result(where, labels, percentages, published)
 
 
 def _read_json(path: Path) -> ResultTable:
@@ -239,7 +239,7 @@ def _read_json(path: Path) -> ResultTable:
     if not results:
         raise ResultError(f"{path}: an empty list; expected an object for each model")
     labels = dict.fromkeys(name for result in results for name in result.labels)
-    names = dict.fromkeys(name for result in results for name in result.scores)
+    names = dict.fromkeys(name for result in results for name in result.percentages)
     known = [name for name in BENCHMARKS if name in names]
     benchmarks = (*known, *(name for name in names if name not in known))
     return ResultTable(tuple(labels), benchmarks, STARRED & {*benchmarks}, tuple(results))
@@ -254,12 +254,12 @@ def _json_result(where: str, entry: Any) -> Result:
             raise ResultError(f"{where}, {name}: expected a string as a label, got {value!r}")
     if not labels:
         raise ResultError(f"{where}: no label that names the model, such as `model`")
-    scores = {name: value for name, value in entry["scores"].items() if value is not None}
-    if not scores:
+    percentages = {name: value for name, value in entry["scores"].items() if value is not None}
+    if not percentages:
         raise ResultError(f"{where}: no result in `scores`")
-    for name, value in scores.items():
+    for name, value in percentages.items():
         _check_percentage(value, value, f"{where}, scores, {name}")
-    return Result(where, labels, scores)
+    return Result(where, labels, percentages)
 
 
 def _check_percentage(value: object, written: object, where: str) -> None:

@@ -15,7 +15,7 @@ _LEFT_OUT = dict(zip(AVERAGES, (frozenset(), STARRED, {"SAT"}), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Share:
     """A share of right answers, or a mean of such shares."""
 
     value: float
@@ -26,22 +26,22 @@ class Score:
     """Number of items."""
 
 
-def share(right: Sequence[bool]) -> Score:
+def share_right(right: Sequence[bool]) -> Share:
     """The share of verdicts that are right."""
     value = sum(right) / len(right)
     error = math.sqrt(value * (1 - value) / max(1, len(right) - 1))
-    return Score(value, error, len(right))
+    return Share(value, error, len(right))
 
 
-def scores(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Score]:
+def shares(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Share]:
     """Results by benchmark."""
     return {
-        name: share([getattr(verdict, metric) for verdict in found])
+        name: share_right([getattr(verdict, metric) for verdict in found])
         for name, found in verdicts.items()
     }
 
 
-def averages(found: Mapping[str, Score]) -> dict[str, Score]:
+def averages(found: Mapping[str, Share]) -> dict[str, Share]:
     """The paper's averages, with equal weights. An average that lacks a benchmark is omitted."""
     return {
         title: _mean([found[name] for name in names])
@@ -57,15 +57,15 @@ _AVERAGED = {
 """Benchmarks, by average."""
 
 
-def _mean(parts: Sequence[Score]) -> Score:
+def _mean(parts: Sequence[Share]) -> Share:
     error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
     value = sum(part.value for part in parts) / len(parts)
-    return Score(value, error, sum(part.count for part in parts))
+    return Share(value, error, sum(part.count for part in parts))
 
 
 def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
     """A table: a line for each benchmark and average, percentages with standard errors."""
-    by_metric = [scores(verdicts, metric) for metric in METRICS]
+    by_metric = [shares(verdicts, metric) for metric in METRICS]
     with_averages = [{**found, **averages(found)} for found in by_metric]
     return [
         ["", "items", *METRICS],
@@ -83,20 +83,20 @@ def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
 def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
     """The results in the form of `python -m vocagno.paper table`. Percentages by the paper's
     columns follow its harness's rules; errors, counts and the other metric are under `about`."""
-    found = {metric: scores(verdicts, metric) for metric in METRICS}
+    found = {metric: shares(verdicts, metric) for metric in METRICS}
     details = {
         metric: {
             _title(name): {
-                "percent": round(100 * score.value, 4),
-                "standard_error": round(100 * score.error, 4),
-                "count": score.count,
+                "percent": round(100 * share.value, 4),
+                "standard_error": round(100 * share.error, 4),
+                "count": share.count,
             }
-            for name, score in {**of_metric, **averages(of_metric)}.items()
+            for name, share in {**of_metric, **averages(of_metric)}.items()
         }
         for metric, of_metric in found.items()
     }
     percentages = {
-        _title(name): round(100 * score.value, 4) for name, score in found["harness_match"].items()
+        _title(name): round(100 * share.value, 4) for name, share in found["harness_match"].items()
     }
     return {"model": model, "scores": percentages, "about": {**about, **details}}
 
@@ -106,5 +106,5 @@ def _title(name: str) -> str:
     return (BENCHMARKS[name].column or name) if name in BENCHMARKS else name
 
 
-def _percent(score: Score) -> str:
-    return f"{100 * score.value:.1f} ± {100 * score.error:.1f}"
+def _percent(share: Share) -> str:
+    return f"{100 * share.value:.1f} ± {100 * share.error:.1f}"

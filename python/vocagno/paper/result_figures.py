@@ -49,7 +49,7 @@ def table(options: Any) -> dict[str, Any] | None:
             "rows": [
                 {
                     **result.labels,
-                    "scores": dict(result.scores),
+                    "scores": dict(result.percentages),
                     "averages": {name: found.average(result, name) for name in found.averages},
                 }
                 for result in found.results

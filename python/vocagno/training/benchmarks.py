@@ -19,7 +19,7 @@ from vocagno.evaluation.benchmarks import named
 from vocagno.evaluation.judging import Judge
 from vocagno.evaluation.regrading import Graded, write_verdicts
 from vocagno.evaluation.running import Task, prepared
-from vocagno.evaluation.summary import METRICS, share
+from vocagno.evaluation.summary import METRICS, share_right
 from vocagno.system.collectives import HostSum
 
 Answer = tuple[str, int, str]
@@ -145,6 +145,6 @@ class Evaluation:
                 path = self.folder / f"step_{step}" / f"{name}.jsonl"
                 write_verdicts(path, graded, with_completions=True)
                 for metric in METRICS:
-                    right = share([getattr(one.verdict, metric) for one in graded])
+                    right = share_right([getattr(one.verdict, metric) for one in graded])
                     shares[f"eval/{name}/{metric}"] = round(right.value, 6)
         return shares
