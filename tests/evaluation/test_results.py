@@ -73,13 +73,13 @@ def test_averages_that_scores_do_not_give_are_named(tmp_path):
     (first, *more) = read_results([write(tmp_path / "t.csv", text)]).disagreements()
     path = tmp_path / "t.csv"
     assert first == (
-        f"{path}, row 2 (S + A, Ours), column AVG: the file has 16.4, its scores give 16.250"
+        f"{path}, row 2 (S + A, Ours), column AVG: the file has 16.4, its results give 16.250"
     )
     assert not more  # 15.25 is right to two digits, 16.25 is 16.3 or 16.2
     text = CSV.replace("30.0,-", "30.0,15.0")
     (only,) = read_results([write(path, text)]).disagreements()
     assert only.endswith(
-        "row 3 (S + A, ULD), column AVG: the file has 15.0, its scores do not give one"
+        "row 3 (S + A, ULD), column AVG: the file has 15.0, its results do not give one"
     )
 
 
@@ -110,7 +110,7 @@ def test_halves_go_up(value, shown):
 def test_what_is_written_is_read_back(table, tmp_path):
     write_csv(tmp_path / "again.csv", table)
     again = read_results([tmp_path / "again.csv"])
-    assert [r.scores for r in again.results] == [r.scores for r in table.results]
+    assert [r.percentages for r in again.results] == [r.percentages for r in table.results]
     assert (again.labels, again.starred) == (table.labels, table.starred)
     assert again.disagreements() == []
 

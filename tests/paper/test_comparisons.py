@@ -173,7 +173,7 @@ def test_the_table_command(command, files, tmp_path, capsys):
 def test_averages_that_do_not_follow_are_said(command, tmp_path, capsys):
     (tmp_path / "t.csv").write_text("model,GSM8K,SAT,AVG\nA,1,2,2.5\n")
     assert command("table", "t.csv") == 0
-    words = "t.csv, row 2 (A), column AVG: the file has 2.5, its scores give 1.500\n"
+    words = "t.csv, row 2 (A), column AVG: the file has 2.5, its results give 1.500\n"
     assert capsys.readouterr().err == words
 
 
