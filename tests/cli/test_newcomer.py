@@ -99,7 +99,7 @@ def test_version(capsys):
         ),
         (
             "scores inf x",
-            "inf: no such command of `vocagno scores`, which has info, verify, "
+            "inf: no such command of `vocagno scores`, which has info, finish, verify, "
             r"export, import; did you mean info\?",
         ),
         ("verify x", r"verify: no such .*did you mean scores verify\?"),

@@ -14,9 +14,9 @@ from families import TEXTS
 from folders import contents
 from vocagno.cli.app import main
 from vocagno.data.corpus import text_hash
+from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Manifest, check_names
 from vocagno.data.store.shards import StoreError
-from vocagno.data.store.store import finish_store
 from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
 from vocagno.teacher.statistics import EDGES, QUANTILES
 

@@ -1,6 +1,7 @@
 """The commands `vocagno score` and `vocagno prepare`, as a user types them."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
+from folders import contents
 from runs import environment
 from warm_python import executable
 
@@ -99,3 +101,45 @@ def test_errors_are_one_line(corpus, tokenizer_files, tmp_path, arguments, words
     assert error.startswith("error: ")
     assert words in error
     assert "Traceback" not in error
+
+
+def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys):
+    """Two parts, and one command that finishes them, give the bytes of one process."""
+    cache = ["--cache", str(tmp_path / "cache"), "--json", "--shard_bytes", "40"]
+    score = ["score", str(corpus), "--teacher.model", str(teacher_model), *cache]
+    assert main([*score, "--out", str(tmp_path / "whole")]) == 0
+    parts = ["--out", str(tmp_path / "parts")]
+    capsys.readouterr()
+    assert main([*score, *parts, "--shards", "2/2"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert (second["part"], second["shards_made"]) == ("2/2", second["shards"])
+    finish = ["scores", "finish", parts[1], "--json"]
+    assert main(finish) == 2
+    assert "run their parts again" in capsys.readouterr().err
+    assert main([*score, *parts, "--status"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["shards_done"] == second["shards"] < status["shards"]
+    assert status["seconds_left"] >= 0
+    assert not status["finished"]
+    assert main([*score, *parts, "--shards", "1/2"]) == 0
+    capsys.readouterr()
+    assert main(finish) == 0
+    assert json.loads(capsys.readouterr().out)["documents"] == len(TEXTS)
+    for folder in ("whole", "parts"):
+        shutil.rmtree(tmp_path / folder / ".locks")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--shards", "3"], "--shards: expected I/N, I from 1 to N, as in 3/8; got 3"),
+        (["--shards", "0/2"], "--shards: expected I/N, I from 1 to N, as in 3/8; got 0/2"),
+        (["--shards", "3/2"], "--shards: expected I/N, I from 1 to N, as in 3/8; got 3/2"),
+        (["--shard_bytes", "0"], "--shard_bytes must be positive, got 0"),
+    ],
+)
+def test_parts_that_are_none(words, answer, corpus, tmp_path, teacher_model, capsys):
+    given = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
+    assert main(["score", str(corpus), *given, *words]) == 2
+    assert capsys.readouterr().err == f"error: {answer}\n"

@@ -15,9 +15,9 @@ pytest.importorskip("pyarrow")
 import vocagno
 from vocagno.data.corpus import text_hash
 from vocagno.data.rows import RowsShard, RowStore, cut_rows, join_documents, write_rows
+from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Manifest, entry_of
 from vocagno.data.store.shards import Shard, StoreError, write_shard
-from vocagno.data.store.store import finish_store
 from vocagno.system.files import appearing, write_json
 from vocagno.teacher import scores as scores_module
 from vocagno.teacher.matched_scores import MatchedScores

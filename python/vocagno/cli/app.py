@@ -15,6 +15,7 @@ main: Program = Program(
         "prepare": Command(stores.add_prepare, stores.prepare),
         "score": Command(stores.add_score, stores.score),
         "scores info": Command(scores.add_info, scores.info),
+        "scores finish": Command(scores.add_finish, scores.finish),
         "scores verify": Command(scores.add_verify, scores.verify),
         "scores export": Command(scores.add_export, scores.export),
         "scores import": Command(scores.add_import, scores.import_),

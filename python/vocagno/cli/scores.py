@@ -40,6 +40,11 @@ def add_import(parser: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the new store")
 
 
+def add_finish(parser: Any) -> None:
+    """Write the manifest of a store whose parts were made by `vocagno score --shards I/N`."""
+    parser.add_argument("store", type=Path, help="folder in which all parts were made")
+
+
 def _add_store(parser: Any) -> None:
     parser.add_argument("store", type=Path, help="folder of a finished store of scores")
 
@@ -135,6 +140,15 @@ def import_(options: Any) -> dict[str, Any]:
     with _progress("importing", None, "shards") as progress:
         store = import_scores(options.folder, options.out, progress.at)
     return _counts(store)
+
+
+def finish(options: Any) -> dict[str, Any]:
+    """What the finished store has."""
+    from vocagno.data.store.finishing import finish_parts
+    from vocagno.teacher.scores import UNIT, ScoreShard, ScoreStore
+
+    finish_parts(options.store, ScoreShard, UNIT)
+    return _counts(ScoreStore(options.store))
 
 
 def _counts(store: "ScoreStore") -> dict[str, Any]:

@@ -5,12 +5,17 @@ shards, and each returns when all shards are there. A killed process loses only 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vocagno.config.commands import CORPUS
 from vocagno.errors import InputError
+
+if TYPE_CHECKING:
+    from vocagno.data.corpus import Corpus
+    from vocagno.data.store.builder import Part
 
 
 def add_score(parser: Any) -> None:
@@ -19,6 +24,20 @@ def add_score(parser: Any) -> None:
 
     _add_corpus(parser)
     parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
+    parser.add_argument(
+        "--shard_bytes",
+        type=int,
+        help="bytes of text of a shard, what a killed process loses; default: 2,000,000",
+    )
+    parser.add_argument(
+        "--shards",
+        type=str,
+        metavar="I/N",
+        help="score only part I of N, without locks; then run `vocagno scores finish`",
+    )
+    parser.add_argument(
+        "--status", action="store_true", help="show how far the store is, and score nothing"
+    )
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
 
@@ -51,9 +70,24 @@ def score(options: Any) -> dict[str, Any] | None:
     from vocagno.teacher.configured import ConfiguredTeacher
 
     first = os.environ.get("RANK", "0") == "0"
+    part = _part(options)
     with terminable():
-        corpus = scanned(options.corpus, options.cache, show_progress=first)
+        corpus = scanned(
+            options.corpus, options.cache, show_progress=first, shard_bytes=options.shard_bytes
+        )
         teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
+        if options.status:
+            return _status(corpus, options.out or teacher.scores_folder(corpus))
+        if part is not None:
+            folder = options.out or teacher.scores_folder(corpus)
+            made = teacher.make_scores(corpus, folder, show_progress=True, part=part)
+            shards = len(part.of(corpus.shards))
+            return {
+                "store": str(folder),
+                "part": options.shards,
+                "shards": shards,
+                **made.as_dict(),
+            }
         store, made = teacher.cached_scores(corpus, show_progress=first, folder=options.out)
     if not first:
         return None
@@ -75,6 +109,41 @@ def score(options: Any) -> dict[str, Any] | None:
         **made.as_dict(),
         **_peak_memory(),
     }
+
+
+def _part(options: Any) -> "Part | None":
+    """What `--shards` asks for. Raises: InputError for bad options."""
+    from vocagno.data.store.builder import Part
+
+    if options.shard_bytes is not None and options.shard_bytes < 1:
+        raise InputError(f"--shard_bytes must be positive, got {options.shard_bytes}")
+    if options.shards is None:
+        return None
+    found = re.fullmatch(r"(\d+)/(\d+)", options.shards)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InputError(f"--shards: expected I/N, I from 1 to N, as in 3/8; got {options.shards}")
+    if options.teacher.tensor_parallel:
+        raise InputError("--shards: not with teacher.tensor_parallel, whose processes share shards")
+    return Part(int(found[1]), int(found[2]))
+
+
+def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
+    from vocagno.data.store.state import state_of
+
+    state = state_of(corpus, folder)
+    found: dict[str, Any] = {
+        "store": str(folder),
+        "finished": state.is_finished,
+        "shards": state.shards,
+        "shards_done": state.done,
+        "shards_under_way": state.under_way,
+        "text_bytes": state.text_bytes,
+        "text_bytes_done": state.text_bytes_done,
+    }
+    if state.bytes_per_second is not None and state.seconds_left is not None:
+        found["text_bytes_per_second"] = round(state.bytes_per_second)
+        found["seconds_left"] = round(state.seconds_left)
+    return found
 
 
 def prepare(options: Any) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def scan(
     corpus: str | Path,
     cache: Path | None = None,
     advance: Callable[[int], None] = lambda text_bytes: None,
+    shard_bytes: int | None = None,
 ) -> Corpus:
     """Reads a corpus once: checks, counts and hashes every document, and cuts it into shards.
 
@@ -128,14 +129,15 @@ def scan(
     Args:
         corpus: as for `open_sources`.
         advance: called from time to time with the bytes of text that this process has read.
+        shard_bytes: bytes of text of a shard, or a little more; default: `SHARD_BYTES`.
     Raises: CorpusError for a missing or empty corpus or a record that is not a document.
     """
-    sources = open_sources(corpus)
+    sources, size = open_sources(corpus), shard_bytes or SHARD_BYTES
     read = 0
 
     def cuts_of(source: Source) -> Iterator[Cut]:
         nonlocal read
-        for cut in _cuts(source):
+        for cut in _cuts(source, size):
             read += cut.text_bytes
             advance(read)
             yield cut
@@ -143,7 +145,7 @@ def scan(
     if cache is None:
         found = [list(cuts_of(source)) for source in sources]
     else:
-        found = _kept(sources, cache / "corpora", cuts_of)
+        found = _kept(sources, size, cache / "corpora", cuts_of)
     shards = list(_numbered(found))
     if not shards:
         raise _empty(corpus)
@@ -151,10 +153,10 @@ def scan(
 
 
 def _kept(
-    sources: list[Source], folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
+    sources: list[Source], size: int, folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
 ) -> list[list[Cut]]:
     """The cuts of each source from its file in the cache, made if missing."""
-    keys = [digest(json.dumps([_INDEX_VERSION, SHARD_BYTES, s.identity()])) for s in sources]
+    keys = [digest(json.dumps([_INDEX_VERSION, size, s.identity()])) for s in sources]
     by_key = dict(zip(keys, sources, strict=True))
 
     found: dict[str, list[Cut]] = {}
@@ -191,8 +193,8 @@ def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
                 number, first_document = number + 1, first_document + cut.documents
 
 
-def _cuts(source: Source) -> Iterator[Cut]:
-    """Cuts a source into parts of about `SHARD_BYTES` of text."""
+def _cuts(source: Source, size: int) -> Iterator[Cut]:
+    """Cuts a source into parts of about `size` bytes of text."""
     before = after = Place()
     text_bytes = 0
     hashes: list[bytes] = []
@@ -213,7 +215,7 @@ def _cuts(source: Source) -> Iterator[Cut]:
             hashes.append(text_hash(document.text))
             prompts.append(document.prompt_bytes)
             text_bytes += len(document.text.encode())
-        if text_bytes >= SHARD_BYTES:
+        if text_bytes >= size:
             yield cut()
             before, text_bytes, hashes, prompts = after, 0, [], []
     if after != before:

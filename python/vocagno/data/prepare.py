@@ -22,8 +22,9 @@ from vocagno.data.rows import (
     join_documents,
     write_rows,
 )
-from vocagno.data.store.builder import Advance, Made, StoreKind, make_store, store_key
+from vocagno.data.store.builder import Advance, StoreKind, make_store, store_key
 from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.tally import Made
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
@@ -32,10 +33,12 @@ ROWS = StoreKind(KIND, VERSION, UNIT, RowsShard, "preparing")
 TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copying texts")
 
 
-def scanned(corpus: str | Path, cache: Path, *, show_progress: bool) -> Corpus:
-    """The corpus, scanned if the cache does not have it yet."""
+def scanned(
+    corpus: str | Path, cache: Path, *, show_progress: bool, shard_bytes: int | None = None
+) -> Corpus:
+    """The corpus, scanned if the cache does not have it yet. Args: shard_bytes: as `scan`."""
     with Progress("reading", None, unit="B", show=show_progress) as progress:
-        return scan(corpus, cache, progress.at)
+        return scan(corpus, cache, progress.at, shard_bytes)
 
 
 def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:

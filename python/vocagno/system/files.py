@@ -14,14 +14,16 @@ from typing import Any, BinaryIO
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[BinaryIO]:
+def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
     """A binary file that replaces `path` when the block ends without an error.
 
-    It is written next to `path`, flushed to disk and renamed. On any failure (a full disk, for
-    example) the partial file is removed and the old file is unchanged.
+    It is written next to `path`, or in the folder `partial` of the same file system, flushed to
+    disk and renamed. On any failure (a full disk, for example) the partial file is removed and the
+    old file is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    for folder in {path.parent, partial or path.parent}:
+        folder.mkdir(parents=True, exist_ok=True)
+    temporary = (partial or path.parent) / f".{path.name}.{secrets.token_hex(8)}.tmp"
     try:
         with temporary.open("wb") as file:
             yield file

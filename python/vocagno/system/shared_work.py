@@ -6,6 +6,7 @@ polls.
 """
 
 import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from filelock import FileLock, Timeout
 POLL_SECONDS = 0.2
 LOCKS = ".locks"
 """Folder of the lock files, inside the items' folder."""
+_SPREAD = random.Random()
+"""Where a process looks for another item; it touches no random state of a training run."""
 
 
 def share(
@@ -26,17 +29,22 @@ def share(
     done: Callable[[str], bool],
     make: Callable[[str], None],
     report: Callable[[str], object] = lambda name: None,
+    partial: str = ".",
 ) -> None:
     """Returns when every item is done, by this process or another.
 
+    Items are made in order. A process that meets an item that another one is making continues at a
+    random one, so that many processes do not try the same locks one after the other.
+
     Args:
-        names: the items; every process passes the same ones.
+        names: the items; every process passes the same ones. A name may have a folder: `000/a`.
         folder: a folder that all processes see; its subfolder `.locks` holds the locks.
         done: whether an item is complete. `make` must complete it atomically (a rename).
         make: makes one item. Its errors are raised here, and the item stays free for others.
         report: called once for each item, when it is known to be done.
+        partial: the folder, from that of an item, of its partial files (`files.appearing`). Those
+            of killed processes are removed before it is made.
     """
-    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     waiting: deque[str] = deque()
     for name in names:
         if done(name):
@@ -46,12 +54,13 @@ def share(
     busy = 0  # consecutive items that another process is making
     while waiting:
         name = waiting.popleft()
-        if _try(name, folder, done, make) or done(name):
+        if _try(name, folder, done, make, partial) or done(name):
             report(name)
             busy = 0
         else:
             waiting.append(name)
             busy += 1
+            waiting.rotate(-_SPREAD.randrange(len(waiting)))
         if busy and busy >= len(waiting):
             time.sleep(POLL_SECONDS)
             busy = 0
@@ -60,23 +69,45 @@ def share(
 @contextmanager
 def exclusively(name: str, folder: Path) -> Iterator[None]:
     """Waits until no other process has locked `name`, which may be an item of `share`."""
-    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCKS / name):
+    with _lock(name, folder):
         _remove_torn(name, folder)
         yield
 
 
-def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None]) -> bool:
+def is_locked(name: str, folder: Path) -> bool:
+    """Whether a process is making an item. A lock that is free is held for a moment."""
+    if not (folder / LOCKS / name).is_file():
+        return False
+    try:
+        with _lock(name, folder).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _lock(name: str, folder: Path) -> FileLock:
+    path = folder / LOCKS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+def _try(
+    name: str,
+    folder: Path,
+    done: Callable[[str], bool],
+    make: Callable[[str], None],
+    partial: str,
+) -> bool:
     """Makes one item unless it is done or another process has it. Returns True if it is done."""
-    lock = FileLock(folder / LOCKS / name)
+    lock, path = _lock(name, folder), folder / name
     try:
         lock.acquire(timeout=0)
     except Timeout:
         return False  # another process is making it
     try:
-        _look_again(folder)
+        _look_again(path.parent)
         if not done(name):
-            _remove_torn(name, folder)
+            _remove_torn(path.name, path.parent / partial)
             make(name)
         return True
     finally:
@@ -86,6 +117,7 @@ def _try(name: str, folder: Path, done: Callable[[str], bool], make: Callable[[s
 def _look_again(folder: Path) -> None:
     """Opens the folder: a network file system may cache that a file is missing, and opening the
     folder refreshes that cache."""
+    folder.mkdir(parents=True, exist_ok=True)
     with os.scandir(folder) as entries:
         next(entries, None)
 

@@ -9,8 +9,9 @@ import torch
 
 from vocagno.config.run import TeacherConfig
 from vocagno.data.corpus import Corpus
-from vocagno.data.store.builder import Made, store_key
+from vocagno.data.store.builder import Part, store_key
 from vocagno.data.store.shards import StoreError
+from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
 from vocagno.models.loading import check_context, teacher_spans, weights_identity
 from vocagno.system.collectives import Together
@@ -67,28 +68,46 @@ class ConfiguredTeacher:
         """The model on its device."""
         return load_scorer(self.config, self.spans, self.device)
 
-    def cached_scores(
-        self, corpus: Corpus, *, show_progress: bool, folder: Path | None = None
-    ) -> tuple[ScoreStore, Made]:
-        """Its scores of a corpus, in `folder` or the cache; computed first if missing.
+    def scores_folder(self, corpus: Corpus) -> Path:
+        """Where its scores of a corpus are in the cache.
 
         Raises: ConfigError without a model, or for a context that the model cannot read.
         """
         if self.config.model is None:
             raise ConfigError("teacher.model: needed to score a corpus")
-        self.check()  # before hashing the weights and claiming the folder
+        self.check()  # before hashing the weights
+        return self.cache / "scores" / store_key(corpus, self.made_from)
+
+    def cached_scores(
+        self, corpus: Corpus, *, show_progress: bool, folder: Path | None = None
+    ) -> tuple[ScoreStore, Made]:
+        """Its scores of a corpus, in `folder` or the cache; computed first if missing.
+
+        Raises: as `scores_folder`.
+        """
+        folder = folder or self.scores_folder(corpus)
+        made = self.make_scores(corpus, folder, show_progress=show_progress)
+        return ScoreStore(folder), made
+
+    def make_scores(
+        self, corpus: Corpus, folder: Path, *, show_progress: bool, part: Part | None = None
+    ) -> Made:
+        """Computes what is missing of its scores of a corpus. Args: part: as `make_store`.
+
+        Raises: as `scores_folder`.
+        """
+        self.scores_folder(corpus)  # checks before the folder is claimed
         reader, made_from = self.reader, self.made_from
-        folder = folder or self.cache / "scores" / store_key(corpus, made_from)
         with Together() if self.config.tensor_parallel else nullcontext() as together:
-            made = score_corpus(
+            return score_corpus(
                 corpus,
                 folder,
                 made_from,
                 lambda: Teacher(self.load_scorer(), reader),
                 show_progress=show_progress,
                 together=together,
+                part=part,
             )
-        return ScoreStore(folder), made
 
     def scores(self, corpus: Corpus, *, show_progress: bool) -> ScoreStore:
         """The store in `teacher.scores`, else the one in the cache.

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from vocagno.config.run import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard
-from vocagno.data.store.builder import Advance, Made, StoreKind, make_store
+from vocagno.data.store.builder import Advance, Part, StoreKind, make_store
+from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
 from vocagno.models.loading import (
     check_context,
@@ -146,12 +147,14 @@ def score_corpus(
     *,
     show_progress: bool,
     together: Together | None = None,
+    part: Part | None = None,
 ) -> Made:
     """Scores a corpus into a store. Existing shards are kept, and processes share the others.
 
     Args:
         load: called before the first shard is scored, so never if all shards exist.
         together: processes that share one teacher, not the corpus.
+        part: as `make_store`.
     """
     loaded = cache(load)
 
@@ -166,7 +169,9 @@ def score_corpus(
         while (name := together.say(None)) is not None:
             loaded().score(corpus.read(shards[name]).texts)
         return Made(0, 0, 0.0)
-    made = make_store(corpus, folder, SCORES, made_from, make, show_progress=show_progress)
+    made = make_store(
+        corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part
+    )
     if together is not None:
         together.say(None)
     return made

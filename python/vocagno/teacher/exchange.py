@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Entry, check_names
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.span_codec import decode_spans
-from vocagno.data.store.store import finish_store
 from vocagno.system.files import appearing
 from vocagno.teacher.scores import (
     KIND,

@@ -124,7 +124,7 @@ if __name__ == "__main__":
     store = Path(arguments[arguments.index("--out") + 1])
     for kill in [*kills, None]:
         status = attempt(arguments, kill)
-        left = sorted(path.name for path in store.glob(".*.tmp")) if store.is_dir() else []
+        left = sorted(path.name for path in store.rglob(".*.tmp")) if store.is_dir() else []
         whole = len(list(store.glob("*.arrow")))
         died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         record = {"kill": kill, "died": died, "exit": None if died else os.WEXITSTATUS(status)}

@@ -1,6 +1,7 @@
 """The manifest of a store: a list of its shards with their hashes."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from vocagno.data.store.shards import Frame, Shard, StoreError
 from vocagno.system.files import digest, file_digest, write_json
 
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"(?:[^./\\:\0][^/\\:\0]*/)?[^./\\:\0][^/\\:\0]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,11 @@ class Entry:
     """`files.file_digest` of the whole file, compared by `verify`."""
     frame: Frame
     """Compared whenever the shard is opened."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Entry":
+        """From its fields as JSON has them."""
+        return cls(**{**fields, "frame": Frame(**fields["frame"])})
 
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name}.arrow"
@@ -98,19 +105,18 @@ class Manifest:
                 f"{path}: format version {found_version}, but this vocagno reads {version}; "
                 "make the store again, or install the vocagno that wrote it"
             )
-        entries = [
-            Entry(**{**entry, "frame": Frame(**entry["frame"])}) for entry in fields["shards"]
-        ]
+        entries = [Entry.of(entry) for entry in fields["shards"]]
         check_names([entry.name for entry in entries], path)
         return cls(found_kind, found_version, fields["made_from"], entries)
 
 
 def check_names(names: list[str], where: Path) -> None:
-    """Rejects shard names that are duplicates or point outside the store's folder.
+    """Rejects shard names that are duplicates or point outside the store's folder. A name may have
+    one folder: `003/shard-03000`.
 
     Raises: StoreError.
     """
-    bad = [name for name in names if Path(name).name != name or name.startswith(".")]
+    bad = [name for name in names if not _NAME.fullmatch(name)]
     if bad or len(set(names)) != len(names):
         raise StoreError(f"{where}: shard names are duplicated or invalid ({bad[:1]})")
 

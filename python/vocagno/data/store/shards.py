@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from vocagno.errors import InputError
 from vocagno.system.files import appearing, digest
 
+MAKING = ".making"
+"""Folder of partial files and notes, in each folder with shards. Finishing a store removes it."""
 _METADATA_KEY = b"vocagno"
 
 
@@ -40,7 +42,7 @@ def write_shard(path: Path, columns: dict[str, pa.Array], description: Descripti
     batch = pa.record_batch(columns)
     fields = {name: getattr(description, name) for name in Description.__slots__}
     schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
-    with appearing(path) as file, pa.ipc.new_file(file, schema) as writer:
+    with appearing(path, path.parent / MAKING) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 

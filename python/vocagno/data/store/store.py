@@ -1,7 +1,7 @@
 """A finished store: a manifest and its shards, opened on first use."""
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from vocagno.data.store.manifest import Entry, Manifest, entry_of
+from vocagno.data.store.manifest import Entry, Manifest
 from vocagno.data.store.shards import Frame, Shard, StoreError
 from vocagno.system.files import file_digest
 
@@ -145,28 +145,3 @@ class ShardedStore(Generic[AnyShard]):
                 yield f"{shard.path}: {unit} {row} of this shard is damaged"
         if not shard.is_consistent():
             yield f"{shard.path}: the shard's description is damaged"
-
-
-def finish_store(
-    folder: Path, names: Sequence[str], shard_type: type[RowShard], unit: str
-) -> Manifest:
-    """Writes the manifest when all shards exist. Any process may do so, and repeat it.
-
-    Every row is compared with its checksum first, so that the hashes are of undamaged data.
-
-    Raises: StoreError if a shard is damaged, or does not belong to the same store as the others.
-    """
-    entries, identity = [], None
-    for name in names:
-        shard = shard_type(folder / f"{name}.arrow")
-        shard.check(unit.removesuffix("s"))
-        what = shard.description
-        identity = identity or (what.kind, what.version, what.made_from)
-        if (what.kind, what.version, what.made_from) != identity:
-            raise StoreError(f"{shard.path}: not from the same store as {names[0]}")
-        entries.append(entry_of(name, shard))
-    if identity is None:
-        raise ValueError("a store needs a shard")
-    manifest = Manifest(*identity, entries)
-    manifest.save(folder)
-    return manifest

@@ -1,0 +1,63 @@
+"""How far a store is that processes are making."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from vocagno.data.corpus import Corpus
+from vocagno.data.store.builder import existing, named_shards
+from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.notes import read_notes
+from vocagno.system.shared_work import is_locked
+
+_RECENT = 600.0
+"""Seconds over which the speed is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Shards of a store, and bytes of their text."""
+
+    is_finished: bool
+    """Whether there is a manifest."""
+    shards: int
+    done: int
+    under_way: int
+    """Shards whose locks are held. Processes with a part (`--shards I/N`) hold none."""
+    text_bytes: int
+    text_bytes_done: int
+    bytes_per_second: float | None
+    """Of all processes, over the last ten minutes; None if no shard was finished in them."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At that speed."""
+        speed = self.bytes_per_second
+        return None if speed is None else (self.text_bytes - self.text_bytes_done) / speed
+
+
+def state_of(corpus: Corpus, folder: Path) -> State:
+    """How far the store of a corpus in a folder is."""
+    shards = named_shards(corpus)
+    there = existing(folder, list(shards))
+    return State(
+        is_finished=(folder / MANIFEST).is_file(),
+        shards=len(shards),
+        done=len(there),
+        under_way=sum(is_locked(name, folder) for name in shards if name not in there),
+        text_bytes=corpus.text_bytes,
+        text_bytes_done=sum(shards[name].text_bytes for name in there),
+        bytes_per_second=_speed({name: shards[name].text_bytes for name in shards}, folder),
+    )
+
+
+def _speed(text_bytes: dict[str, int], folder: Path) -> float | None:
+    now = time.time()
+    recent = [note for note in read_notes(folder) if note.ended > now - _RECENT]
+    if not recent:
+        return None
+    began = min(note.ended - note.seconds for note in recent)
+    made = {note.entry.name for note in recent}
+    # Work on the shards that began earlier counts as if it had been done in the last ten minutes.
+    seconds = max(1e-3, now - max(began, now - _RECENT))
+    return sum(text_bytes.get(name, 0) for name in made) / seconds
