@@ -24,6 +24,7 @@ from vocagno.data.corpus import Corpus, CorpusShard, texts_hash
 from vocagno.data.prepare import TEXTS
 from vocagno.data.store import builder
 from vocagno.data.store.builder import make_store, named_shards
+from vocagno.data.store.claim import Claim
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import MANIFEST, entry_of
 from vocagno.data.store.notes import Notes
@@ -48,6 +49,7 @@ def make(shard: CorpusShard, path: Path, advance: builder.Advance) -> None:
 
 def begun(folder: Path, corpus: Corpus) -> None:
     """The store with all but its last shards, as processes that were killed have left it."""
+    Claim(TEXTS.kind, corpus.fingerprint, len(corpus.shards), MADE_FROM).save(folder)
     names = list(named_shards(corpus))
     write_texts(folder / f"{names[0]}.arrow", [], [], MADE_FROM)
     data = (folder / f"{names[0]}.arrow").read_bytes()

@@ -1,11 +1,13 @@
 """What the documentation shows is what comes out."""
 
+import csv
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -138,3 +140,24 @@ def test_options_and_files_that_the_training_page_names_exist():
 def test_the_crate_is_published_with_the_license_of_the_repository():
     """A package of Cargo holds what lies in its own folder alone."""
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_table_of_clean_text_follows_from_its_runs():
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    table = page.split("<!-- clean -->")[1].split("<!-- end of clean -->")[0]
+    shown = [line.split(" | ", 1)[1].rstrip(" |") for line in table.strip().splitlines()[2:]]
+    with (ROOT / "docs" / "study" / "guidance" / "clean" / "runs.csv").open() as file:
+        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+    seeds = sorted({seed for _, seed in runs})
+    expected = []
+    for variant in dict.fromkeys(variant for variant, _ in runs):
+        own = [runs[variant, seed] for seed in seeds]
+        losses = [
+            float(run["held_out_loss"]) - float(runs["naive", seed]["held_out_loss"])
+            for run, seed in zip(own, seeds, strict=True)
+        ]
+        kept = fmean(float(run["trained_on"]) for run in own)
+        temperature = fmean(float(run["confidence_temperature"]) for run in own)
+        difference = f"{fmean(losses):+.4f} ± {stdev(losses):.4f}"
+        expected.append(f"{100 * kept:.1f} % | {difference} | {temperature:.2f}")
+    assert sorted(shown) == sorted(expected[1:])  # naive is not in the table
