@@ -24,6 +24,7 @@ from evaluation_data import write_benchmarks
 from families import TEXTS
 from run_folders import CONFIG, training, validation, write_run
 from runs import environment
+from slurm import write_slurm
 from tiny_models import tiny_llama
 from warm_python import executable
 
@@ -40,7 +41,18 @@ PAGES = [
     *sorted((ROOT / "benches").rglob("*.md")),
     *sorted((ROOT / "configs").rglob("*.md")),
 ]
-PROGRAMS = ("vocagno", "accelerate", "python", "make", "pip", "lm_eval", ".", "R=", "RUN=")
+PROGRAMS = (
+    "vocagno",
+    "accelerate",
+    "python",
+    "make",
+    "pip",
+    "lm_eval",
+    "sbatch",
+    ".",
+    "R=",
+    "RUN=",
+)
 BLOCK = re.compile(
     r"^```(?P<language>\w*)\n(?P<fenced>(?:.*\n)*?)```$|"
     r"(?<=\n\n)(?P<indented>(?:    .*\n|\n(?=    ))+)",
@@ -196,6 +208,7 @@ def _catch(folder):
         program = folder / name
         program.write_text("\n".join(lines if real else lines[:2]) + "\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    write_slurm(folder)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")

@@ -1,6 +1,8 @@
 """Scoring as steps of datatrove pipelines."""
 
 import json
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ pytest.importorskip("torch")
 pytest.importorskip("datatrove")
 
 from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 
 from families import TEXTS
 from folders import contents
+from slurm import write_slurm
 from vocagno.cli.app import main
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Manifest
@@ -22,6 +26,7 @@ from vocagno.teacher import datatrove as steps
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.datatrove import FinishScores, TeacherScorer
 from vocagno.teacher.scores import KIND, UNIT, VERSION, ScoreShard, ScoreStore
+from warm_python import executable
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +165,38 @@ def test_tasks_in_processes(tmp_path, pipeline):
     pipeline("here")
     pipeline("processes", workers=2)
     assert contents(tmp_path / "processes") == contents(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
+def test_slurm(tmp_path, pipeline, corpus, teacher_model, monkeypatch):
+    """datatrove's own launcher and pickled pipelines, under a stand-in for `sbatch`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    write_slurm(programs)
+    launch = programs / "launch_pickled_pipeline"
+    launch.write_text(
+        f'#!/bin/bash\nexec {executable()} -m datatrove.tools.launch_pickled_pipeline "$@"\n'
+    )
+    launch.chmod(0o755)
+    (programs / "merge_stats").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    given = {"time": "1:00:00", "partition": "gpus", "with_srun": False}
+    teacher = {"model": str(teacher_model), "context": 32}
+    steps = TeacherScorer(tmp_path / "slurm", teacher, shard_bytes=100, cache=tmp_path / "cache")
+    scoring = SlurmPipelineExecutor(
+        [JsonlReader(str(corpus)), steps],
+        tasks=4,
+        logging_dir=str(tmp_path / "logs" / "a"),
+        **given,
+    )
+    finish = SlurmPipelineExecutor(
+        [FinishScores(tmp_path / "slurm")],
+        tasks=1,
+        logging_dir=str(tmp_path / "logs" / "b"),
+        depends=scoring,
+        **given,
+    )
+    finish.run()
+    pipeline("here")
+    assert contents(tmp_path / "slurm") == contents(tmp_path / "here")
