@@ -161,3 +161,16 @@ def test_the_table_of_clean_text_follows_from_its_runs():
         difference = f"{fmean(losses):+.4f} ± {stdev(losses):.4f}"
         expected.append(f"{100 * kept:.1f} % | {difference} | {temperature:.2f}")
     assert sorted(shown) == sorted(expected[1:])  # naive is not in the table
+
+
+def test_the_table_of_many_shards_is_that_of_the_results():
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    table = page.split("<!-- many shards -->")[1].split("<!-- end of many shards -->")[0]
+    results = (ROOT / "benches" / "results" / "2026-11-23-many-shards.jsonl").read_text()
+    shown = [re.findall(r"[\d.,]+", line) for line in table.strip().splitlines()[2:]]
+    names = "shards", "ms_a_shard", "ms_a_list_of_a_flat_folder", "seconds_of_the_first_look"
+    names += "seconds_of_finishing", "seconds_of_finishing_by_reading"
+    expected = [
+        [f"{run[name]:,}" for name in names] for run in map(json.loads, results.splitlines())
+    ]
+    assert shown == expected

@@ -33,6 +33,24 @@ def test_the_schedule_by_hand():
     assert all(a > b for a, b in pairwise(rates[4:]))
 
 
+def test_other_schedules_by_hand():
+    given = {"lr": 1.0, "min_lr": 0.2, "warmup_steps": 2}
+
+    def rates(steps, **more):
+        config = OptimizerConfig(**given, **more)
+        return [round(learning_rate(step, steps, config), 6) for step in range(steps)]
+
+    assert rates(5, schedule="constant") == [0.5, 1, 1, 1, 1]
+    assert rates(7, schedule="linear") == [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2]
+    assert rates(9, schedule="wsd", decay_steps=2) == [0.5, 1, 1, 1, 1, 1, 1, 0.6, 0.2]
+    assert rates(9, schedule="wsd") == rates(9, schedule="wsd", decay_steps=2)
+    # A decay that is as long as there are steps begins behind the warm-up.
+    assert rates(7, schedule="wsd", decay_steps=7) == rates(7, schedule="linear")
+    for wrong in ({"decay_steps": 3}, {"schedule": "wsd", "decay_steps": 0}):
+        with pytest.raises(ConfigError, match=r"optimizer\.decay_steps"):
+            OptimizerConfig(**wrong)
+
+
 def test_norms_are_not_decayed():
     model = tiny_llama(20)
     optimizer = build_optimizer(model, OptimizerConfig(weight_decay=0.3))

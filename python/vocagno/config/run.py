@@ -11,6 +11,7 @@ from vocagno.errors import require, require_at_least
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
+Schedule = Literal["cosine", "linear", "wsd", "constant"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +149,19 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW under a cosine schedule with linear warm-up."""
+    """AdamW, and the schedule of its learning rate."""
 
     lr: float = 8e-5
+    """Highest learning rate."""
     min_lr: float = 8e-6
+    """Learning rate of the last step."""
     warmup_steps: int = 0
+    """Steps in which the rate rises linearly to `lr`."""
+    schedule: Schedule = "cosine"
+    """After the warm-up, down to `min_lr`: half a cosine; a line (`linear`); `lr` until the last
+    `decay_steps`, then a line (`wsd`: warm-up, stable, decay); or `lr` to the end (`constant`)."""
+    decay_steps: int | None = None
+    """Steps of the decay of `wsd`; default: a fifth of all steps."""
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
@@ -169,6 +178,14 @@ class OptimizerConfig:
             f"optimizer.betas must be in [0, 1), got {self.betas}",
         )
         require_at_least(0, "optimizer", self, "eps", "weight_decay", "warmup_steps")
+        require(
+            self.decay_steps is None or self.schedule == "wsd",
+            f"optimizer.decay_steps: of schedule wsd, not of {self.schedule}",
+        )
+        require(
+            self.decay_steps is None or self.decay_steps > 0,
+            f"optimizer.decay_steps must be positive, got {self.decay_steps}",
+        )
         require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
         require(
             0 <= self.min_lr <= self.lr,

@@ -52,15 +52,20 @@ def settle_optimizer(optimizer: Any, device: torch.device) -> None:
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Linear warm-up from near zero to `lr`, then half a cosine down to `min_lr` at the last step.
+    """Linear warm-up from near zero to `lr`, then as `config.schedule` says.
 
     Depends only on the step, so there is no schedule to save.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    last = max(1, steps - 1 - config.warmup_steps)
-    progress = min(1.0, (step - config.warmup_steps) / last)
-    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+    if config.schedule == "constant":
+        return config.lr
+    first = config.warmup_steps  # of the decay
+    if config.schedule == "wsd":
+        first = max(first, steps - 1 - (config.decay_steps or math.ceil(steps / 5)))
+    progress = min(1.0, max(0.0, step - first) / max(1, steps - 1 - first))
+    left = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
+    return config.min_lr + (config.lr - config.min_lr) * left
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
