@@ -10,6 +10,9 @@ from vocagno.errors import require, require_at_least
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
+Protocol = Literal["vllm", "openai", "sglang"]
+_HERE = ("gguf_file", "attention", "device_map", "tensor_parallel")
+"""Options of a teacher that is loaded in this process."""
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
 Schedule = Literal["cosine", "linear", "wsd", "constant"]
 
@@ -83,6 +86,13 @@ class TeacherConfig:
     tensor_parallel: bool = False
     """Whether all processes of a launch hold one teacher between them, each a part of every layer;
     otherwise each holds the teacher whole, and they share the corpus."""
+    server: str | None = None
+    """URL of a server that has the model, which is then named as it is there; needs `tokenizer`."""
+    protocol: Protocol = "vllm"
+    """What the server speaks: vllm (completions with `prompt_logprobs`), sglang (`/generate`), or
+    openai (completions with `echo` and `logprobs`)."""
+    requests: int = 32
+    """Requests to the server under way at once."""
     shard: bool = False
     """Whether a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
     layer at a time; otherwise each process holds it whole."""
@@ -99,7 +109,17 @@ class TeacherConfig:
             not (self.tensor_parallel and self.device_map),
             "teacher.tensor_parallel: excludes teacher.device_map; use one of them",
         )
+        require_at_least(1, "teacher", self, "requests")
         live = self.mode == "live"
+        require(
+            self.server is None or self.tokenizer is not None,
+            "teacher.server: needs teacher.tokenizer, that of the model on the server",
+        )
+        here = [name for name in _HERE if getattr(self, name)]
+        require(
+            self.server is None or not (here or live),
+            f"teacher.server: excludes teacher.{(*here, 'mode: live')[0]}",
+        )
         require(not (live and self.scores), "teacher.scores: are for teacher.mode: stored")
         require(
             not (live and self.tensor_parallel),
@@ -272,7 +292,7 @@ class Config:
     def __post_init__(self) -> None:
         teacher, guidance = self.teacher, self.guidance
         require(
-            not guidance.needs_teacher or bool(teacher.model or teacher.scores),
+            not guidance.needs_teacher or bool(teacher.model or teacher.server or teacher.scores),
             "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
         )
         require(

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
+if TYPE_CHECKING:
+    from vocagno.teacher.server import ServerScorer
+
 
 class ConfiguredTeacher:
     """Builds the tokenizer and hashes the weights once, on first use."""
@@ -47,8 +50,21 @@ class ConfiguredTeacher:
         return text_reader(self.config, self.spans)
 
     @cached_property
+    def server(self) -> "ServerScorer | None":
+        """The server that has the model, if there is one."""
+        if self.config.server is None:
+            return None
+        try:
+            from vocagno.teacher.server import ServerScorer
+        except ImportError as error:
+            raise ConfigError("teacher.server: needs requests: pip install '.[server]'") from error
+        return ServerScorer(self.config)
+
+    @cached_property
     def weights(self) -> str:
-        """The identity of its weights: a hub commit or a hash."""
+        """The identity of its weights: a hub commit or a hash; of a server the model's name."""
+        if self.server is not None:
+            return f"{self.config.protocol} server: {self.server.served.name}"
         return weights_identity(self.config, self.cache)
 
     @cached_property
@@ -61,8 +77,15 @@ class ConfiguredTeacher:
 
         Raises: ConfigError as `check_context` and `text_reader`.
         """
-        check_context(self.config)
+        if self.server is None:
+            check_context(self.config)
+        else:
+            self.server.check()
         _ = self.reader
+
+    def load(self) -> Teacher:
+        """The model on its device, or the server that has it, with its reader."""
+        return Teacher(self.server or self.load_scorer(), self.reader)
 
     def load_scorer(self) -> TransformersScorer:
         """The model on its device."""
@@ -73,7 +96,7 @@ class ConfiguredTeacher:
 
         Raises: ConfigError without a model, or for a context that the model cannot read.
         """
-        if self.config.model is None:
+        if self.config.model is None and self.config.server is None:
             raise ConfigError("teacher.model: needed to score a corpus")
         self.check()  # before hashing the weights
         return self.cache / "scores" / store_key(corpus, self.made_from)
@@ -97,13 +120,13 @@ class ConfiguredTeacher:
         Raises: as `scores_folder`.
         """
         self.scores_folder(corpus)  # checks before the folder is claimed
-        reader, made_from = self.reader, self.made_from
+        made_from = self.made_from
         with Together() if self.config.tensor_parallel else nullcontext() as together:
             return score_corpus(
                 corpus,
                 folder,
                 made_from,
-                lambda: Teacher(self.load_scorer(), reader),
+                self.load,
                 show_progress=show_progress,
                 together=together,
                 part=part,

@@ -134,7 +134,9 @@ def scores_made_from(
         "prefix": list(teacher_prefix(config, spans)),
         "context": config.context,
         "min_context": config.context_before,
-        "dtype": str(torch_dtype(config.dtype, device)).removeprefix("torch."),
+        "dtype": "of the server"
+        if config.server
+        else str(torch_dtype(config.dtype, device)).removeprefix("torch."),
         "unit": "nats",
     }
 

@@ -66,7 +66,7 @@ class TeacherScorer(PipelineStep):  # type: ignore[misc]  # datatrove is not typ
             raise ConfigError(f"shard_bytes must be positive, got {shard_bytes}")
         self.folder, self.cache = Path(folder), Path(cache)
         self.config = TeacherConfig(**teacher)
-        if self.config.model is None or self.config.tensor_parallel:
+        if (self.config.model or self.config.server) is None or self.config.tensor_parallel:
             raise ConfigError("teacher: needs a model, and no tensor_parallel")
         self.shard_bytes = shard_bytes
 
@@ -177,5 +177,4 @@ def _names(folder: Path) -> list[str]:
 @lru_cache(maxsize=1)
 def _loaded(config: TeacherConfig, cache: Path) -> Teacher:
     """The teacher; a process that does several tasks loads it once."""
-    teacher = ConfiguredTeacher(config, cache, local_device())
-    return Teacher(teacher.load_scorer(), teacher.reader)
+    return ConfiguredTeacher(config, cache, local_device()).load()

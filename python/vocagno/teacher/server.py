@@ -1,0 +1,217 @@
+"""A teacher behind an HTTP server: vLLM, SGLang, or one with OpenAI's completions and `echo`.
+
+The server gets ids and gives log-probabilities of these ids. Needs `vocagno[server]`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import requests
+from numpy.typing import NDArray
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from vocagno.config.run import TeacherConfig
+from vocagno.errors import InputError
+from vocagno.teacher.windows import Window
+
+_TRIES = 8
+_BACKOFF = 0.5
+"""Seconds before the second retry; they double, up to two minutes."""
+_SECONDS = 600.0
+"""Until a request counts as lost."""
+_NO_LOSS = -9999.0
+"""What vLLM writes for a log-probability of minus infinity."""
+
+LogProbabilities = list[float | None]
+
+
+class ServerError(InputError):
+    """A server refuses, lies, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of a server."""
+
+    name: str
+    longest: int | None
+    """Most tokens of a request, if the server says so."""
+
+
+class ServerScorer:
+    """A `Scorer` that keeps `teacher.requests` requests under way.
+
+    A lost connection and a status of 429 or 5xx are tried again, with growing pauses. Any other
+    status stops, with the server's words.
+    """
+
+    def __init__(self, config: TeacherConfig) -> None:
+        """Args: config: with `server`; `model`, if given, is the name of the model there."""
+        if config.server is None:
+            raise ValueError("teacher.server: is not given")
+        self._config = config
+        self._url = config.server.rstrip("/")
+        retry = Retry(
+            total=_TRIES,
+            backoff_factor=_BACKOFF,
+            status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods=None,  # a request changes nothing on the server
+            raise_on_status=False,
+        )
+        adapter = HTTPAdapter(max_retries=retry, pool_maxsize=config.requests)
+        self._session = requests.Session()
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    @cached_property
+    def served(self) -> Served:
+        """The model that is asked.
+
+        Raises: ServerError if the server has none of that name, or several and no name is given, or
+            if it is one that ignores what it is asked for.
+        """
+        if self._config.protocol == "sglang":
+            found = self._get("/get_model_info")
+            return Served(str(found.get("model_path", "?")), None)
+        models = self._get("/v1/models").get("data", [])
+        if any(one.get("owned_by") == "llamacpp" for one in models):
+            raise ServerError(
+                f"{self._url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
+                "GGUF file in this process: --teacher.gguf_file"
+            )
+        names = [str(one["id"]) for one in models]
+        wanted = self._config.model or (names[0] if len(names) == 1 else None)
+        if wanted not in names:
+            raise ServerError(
+                f"{self._url}: has the models {', '.join(names) or '(none)'}; name one with "
+                "--teacher.model"
+            )
+        longest = next(one for one in models if one["id"] == wanted).get("max_model_len")
+        return Served(wanted, longest)
+
+    def check(self) -> None:
+        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice.
+
+        Raises: ServerError if not.
+        """
+        needed = self._config.context + 2  # a prefix, and the token that it is to write
+        longest = self.served.longest
+        if longest is not None and longest < needed:
+            raise ServerError(
+                f"{self._url}: reads {longest:,} tokens (max_model_len), and teacher.context "
+                f"{self._config.context:,} needs {needed:,}; lower teacher.context, or raise the "
+                "server's limit"
+            )
+        probe = Window(np.arange(2, 18, dtype=np.int64), 1)
+        first, second = (self._losses(probe) for _ in range(2))
+        if not np.allclose(first, second, atol=0.05, equal_nan=True):
+            raise ServerError(f"{self._url}: gives other losses of the same ids when asked twice")
+
+    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.score`."""
+        asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
+        pool = ThreadPoolExecutor(self._config.requests)
+        try:
+            tasks = {pool.submit(self._losses, windows[number]): number for number in asked}
+            for task in as_completed(tasks):
+                yield tasks[task], task.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _losses(self, window: Window) -> NDArray[np.float32]:
+        """Losses in nats of the requested tokens; NaN where the server has none."""
+        ids = window.ids.tolist()
+        found = _ASK[self._config.protocol](self, ids)
+        if len(found) != len(ids):
+            raise ServerError(
+                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
+                "truncates the prompt, or adds to it"
+            )
+        return np.array([_loss(one) for one in found[window.asked_from :]], np.float32)
+
+    def _vllm(self, ids: list[int]) -> LogProbabilities:
+        asked = {"prompt_logprobs": 0, "add_special_tokens": False, "return_token_ids": True}
+        choice = self._completion(ids, asked)
+        self._compare(choice.get("prompt_token_ids") or ids, ids)
+        found = self._given(choice, "prompt_logprobs")
+        return [
+            None if at is None else self._given(at.get(str(one)) or {}, "logprob")
+            for one, at in zip(ids, found, strict=False)
+        ] + [None] * (len(found) - len(ids))
+
+    def _openai(self, ids: list[int]) -> LogProbabilities:
+        choice = self._completion(ids, {"echo": True, "logprobs": 0})
+        found = self._given(choice.get("logprobs") or {}, "token_logprobs")
+        if len(found) != len(ids) + 1:  # one token is written
+            raise ServerError(
+                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
+                "the server ignores `echo`, or truncates the prompt"
+            )
+        return list(found[: len(ids)])
+
+    def _sglang(self, ids: list[int]) -> LogProbabilities:
+        sampling = {"max_new_tokens": 0, "temperature": 1.0}
+        asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        reply = self._post("/generate", {**asked, "logprob_start_len": 0})
+        found = self._given(reply.get("meta_info") or {}, "input_token_logprobs")
+        self._compare([at[1] for at in found], ids)
+        return [at[0] for at in found]
+
+    def _completion(self, ids: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+        given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
+        reply = self._post("/v1/completions", {**given, **asked})
+        choices = self._given(reply, "choices")
+        return dict(choices[0])
+
+    def _compare(self, found: list[int], sent: list[int]) -> None:
+        if list(found) != sent:
+            raise ServerError(f"{self._url}: read other ids than were sent")
+
+    def _given(self, reply: dict[str, Any], name: str) -> Any:
+        if reply.get(name) is None:
+            raise ServerError(
+                f"{self._url}: the answer has no `{name}`; is it a server for --teacher.protocol "
+                f"{self._config.protocol}?"
+            )
+        return reply[name]
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return self._asked(path, self._session.get)
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._asked(path, lambda url, **more: self._session.post(url, json=body, **more))
+
+    def _asked(self, path: str, ask: Callable[..., requests.Response]) -> dict[str, Any]:
+        try:
+            reply = ask(self._url + path, timeout=_SECONDS)
+        except requests.RequestException as error:
+            raise ServerError(
+                f"{self._url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "
+                "are kept: start the server, and the same command again"
+            ) from error
+        if reply.status_code != requests.codes.ok:
+            words = " ".join(reply.text[:500].split())
+            raise ServerError(f"{self._url}{path}: status {reply.status_code}: {words}")
+        try:
+            return dict(reply.json())
+        except (ValueError, TypeError) as error:
+            raise ServerError(f"{self._url}{path}: the answer is no JSON object") from error
+
+
+def _loss(value: float | None) -> float:
+    """NaN for a log-probability that is missing, infinite, or stands for minus infinity."""
+    is_one = value is not None and math.isfinite(value) and value > _NO_LOSS
+    return -value if is_one and value is not None else math.nan
+
+
+_ASK: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {
+    "vllm": ServerScorer._vllm,
+    "openai": ServerScorer._openai,
+    "sglang": ServerScorer._sglang,
+}

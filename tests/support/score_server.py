@@ -1,0 +1,102 @@
+"""A server that gives log-probabilities of prompts, by each protocol; it can fail and lie."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import zip_longest
+
+
+def log_probability(ids, place):
+    """Of the id at a place; a function of what comes before it, as a model's."""
+    if place == 0:
+        return None
+    return -(1 + (31 * ids[place] + 17 * ids[place - 1] + place) % 1000 / 128)
+
+
+class State:
+    """How the server behaves, and what it was asked."""
+
+    def __init__(self):
+        self.models = [{"id": "tiny", "max_model_len": 4096, "owned_by": "vllm"}]
+        self.statuses = []
+        """Of the next requests, before it answers well; 0: the connection is closed."""
+        self.change = lambda found, ids: found
+        """Of the log-probabilities of a request."""
+        self.ids = lambda ids: ids
+        """The ids that it says it has read."""
+        self.asked = []
+        self.most = self.under_way = 0
+        self.gate = None
+        self.lock = threading.Lock()
+
+
+def reply(path, body, state):
+    ids = body.get("input_ids") or body["prompt"]
+    found = state.change([log_probability(ids, place) for place in range(len(ids))], ids)
+    read = state.ids(ids)
+    if path == "/generate":
+        tokens = [[one, number, None] for one, number in zip(found, read, strict=False)]
+        return {"text": "", "meta_info": {"input_token_logprobs": tokens}}
+    choice = {"index": 0, "text": "x", "finish_reason": "length"}
+    if body.get("echo"):
+        return {"choices": [choice | {"logprobs": {"token_logprobs": [*found, -1.0]}}]}
+    prompt = [
+        None if one is None else {str(number): {"logprob": one, "rank": 1, "decoded_token": "x"}}
+        for one, number in zip_longest(found, ids[: len(found)], fillvalue=0)
+    ]
+    return {"choices": [choice | {"prompt_logprobs": prompt, "prompt_token_ids": read}]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.path == "/get_model_info":
+            return self.answer(200, {"model_path": self.server.state.models[0]["id"]})
+        return self.answer(200, {"object": "list", "data": self.server.state.models})
+
+    def do_POST(self):
+        state = self.server.state
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with state.lock:
+            state.asked.append((self.path, body))
+            status = state.statuses.pop(0) if state.statuses else 200
+            state.under_way += 1
+            state.most = max(state.most, state.under_way)
+        if state.gate is not None:
+            state.gate.wait(10)
+        with state.lock:
+            state.under_way -= 1
+        if status == 0:
+            self.close_connection = True
+            return None
+        if status != 200:
+            return self.answer(status, {"error": {"message": "as asked"}})
+        return self.answer(200, reply(self.path, body, state))
+
+    def answer(self, status, fields):
+        data = json.dumps(fields).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving():
+    """(address, State) of a server on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads, server.state = True, State()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server.state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,233 @@
+"""A teacher behind a server, and servers that fail or lie."""
+
+import json
+import math
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("requests")
+
+from families import TEXTS
+from folders import contents
+from runs import metrics, train_here
+from score_server import log_probability, serving
+from shared_data import shared
+from vocagno.cli.app import main
+from vocagno.config.run import TeacherConfig
+from vocagno.errors import ConfigError
+from vocagno.teacher import server as module
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.server import ServerError, ServerScorer
+from vocagno.teacher.windows import Window
+
+PROTOCOLS = ("vllm", "openai", "sglang")
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch):
+    monkeypatch.setattr(module, "_BACKOFF", 0.0)
+
+
+@pytest.fixture
+def served():
+    with serving() as (url, state):
+        yield url, state
+
+
+def scorer(url, **options):
+    return ServerScorer(TeacherConfig(server=url, tokenizer="t", context=64, **options))
+
+
+def windows(count=20):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 30, count)
+    return [Window(rng.integers(2, 900, n), min(int(n), 1 + k % 3)) for k, n in enumerate(lengths)]
+
+
+def expected(window):
+    ids = window.ids.tolist()
+    return [-log_probability(ids, place) for place in range(window.asked_from, len(ids))]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_losses_are_those_of_the_server(served, protocol):
+    url, state = served
+    asked = windows()
+    found = dict(scorer(url, protocol=protocol).score(asked))
+    assert sorted(found) == [n for n, w in enumerate(asked) if w.asked_from < len(w.ids)]
+    for number, losses in found.items():
+        assert losses.dtype == np.float32
+        np.testing.assert_allclose(losses, expected(asked[number]), rtol=1e-6)
+    for path, body in state.asked:
+        sampling = body.get("sampling_params", body)
+        assert sampling["temperature"] == 1.0
+        assert path == ("/generate" if protocol == "sglang" else "/v1/completions")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("nothing", [None, -9999.0, -20000.0, -math.inf, math.nan])
+def test_what_has_no_loss(served, protocol, nothing):
+    url, state = served
+    state.change = lambda found, ids: [*found[:3], nothing, *found[4:]]
+    window = Window(np.arange(5, 15), 1)
+    ((_, losses),) = scorer(url, protocol=protocol).score([window])
+    assert np.isnan(losses).tolist() == [place == 2 for place in range(9)]
+
+
+def test_failures_that_pass(served):
+    url, state = served
+    state.statuses = [503, 0, 429, 500, 502, 504]
+    (window,) = windows(1)
+    ((_, losses),) = scorer(url).score([window])
+    np.testing.assert_allclose(losses, expected(window), rtol=1e-6)
+    assert len(state.asked) == 7
+
+
+def test_failures_that_stay(served, monkeypatch):
+    url, state = served
+    monkeypatch.setattr(module, "_TRIES", 2)
+    state.statuses = [503] * 9
+    with pytest.raises(ServerError, match=r"status 503: .*as asked"):
+        list(scorer(url, requests=1).score(windows(3)))
+    state.statuses = [0] * 9
+    with pytest.raises(ServerError, match=r"no answer after 3 tries .* finished shards are kept"):
+        list(scorer(url, requests=1).score(windows(1)))
+    state.asked.clear()
+    state.statuses = [400] * 9
+    with pytest.raises(ServerError, match=r"status 400: .*as asked"):
+        list(scorer(url, requests=1).score(windows(1)))
+    assert len(state.asked) == 1  # asking again would not help
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("lie", [lambda found, ids: found[:-1], lambda found, ids: [*found, -1.0]])
+def test_a_prompt_of_another_length(served, protocol, lie):
+    url, state = served
+    state.change = lie
+    if protocol == "sglang":  # which has the ids beside the losses
+        state.ids = lambda ids: lie(ids, ids)
+    with pytest.raises(ServerError, match=r"truncate|other ids"):
+        list(scorer(url, protocol=protocol).score(windows(1)))
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+def test_other_ids_than_were_sent(served, protocol):
+    url, state = served
+    state.ids = lambda ids: [*ids[:-1], 1]
+    with pytest.raises(ServerError, match="read other ids than were sent"):
+        list(scorer(url, protocol=protocol).score(windows(1)))
+
+
+def test_a_server_for_another_protocol(served, monkeypatch):
+    url, _ = served
+    asked = scorer(url)
+    monkeypatch.setattr(asked, "_asked", lambda *_: {"choices": [{"text": "x"}]})
+    asked.__dict__["served"] = module.Served("tiny", None)
+    with pytest.raises(ServerError, match=r"no `prompt_logprobs`; .* --teacher.protocol vllm"):
+        list(asked.score(windows(1)))
+
+
+def test_so_many_requests_are_under_way(served):
+    url, state = served
+    state.gate = threading.Event()
+    asked = scorer(url, requests=5)
+    _ = asked.served
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(asked.score(windows(20))))
+    thread.start()
+    while state.most < 5:
+        pass
+    state.gate.set()
+    thread.join(30)
+    assert len(found) == sum(window.asked_from < len(window.ids) for window in windows(20))
+    assert state.most == 5
+
+
+def test_what_the_server_has(served):
+    url, state = served
+    scorer(url).check()
+    with pytest.raises(ServerError, match=r"reads 4,096 tokens .* teacher.context 4,095 needs"):
+        ServerScorer(TeacherConfig(server=url, tokenizer="t", context=4095)).check()
+    with pytest.raises(ServerError, match=r"has the models tiny; name one with --teacher.model"):
+        scorer(url, model="large").check()
+    state.models = [*state.models, {"id": "other"}]
+    with pytest.raises(ServerError, match="has the models tiny, other; name one"):
+        scorer(url).check()
+    assert scorer(url, model="other").served == module.Served("other", None)
+    state.models = [{"id": "x", "owned_by": "llamacpp"}]
+    with pytest.raises(ServerError, match=r"llama.cpp's server gives no log-probabilities"):
+        scorer(url).check()
+
+
+def test_losses_that_change_from_one_time_to_the_next(served):
+    url, state = served
+    state.change = lambda found, ids: [one and one - len(state.asked) for one in found]
+    with pytest.raises(ServerError, match="gives other losses of the same ids when asked twice"):
+        scorer(url).check()
+
+
+def test_recorded_answers(monkeypatch):
+    """Of vLLM 0.32, if the recordings are there."""
+    path = shared("trials/vllm-0.32.0-completions-fixture.json")
+    cases = json.loads(path.read_text())["cases"]
+    for name, protocol in (("ids", "vllm"), ("byte_fallback", "vllm"), ("echo", "openai")):
+        asked = scorer("http://127.0.0.1:1", protocol=protocol)
+        asked.__dict__["served"] = module.Served("tiny", None)
+        answer = cases[name]["response"]
+        monkeypatch.setattr(asked, "_post", lambda *_, answer=answer: answer)
+        ids = cases[name]["request"]["prompt"]
+        ((_, losses),) = asked.score([Window(np.array(ids), 1)])
+        assert len(losses) == len(ids) - 1
+        assert np.isfinite(losses).all()
+        if name != "byte_fallback":  # the same text
+            np.testing.assert_allclose(losses[:2], [13.444929, 11.960134], rtol=1e-6)
+
+
+def test_the_command(served, corpus, tmp_path, tokenizer_files, capsys):
+    """A server that dies in the middle costs a shard; the store ends in the same bytes."""
+    url, state = served
+    given = ["--teacher.server", url, "--teacher.context", "64", "--shard_bytes", "60"]
+    given += ["--teacher.tokenizer", str(tokenizer_files / "teacher.json")]
+    given += ["--cache", str(tmp_path / "cache"), "--teacher.requests", "2"]
+    command = ["score", str(corpus), *given, "--out"]
+    assert main([*command, str(tmp_path / "whole")]) == 0
+    store = ScoreStore(tmp_path / "whole")
+    assert store.manifest.made_from["teacher"] == "vllm server: tiny"
+    assert len(store) == len(TEXTS)
+    assert store.num_tokens > 50
+    ids = store.document(1)
+    assert np.isfinite(ids.nll[1:]).all()
+    state.statuses = [200] * 4 + [400]
+    assert main([*command, str(tmp_path / "killed")]) == 2
+    assert "status 400" in capsys.readouterr().err
+    assert 0 < len(list((tmp_path / "killed").glob("*.arrow"))) < len(store.manifest.shards)
+    assert main([*command, str(tmp_path / "killed")]) == 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    state.models = [{"id": "another"}]
+    (tmp_path / "killed" / "manifest.json").unlink()
+    assert main([*command, str(tmp_path / "killed")]) == 2
+    assert "(vllm server: tiny, now vllm server: another)" in capsys.readouterr().err
+
+
+def test_a_run_whose_scores_a_server_gives(served, config, tmp_path, tokenizer_files):
+    url, state = served
+    tokenizer = str(tokenizer_files / "teacher.json")
+    teacher = {"model": None, "server": url, "tokenizer": tokenizer, "context": 32}
+    assert train_here(config(teacher=teacher, train={"steps": 2})) == 0
+    entries, _ = metrics(tmp_path / "run")
+    assert len(state.asked) > 2
+    assert entries[-1]["teacher_loss"] > 1
+
+
+def test_what_does_not_go_together():
+    for more, words in (
+        ({"tokenizer": None}, "teacher.server: needs teacher.tokenizer"),
+        ({"gguf_file": "x"}, "teacher.server: excludes teacher.gguf_file"),
+        ({"mode": "live"}, "teacher.server: excludes teacher.mode: live"),
+        ({"requests": 0}, "teacher.requests must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TeacherConfig(**{"server": "http://x", "tokenizer": "t"} | more)
