@@ -108,7 +108,7 @@ def trained(tmp_path, prepared):
 
     from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
 
-    def train(rows_at_once, accumulation, **guidance):
+    def train(rows_at_once, accumulation, wrap=lambda model: model, **guidance):
         chosen = GuidanceConfig(**guidance)
         rows = RowStore(prepared / "rows")
         scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
@@ -128,7 +128,7 @@ def trained(tmp_path, prepared):
             disable_tqdm=True,
         )
         trainer = GuidedTrainer(
-            model,
+            wrap(model),
             arguments,
             guidance=chosen,
             train_dataset=rows,
@@ -199,6 +199,24 @@ def test_the_model_stays_what_it_is(trained, prepared):
         ids = torch.stack([torch.from_numpy(rows[i].ids.astype("int64")) for i in range(4)])
         expected = model(input_ids=ids, labels=ids).loss
     assert found["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_the_trainer_trains_the_adapters_of_a_peft_model(tmp_path, trained, prepared):
+    peft = pytest.importorskip("peft")
+
+    def adapted(model):
+        torch.manual_seed(0)
+        settings = peft.LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+        return peft.get_peft_model(model, settings)
+
+    whole, cut = (trained(8 // n, n, wrap=adapted).model for n in (1, 4))
+    for (name, one), two in zip(whole.named_parameters(), cut.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+        assert one.requires_grad == ("lora_" in name)
+    moved = [p.abs().sum() for name, p in whole.named_parameters() if "lora_B" in name]
+    assert min(moved) > 0  # zero before
+    whole.save_pretrained(tmp_path / "adapters")
+    assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()
 
 
 def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):

@@ -17,6 +17,7 @@ from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.units import Units
+from vocagno.models.adapters import without_wrapper
 from vocagno.models.head import (
     Head,
     base_of,
@@ -35,9 +36,13 @@ class GuidedStudent(nn.Module):
     def __init__(
         self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss = "auto"
     ) -> None:
-        """Raises: UnsupportedModelError if the logits of the model are not understood; ConfigError
-        if `head_loss_by` cannot compute them."""
+        """Args: model: of transformers; a `PeftModel` trains its adapters.
+
+        Raises: UnsupportedModelError if the logits of the model are not understood, or as
+            `without_wrapper`; ConfigError if `head_loss_by` cannot compute them.
+        """
         super().__init__()
+        model = without_wrapper(model)
         head = language_head(model)
         check_head_loss(head_loss_by, head)
         # Only sizes: the weights are looked up in each pass, because wrappers replace them.
