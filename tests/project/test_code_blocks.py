@@ -72,6 +72,7 @@ CAUGHT = {
         "*--config_file*|*--num_processes*",  # GPUs, and other machines
         "{python} -m accelerate.commands.accelerate_cli",
     ),
+    "torchrun": ("*", ""),  # several machines
     "python": (
         "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
         "{python}",
@@ -336,6 +337,7 @@ def _read_python(arguments):
 
 
 READ = {
+    "torchrun": _read_accelerate,
     "make": _read_make,
     "pip": _read_pip,
     "lm_eval": _read_lm_eval,

@@ -7,14 +7,18 @@ SBATCH = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 bash -n "$1" || exit 1
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
-export SLURM_JOB_ID=7 SLURM_NODELIST=node SLURM_ARRAY_TASK_COUNT=$((last + 1))
-for task in $(seq 0 "$last"); do
+export SLURM_JOB_ID=7 SLURM_NODELIST=node SLURM_JOB_NODELIST=node SLURM_JOB_NUM_NODES=1
+export SLURM_GPUS_ON_NODE=1 SLURM_ARRAY_TASK_COUNT=$((last + 1))
+for task in $(seq 0 "${last:-0}"); do
   SLURM_ARRAY_TASK_ID=$task bash "$@" >&2 || exit 1
 done
 echo "Submitted batch job 7"
 """
 
 
+SRUN = """#!/bin/bash
+exec "$@"
+"""
 SCONTROL = """#!/bin/bash
 # Of `show hostnames`, for the one node there is.
 echo node
@@ -23,7 +27,7 @@ echo node
 
 def write_slurm(folder):
     """Writes the programs to a folder that is to come first in PATH."""
-    for name, text in {"sbatch": SBATCH, "scontrol": SCONTROL}.items():
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL}.items():
         program = folder / name
         program.write_text(text)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)

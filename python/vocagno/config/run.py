@@ -236,6 +236,8 @@ class TrainConfig:
     """Keep only the inputs of layers, and compute the rest again in the backward pass."""
     compile: bool = False
     """Compile the decoder layers (torch.compile); equal ones share the result."""
+    profile_steps: int = 0
+    """Steps that torch.profiler traces, after two others, into `profile` in `output`; 0: none."""
     seed: int = 0
     """Of new weights and of the order of the rows."""
     log_every: int = 10
@@ -259,7 +261,7 @@ class TrainConfig:
         batches = ("steps", "global_batch", "micro_batch")
         intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
         require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")
-        require_at_least(0, "train", self, "seed")
+        require_at_least(0, "train", self, "seed", "profile_steps")
         require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
 
     def accumulation(self, num_processes: int) -> int:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -37,6 +37,7 @@ from vocagno.training.metrics import (
 )
 from vocagno.training.model_card import model_card
 from vocagno.training.optimizer import build_optimizer, learning_rate, settle_optimizer
+from vocagno.training.profiling import profiling
 from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, RowOrder
 from vocagno.training.step import MicroBatch, Stepper
@@ -128,11 +129,18 @@ class Training:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
         self.stop: StopRequest
         self.track: Log
+        self.profile: Callable[[], None]
         graphs = graphs_stay_whole() if self.train.compile else nullcontext()
         tracker = tracking(
             self.accelerator, self.train.project, self.inputs.output.name, self.inputs.options
         )
-        with StopRequest() as self.stop, graphs, tracker as self.track:
+        profiler = profiling(
+            self.train.profile_steps,
+            self.inputs.output / "profile",
+            self.accelerator.process_index,
+            self.accelerator.device,
+        )
+        with StopRequest() as self.stop, graphs, tracker as self.track, profiler as self.profile:
             return self._run()
 
     def _run(self) -> bool:
@@ -167,6 +175,7 @@ class Training:
             for step in range(first_step, total):
                 window = window or Window(self.accelerator.device, self.method)
                 stopped = self._step(step, micro_batches, window)
+                self.profile()
                 done = step + 1
                 saving = done % train.checkpoint_every == 0 or done == total or stopped
                 if done % train.log_every == 0 or saving:  # checked before it is saved
