@@ -16,6 +16,7 @@ from vocagno.errors import InputError
 if TYPE_CHECKING:
     from vocagno.data.corpus import Corpus
     from vocagno.data.store.builder import Part
+    from vocagno.teacher.configured import ConfiguredTeacher
 
 
 def add_score(parser: Any) -> None:
@@ -37,6 +38,11 @@ def add_score(parser: Any) -> None:
     )
     parser.add_argument(
         "--status", action="store_true", help="show how far the store is, and score nothing"
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
@@ -78,6 +84,8 @@ def score(options: Any) -> dict[str, Any] | None:
         teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
         if options.status:
             return _status(corpus, options.out or teacher.scores_folder(corpus))
+        if options.dry_run:
+            return _estimate(corpus, teacher)
         if part is not None:
             folder = options.out or teacher.scores_folder(corpus)
             made = teacher.make_scores(corpus, folder, show_progress=True, part=part)
@@ -125,6 +133,27 @@ def _part(options: Any) -> "Part | None":
     if options.teacher.tensor_parallel:
         raise InputError("--shards: not with teacher.tensor_parallel, whose processes share shards")
     return Part(int(found[1]), int(found[2]))
+
+
+def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher") -> dict[str, Any]:
+    from vocagno.teacher.estimate import estimate
+
+    found = estimate(corpus, teacher)
+    print(
+        f"from a sample: tokens and bytes; measured: {found.measured_tokens:,} tokens on "
+        f"{teacher.device}; assumed: the speed grows in proportion to the devices",
+        file=sys.stderr,
+    )
+    return {
+        "documents": found.documents,
+        "text_bytes": found.text_bytes,
+        "tokens": found.tokens,
+        "tokens_standard_error": found.tokens_error,
+        "store_bytes": found.store_bytes,
+        "tokens_per_second": round(found.tokens_per_second, 1),
+        "peak_memory_mb": found.peak_memory_mb,
+        **{f"hours_on_{n}": float(f"{found.hours(n):.3g}") for n in (1, 8, 64)},
+    }
 
 
 def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
