@@ -142,25 +142,26 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_table_of_clean_text_follows_from_its_runs():
+def test_the_table_of_rules_follows_from_its_runs():
     page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
-    table = page.split("<!-- clean -->")[1].split("<!-- end of clean -->")[0]
-    shown = [line.split(" | ", 1)[1].rstrip(" |") for line in table.strip().splitlines()[2:]]
-    with (ROOT / "docs" / "study" / "guidance" / "clean" / "runs.csv").open() as file:
-        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
-    seeds = sorted({seed for _, seed in runs})
-    expected = []
-    for variant in dict.fromkeys(variant for variant, _ in runs):
-        own = [runs[variant, seed] for seed in seeds]
-        losses = [
-            float(run["held_out_loss"]) - float(runs["naive", seed]["held_out_loss"])
-            for run, seed in zip(own, seeds, strict=True)
-        ]
-        kept = fmean(float(run["trained_on"]) for run in own)
-        temperature = fmean(float(run["confidence_temperature"]) for run in own)
-        difference = f"{fmean(losses):+.4f} ± {stdev(losses):.4f}"
-        expected.append(f"{100 * kept:.1f} % | {difference} | {temperature:.2f}")
-    assert sorted(shown) == sorted(expected[1:])  # naive is not in the table
+    table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0].strip()
+    shown = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
+    expected: dict[str, list[str]] = {}
+    for text in ("clean", "junk"):
+        with (ROOT / "docs" / "study" / "guidance" / text / "runs.csv").open() as file:
+            runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+        seeds = sorted({seed for _, seed in runs})
+        for variant in dict.fromkeys(variant for variant, _ in runs):
+            own = [runs[variant, seed] for seed in seeds]
+            losses = [
+                float(run["held_out_loss"]) - float(runs["naive", seed]["held_out_loss"])
+                for run, seed in zip(own, seeds, strict=True)
+            ]
+            kept = 100 * fmean(float(run["trained_on"]) for run in own)
+            cells = [f"{kept:.1f} %", f"{fmean(losses):+.4f} ± {stdev(losses):.4f}"]
+            expected.setdefault(variant, [] if text == "clean" else ["", ""]).extend(cells)
+    del expected["naive"]
+    assert sorted(shown) == sorted(expected.values())
 
 
 def test_the_table_of_many_shards_is_that_of_the_results():
