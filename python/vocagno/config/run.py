@@ -148,7 +148,8 @@ class DataConfig:
 
     train: str
     """JSON Lines (plain, .gz, .zst) or Parquet with a `text`, or a `prompt` and a `completion`;
-    text files; a folder of these; or datasets:NAME[:CONFIG[:SPLIT]]."""
+    text files; a folder of these; any of them at an address (s3://, hf://); or
+    datasets:NAME[:CONFIG[:SPLIT]]."""
     validation: str | None = None
     """The same, held out: its mean loss is logged."""
     seq_len: int = 2048

@@ -6,25 +6,17 @@ document, or none (a blank line).
 
 import gzip
 import io
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
-from vocagno.data.documents import (
-    CorpusError,
-    Document,
-    document_of,
-    json_document,
-    tokenizer_instead,
-)
+from vocagno.data.corpus_files import CorpusFile, corpus_files
+from vocagno.data.documents import CorpusError, Document, document_of, json_document
 
 DATASETS = "datasets:"
 """Prefix of a corpus that is a name for the `datasets` library."""
 
-_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-_SUFFIXES = (*_LINES, ".parquet", ".txt")
 _ROWS_AT_ONCE = 1024
 
 
@@ -55,41 +47,24 @@ class Source(Protocol):
 
 
 def open_sources(corpus: str | Path) -> list[Source]:
-    """The sources of a corpus: a file, the files of a folder sorted by name, or `datasets:NAME`.
+    """The sources of a corpus: a file, the files of a folder sorted by name, each on this machine
+    or at an address of fsspec, or `datasets:NAME`.
 
     Raises: CorpusError if there is nothing to read.
     """
     if str(corpus).startswith(DATASETS):
         return [DatasetSource(str(corpus).removeprefix(DATASETS))]
-    path = Path(corpus).absolute()
-    if path.is_dir():
-        entries = sorted(path.iterdir())
-        files = [entry for entry in entries if entry.is_file() and entry.name.endswith(_SUFFIXES)]
-        if not files:
-            what = f"a folder without {', '.join(_SUFFIXES)} files"
-            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
-        if others := [entry.name for entry in sorted({*entries} - {*files})]:
-            print(
-                f"{path}: skipped (not {', '.join(_SUFFIXES)}): {', '.join(others)}",
-                file=sys.stderr,
-            )
-    elif path.is_file():
-        files = [path]
-        if not path.name.endswith(_SUFFIXES):
-            what = f"expected a file named {' or '.join(_SUFFIXES)}"
-            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
-    else:
-        raise CorpusError(
-            f"{path}: no such file or folder; expected {', '.join(_SUFFIXES)}, a folder of these, "
-            f"or {DATASETS}NAME"
-        )
+    files = corpus_files(corpus)
     texts = [file for file in files if file.suffix == ".txt"]
     sources: list[Source] = [
         ParquetSource(file) if file.suffix == ".parquet" else LinesSource(file)
         for file in files
         if file.suffix != ".txt"
     ]
-    return [*sources, TextFilesSource(path, texts)] if texts else sources
+    if not texts:
+        return sources
+    name = texts[0].name if files == texts and len(texts) == 1 else f"{corpus} (*.txt)"
+    return [*sources, TextFilesSource(name, texts)]
 
 
 class _OneOpen:
@@ -115,17 +90,19 @@ class LinesSource(_OneOpen):
     decompressed once if its shards are read in order, not from the start for each shard.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, file: CorpusFile) -> None:
+        self.file = file
         self._file: Any = None
+        self._raw: BinaryIO | None = None
+        """What `_file` decompresses."""
         self._at = 0
 
     @property
     def name(self) -> str:
-        return str(self.path)
+        return self.file.name
 
     def identity(self) -> list[Any]:
-        return _stamp(self.path)
+        return self.file.stamp()
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         record = place.record
@@ -133,17 +110,18 @@ class LinesSource(_OneOpen):
             self._go_to(place.offset)
             while line := self._file.readline():
                 record, self._at = record + 1, self._at + len(line)
-                where = f"{self.path}, line {record}"
+                where = f"{self.name}, line {record}"
                 document = json_document(line, where) if line.strip() else None
                 yield Place(record, self._at), document
         except (OSError, EOFError, zlib.error) as error:
-            raise _unreadable(self.path, error) from error
+            raise _unreadable(self.name, error) from error
         self.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        for file in (self._file, self._raw):
+            if file is not None:
+                file.close()
+        self._file = self._raw = None
 
     def _go_to(self, offset: int) -> None:
         self._take_turn()
@@ -160,29 +138,30 @@ class LinesSource(_OneOpen):
                 raise EOFError(f"{self._at:,} bytes, expected {offset:,} before this shard")
 
     def _opened(self) -> Any:
-        if self.path.suffix == ".gz":
-            return gzip.open(self.path, "rb")
-        if self.path.suffix == ".zst":
+        file = self._raw = self.file.open()
+        if self.file.suffix == ".gz":
+            return gzip.open(file, "rb")
+        if self.file.suffix == ".zst":
             import pyarrow as pa
 
-            return io.BufferedReader(pa.input_stream(str(self.path), compression="zstd"), 1 << 20)
-        return self.path.open("rb")
+            return io.BufferedReader(pa.input_stream(file, compression="zstd"), 1 << 20)
+        return file
 
 
 class ParquetSource(_OneOpen):
     """Parquet with a column `text`, or columns `prompt` and `completion`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, file: CorpusFile) -> None:
+        self.file = file
         self._rest: Iterator[tuple[Place, Document]] | None = None
         self._at = Place()
 
     @property
     def name(self) -> str:
-        return str(self.path)
+        return self.file.name
 
     def identity(self) -> list[Any]:
-        return _stamp(self.path)
+        return self.file.stamp()
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
@@ -195,7 +174,7 @@ class ParquetSource(_OneOpen):
                 self._at = after
                 yield after, document
         except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-            raise _unreadable(self.path, error) from error
+            raise _unreadable(self.name, error) from error
         self.close()
 
     def close(self) -> None:
@@ -205,7 +184,7 @@ class ParquetSource(_OneOpen):
         """Starts at the row group that contains row `record`, decoding it up to that row."""
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(self.path) as file:
+        with self.file.open() as opened, pq.ParquetFile(opened) as file:
             columns = _columns(file.schema_arrow.names, self.name)
             first, group = 0, 0
             while group < file.num_row_groups:
@@ -224,24 +203,21 @@ class ParquetSource(_OneOpen):
 class TextFilesSource:
     """UTF-8 text files, one document each."""
 
-    def __init__(self, folder: Path, files: list[Path]) -> None:
-        self.folder = folder
+    def __init__(self, name: str, files: list[CorpusFile]) -> None:
+        self.name = name
         self.files = files
 
-    @property
-    def name(self) -> str:
-        return f"{self.folder} (*.txt)" if self.folder.is_dir() else str(self.folder)
-
     def identity(self) -> list[Any]:
-        return [_stamp(file) for file in self.files]
+        return [file.stamp() for file in self.files]
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for number in range(place.record, len(self.files)):
             file = self.files[number]
             try:
-                text = file.read_bytes().decode("utf-8")
+                with file.open() as opened:
+                    text = opened.read().decode("utf-8")
             except (UnicodeDecodeError, OSError) as error:
-                raise CorpusError(f"{file}: not text in UTF-8: {error}") from error
+                raise CorpusError(f"{file.name}: not text in UTF-8: {error}") from error
             yield Place(number + 1), Document(text)
 
 
@@ -277,15 +253,10 @@ class DatasetSource:
             yield from _rows(self._columns, values, first, 0, self.name)
 
 
-def _unreadable(path: Path, error: Exception) -> CorpusError:
+def _unreadable(name: str, error: Exception) -> CorpusError:
     if isinstance(error, OSError) and error.errno is not None:
-        return CorpusError(f"{path}: cannot be read: {error}")
-    return CorpusError(f"{path}: the file is damaged or truncated: {error}")
-
-
-def _stamp(path: Path) -> list[Any]:
-    stat = path.stat()
-    return [str(path), stat.st_size, stat.st_mtime_ns]
+        return CorpusError(f"{name}: cannot be read: {error}")
+    return CorpusError(f"{name}: the file is damaged or truncated: {error}")
 
 
 def _columns(names: list[str], where: str) -> list[str]:
