@@ -15,7 +15,7 @@ from vocagno.errors import InputError
 from vocagno.system.exit_status import DONE, USER_ERROR, exit_status
 from vocagno.system.text_tables import in_columns
 
-CORPUS = "JSON Lines, Parquet or text files, a folder of these (s3:// and the like, too), or datasets:NAME"
+CORPUS = "JSON Lines, Parquet or text files, a folder of these, also at s3://..., or datasets:NAME"
 TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
 """Help for arguments that several commands take."""
 
