@@ -160,7 +160,9 @@ def test_all_that_a_process_started_is_killed(tmp_path):
     """As torchrun does, in a session of its own."""
     import psutil
 
-    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", HANGS], stdout=subprocess.PIPE, text=True
+    )
     process.stdout.readline()
     process.stdout.readline()
     (child,) = psutil.Process(process.pid).children()
