@@ -7,14 +7,12 @@ shards that it finished.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from datatrove.data import DocumentsPipeline
-from datatrove.pipeline.base import PipelineStep
+from typing import TYPE_CHECKING, Any
 
 from vocagno.config.run import TeacherConfig
 from vocagno.data.corpus import SHARD_BYTES, text_hash, texts_hash
@@ -30,10 +28,22 @@ from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scores import KIND, UNIT, VERSION, ScoreShard, write_scores
 
+if TYPE_CHECKING:
+
+    class PipelineStep:
+        """What is used of datatrove's class, which has no types of its own."""
+
+        def update_doc_stats(self, document: Any) -> None: ...
+        def stat_update(self, *labels: str, value: int, unit: str) -> None: ...
+        def track_time(self, unit: str) -> AbstractContextManager[Any]: ...
+
+else:
+    from datatrove.pipeline.base import PipelineStep
+
 _CACHE = Path(".cache/vocagno")
 
 
-class TeacherScorer(PipelineStep):  # type: ignore[misc]  # datatrove is not typed
+class TeacherScorer(PipelineStep):
     """Scores the documents that pass, and passes them on.
 
     The scores of a document are those of `vocagno score` under the same options: it is read on its
@@ -64,13 +74,14 @@ class TeacherScorer(PipelineStep):  # type: ignore[misc]  # datatrove is not typ
             raise ConfigError(f"teacher: no such options: {', '.join(sorted(unknown))}")
         if shard_bytes < 1:
             raise ConfigError(f"shard_bytes must be positive, got {shard_bytes}")
-        self.folder, self.cache = Path(folder), Path(cache)
-        self.config = TeacherConfig(**teacher)
+        self.folder: Path = Path(folder)
+        self.cache: Path = Path(cache)
+        self.config: TeacherConfig = TeacherConfig(**teacher)
         if (self.config.model or self.config.server) is None or self.config.tensor_parallel:
             raise ConfigError("teacher: needs a model, and no tensor_parallel")
-        self.shard_bytes = shard_bytes
+        self.shard_bytes: int = shard_bytes
 
-    def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
+    def run(self, data: Iterator[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Scores the documents of task `rank`.
 
         Raises: StoreError if the folder holds scores of another teacher, or of other documents.
@@ -117,7 +128,7 @@ class TeacherScorer(PipelineStep):  # type: ignore[misc]  # datatrove is not typ
         self.stat_update("unscored_tokens", value=unscored, unit="shard")
 
 
-class FinishScores(PipelineStep):  # type: ignore[misc]
+class FinishScores(PipelineStep):
     """Writes the manifest of a store when all tasks of `TeacherScorer` are done. For an executor
     with one task, which `depends` on theirs."""
 
@@ -127,11 +138,11 @@ class FinishScores(PipelineStep):  # type: ignore[misc]
     def __init__(self, folder: str | Path) -> None:
         """Args: folder: of the store."""
         super().__init__()
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
 
     def run(
-        self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1
-    ) -> DocumentsPipeline:
+        self, data: Iterator[Any] | None = None, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Any]:
         """Finishes the store, unless it is finished.
 
         Raises: StoreError if a task is not done; as `finish_store`.
