@@ -22,7 +22,7 @@ $(VENV)/.run: pyproject.toml
 
 # The tools of tests and linters, too; the project is installed, so pip adds what these extras name.
 $(VENV)/.packages: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet 'vocagno[eval,viz,datatrove,server,dev]'
+	$(BIN)/python -m pip install --quiet 'vocagno[eval,viz,datatrove,server,torchao,dev]'
 	touch $@
 
 $(VENV)/.module: $(VENV)/.run $(RUST)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from machine import machine, print_lines
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import PAPERS_RULE
 from vocagno.config.run import DataConfig, TeacherConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import kept_texts, prepared_rows
@@ -46,7 +46,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         scores, _ = teacher.cached_scores(corpus, show_progress=True)
         kept = kept_texts(corpus, folder, show_progress=False)
         pieces = LivePieces(kept, teacher.reader)
-        live = TextTeacher(teacher.load_scorer(), GuidanceConfig(), device)
+        live = TextTeacher(teacher.load_scorer(), PAPERS_RULE, device)
         student = student_tokenizer(options.tokenizer, options.eos)
         for length in LENGTHS:
             rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)
@@ -57,7 +57,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
 def compared(
     rows: RowStore, stored: MatchedScores, pieces: LivePieces, live: TextTeacher, data: DataConfig
 ) -> dict:
-    guidance = GuidanceConfig()
+    guidance = PAPERS_RULE
     collators = [Collator(scores, guidance, data) for scores in (stored, pieces)]
     differences, befores, stored_losses = [], [], []
     for index in range(len(rows)):

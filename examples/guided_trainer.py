@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, TrainingArguments
 
+from vocagno import TokenSpans
 from vocagno.data.rows import RowStore
 from vocagno.guidance import GuidanceConfig, GuidedCollator, GuidedTrainer
 from vocagno.teacher import MatchedScores, ScoreStore
@@ -18,11 +19,12 @@ if len(sys.argv) != 5:
     sys.exit(__doc__)
 student, rows_folder, scores_folder, output = sys.argv[1:]
 rows = RowStore(Path(rows_folder))
-guidance = GuidanceConfig(top_fraction=0.4)
+guidance = GuidanceConfig()  # lines that are noise to the teacher are dropped
 collator = GuidedCollator(
     MatchedScores(ScoreStore(Path(scores_folder)), rows),
     guidance,
     seq_len=rows.manifest.made_from["seq_len"],
+    line_ends=TokenSpans(student).line_ends(),
 )
 trainer = GuidedTrainer(
     AutoModelForCausalLM.from_pretrained(student),

@@ -18,7 +18,7 @@ if len(sys.argv) != 5:
 student, rows_folder, scores_folder, output = sys.argv[1:]
 model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32).train()
 rows = RowStore(Path(rows_folder))
-guidance = GuidanceConfig(top_fraction=0.4)
+guidance = GuidanceConfig(top_fraction=0.4)  # the rule of the paper
 collate = GuidedCollator(
     MatchedScores(ScoreStore(Path(scores_folder)), rows),
     guidance,

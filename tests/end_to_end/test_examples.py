@@ -109,7 +109,7 @@ def trained(tmp_path, prepared):
     from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
 
     def train(rows_at_once, accumulation, wrap=lambda model: model, **guidance):
-        chosen = GuidanceConfig(**guidance)
+        chosen = GuidanceConfig(**{"top_fraction": 0.4} | guidance)
         rows = RowStore(prepared / "rows")
         scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
         model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
@@ -171,7 +171,7 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
         assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
     # The same step by hand: the rows that the Trainer drew, from all logits.
     drawn = next(iter(whole.get_train_dataloader()))
-    guidance = GuidanceConfig(**options)
+    guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
     logits = start(input_ids=drawn["input_ids"]).logits
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"

@@ -43,7 +43,7 @@ def batch(rows=4, length=64):
 @pytest.mark.parametrize("scope", ["sequence", "micro_batch"])
 @pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
 def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
-    config = GuidanceConfig(scope=scope, unmapped=unmapped)
+    config = GuidanceConfig(scope=scope, unmapped=unmapped, top_fraction=0.4)
     tensors = batch()
     on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
     weights = token_weights(*on_device, config)
@@ -69,9 +69,9 @@ def test_reduction_is_that_of_rust(no_waiting, how):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_does_not_make_the_host_wait(precision):
-    student = GuidedStudent(tiny_llama(50), GuidanceConfig()).to(DEVICE)
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4)).to(DEVICE)
     _, teacher, labels = batch()
-    num_kept = count_kept(teacher, labels, GuidanceConfig())
+    num_kept = count_kept(teacher, labels, GuidanceConfig(top_fraction=0.4))
     teacher, labels = teacher.to(DEVICE), labels.to(DEVICE)
     ids = labels.clamp_min(0)
 
@@ -103,7 +103,7 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
     hidden = torch.randn(4, 64, 32, generator=generator).to(DEVICE).requires_grad_()
     weight = torch.randn(50, 32, generator=generator).to(DEVICE).requires_grad_()
     _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
-    guidance = GuidanceConfig()
+    guidance = GuidanceConfig(top_fraction=0.4)
     with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
         loss, metrics = selective_cross_entropy(
             hidden, weight, labels, teacher, guidance, head_loss_by=how
@@ -126,7 +126,7 @@ def test_an_own_head_gives_the_gradients_of_all_logits():
     _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
     ids = labels.clamp_min(0)[:, :32]
     with pytest.warns(UserWarning, match="its own code computes them"):
-        student = GuidedStudent(model, GuidanceConfig())
+        student = GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
     output = student(ids, labels[:, :32], teacher[:, :32])
     output.loss.backward()
     ours = {name: p.grad.clone() for name, p in model.named_parameters()}

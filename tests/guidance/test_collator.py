@@ -51,7 +51,8 @@ def rows(seq_len):
 
 def collate(seq_len, scores=Scores(), isolate=False, **guidance):  # noqa: B008 - never changed
     data = DataConfig(train="unused", seq_len=seq_len, isolate=isolate)
-    return Collator(scores, GuidanceConfig(**guidance), data)(rows(seq_len))
+    guidance = GuidanceConfig(**{"top_fraction": 0.4} | guidance)
+    return Collator(scores, guidance, data)(rows(seq_len))
 
 
 def counts_of(batch):
@@ -219,7 +220,10 @@ def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
 
 
 def test_losses_of_a_prompt_are_in_no_mean():
-    data, guidance = DataConfig(train="unused", seq_len=10), GuidanceConfig(unmapped="mean")
+    data, guidance = (
+        DataConfig(train="unused", seq_len=10),
+        GuidanceConfig(unmapped="mean", top_fraction=0.4),
+    )
     (row,) = rows(10)
     # Neither nor; BOS pro, BOS a b; all of the first; all of both
     cases = [([0, 0], [2.5, 3]), ([2, 3], [1.0, 2]), ([5, 0], [1.5, 1]), ([5, 4], [0, 0])]
@@ -397,6 +401,6 @@ def test_validation_reads_every_row_once():
 
 def test_an_empty_row_asks_for_nothing():
     data = DataConfig(train="unused", seq_len=4)
-    batch = Collator(None, GuidanceConfig(), data)([EMPTY_ROW, EMPTY_ROW])
+    batch = Collator(None, GuidanceConfig(top_fraction=0.4), data)([EMPTY_ROW, EMPTY_ROW])
     assert batch.tensors["labels"].tolist() == [[-100] * 4] * 2
     assert counts_of(batch)["predicted"] == 0

@@ -78,24 +78,32 @@ def test_a_mean_is_over_all_or_over_the_kept():
             head.weight_VH,
             labels,
             teacher,
-            GuidanceConfig(normalize=how),
+            GuidanceConfig(normalize=how, top_fraction=0.4),
             reduction="mean",
         )
         for how in ("tokens", "selected")
     }
-    total, metrics = selective_cross_entropy(states(), head, labels, teacher, GuidanceConfig())
+    total, metrics = selective_cross_entropy(
+        states(), head, labels, teacher, GuidanceConfig(top_fraction=0.4)
+    )
     assert losses["tokens"][0] == pytest.approx(float(total) / int((labels >= 0).sum()))
     assert losses["selected"][0] == pytest.approx(float(total / metrics.weights_BT.sum()))
 
 
 def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
     labels, teacher = batch()
-    expected = selective_cross_entropy(states(), heads()["all"], labels, teacher, GuidanceConfig())
+    expected = selective_cross_entropy(
+        states(), heads()["all"], labels, teacher, GuidanceConfig(top_fraction=0.4)
+    )
     monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
     for method in ("vocagno", "cpt"):
         with torch.no_grad():
             loss, metrics = selective_cross_entropy(
-                states(), heads()["all"], labels, teacher, GuidanceConfig(method=method)
+                states(),
+                heads()["all"],
+                labels,
+                teacher,
+                GuidanceConfig(method=method, top_fraction=0.4),
             )
         assert torch.equal(metrics.nll_BT, expected[1].nll_BT)
     assert loss == pytest.approx(float(metrics.nll_BT.sum()))
@@ -113,14 +121,16 @@ def test_no_more_logits_exist_than_a_chunk(monkeypatch):
     monkeypatch.setattr(LanguageHead, "logits", watched)
     labels, teacher = batch()
     hidden, head, _ = with_gradients(states(), heads()["weights"])
-    _, metrics = selective_cross_entropy(hidden, head, labels, teacher, GuidanceConfig())
+    _, metrics = selective_cross_entropy(
+        hidden, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
+    )
     assert max(seen) == 7
     assert sum(seen) == labels.numel() + int(metrics.weights_BT.sum())
 
 
 def test_nothing_chosen_gives_gradients_of_zero():
     labels, teacher = batch()
-    nothing = GuidanceConfig(unmapped="exclude")
+    nothing = GuidanceConfig(unmapped="exclude", top_fraction=0.4)
     hidden, head, leaves = with_gradients(states(), heads()["all"])
     loss, _ = selective_cross_entropy(hidden, head, labels, teacher * NAN, nothing)
     loss.backward()
@@ -134,7 +144,9 @@ def test_an_infinite_logit_of_a_dropped_token_spoils_nothing():
     hidden, head, leaves = with_gradients(states(), heads()["weights"])
     with torch.no_grad():
         hidden[0, 1] = float("inf")
-    loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, GuidanceConfig())
+    loss, metrics = selective_cross_entropy(
+        hidden, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
+    )
     loss.backward()
     assert metrics.weights_BT[0, 1] == 0
     assert loss.isfinite()
@@ -160,7 +172,7 @@ def test_torchs_op_gives_the_same(kind):
     for how in ("loop", "torch"):
         hidden, head, leaves = with_gradients(states(), heads()[kind])
         loss, _ = selective_cross_entropy(
-            hidden, head, labels, teacher, GuidanceConfig(), head_loss_by=how
+            hidden, head, labels, teacher, GuidanceConfig(top_fraction=0.4), head_loss_by=how
         )
         loss.backward()
         results.append((loss, leaves))
@@ -173,25 +185,30 @@ def test_a_head_loss_that_cannot_be_had_is_refused(monkeypatch):
     model = tiny_llama(50)
     model.config.final_logit_softcapping = 0.01  # the model itself caps nothing
     with pytest.warns(UserWarning, match="LlamaForCausalLM: its logits are not a product"):
-        GuidedStudent(model, GuidanceConfig())
+        GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
     with (
         pytest.warns(UserWarning, match="its own code computes them"),
         pytest.raises(ConfigError, match=r"train\.head_loss: torch .*LlamaForCausalLM.*use loop"),
     ):
-        GuidedStudent(model, GuidanceConfig(), "torch")
+        GuidedStudent(model, GuidanceConfig(top_fraction=0.4), "torch")
     labels, teacher = batch()
     with pytest.raises(ConfigError, match=r"train\.head_loss: torch"):
         selective_cross_entropy(
-            states(), heads()["soft cap"], labels, teacher, GuidanceConfig(), head_loss_by="torch"
+            states(),
+            heads()["soft cap"],
+            labels,
+            teacher,
+            GuidanceConfig(top_fraction=0.4),
+            head_loss_by="torch",
         )
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="liger runs only on CUDA; use loop"):
-            GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
+            GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4), "liger")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers.functional", None)
     with pytest.raises(ConfigError, match=r"liger-kernel >= 0\.8\.5; install it, or use loop"):
-        GuidedStudent(tiny_llama(50), GuidanceConfig(), "liger")
+        GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4), "liger")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +226,7 @@ def test_shapes_that_do_not_fit_are_named(labels, teacher, weight, words):
             torch.zeros(weight),
             torch.zeros(labels, dtype=torch.long),
             torch.zeros(teacher),
-            GuidanceConfig(),
+            GuidanceConfig(top_fraction=0.4),
         )
 
 
@@ -218,7 +235,7 @@ def model_gradients(model, labels, teacher, *, dense=False, autocast=False):
     model.zero_grad()
     model.train()
     ids = labels.clamp_min(0)
-    guidance = GuidanceConfig()
+    guidance = GuidanceConfig(top_fraction=0.4)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         if dense:
             logits = model(input_ids=ids, use_cache=False).logits.float()
@@ -301,11 +318,11 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
 
 def test_the_sums_of_a_forward_pass():
     labels, teacher = batch()
-    student = GuidedStudent(tiny_llama(50), GuidanceConfig())
+    student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4))
     loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
     found = LossSums.of(sums)
     assert found.kept_nll == pytest.approx(loss.item())
-    assert found.kept == count_kept(teacher, labels, GuidanceConfig())
+    assert found.kept == count_kept(teacher, labels, GuidanceConfig(top_fraction=0.4))
     assert found.nll == pytest.approx(float(nll.sum()))
     assert found.kept == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)

@@ -1,11 +1,12 @@
 """Units, thresholds, windows and weights, against loops over single tokens."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 
 import numpy as np
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 
@@ -24,6 +25,7 @@ from vocagno.guidance.units import Units
 from vocagno.guidance.weights import choose
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import LanguageHead, chunks
+from vocagno.training.configuration import parse
 
 NAN = math.nan
 
@@ -153,9 +155,9 @@ def test_wider_scopes_have_one_threshold(scope):
 
 def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more():
     nll, teacher, labels, _ = drawn(3)
-    paper = choose(nll, teacher, labels, GuidanceConfig())
-    capped = choose(nll, teacher, labels, GuidanceConfig(max_threshold=-0.5))
-    free = choose(nll, teacher, labels, GuidanceConfig(max_threshold=1e9))
+    paper = choose(nll, teacher, labels, GuidanceConfig(top_fraction=0.4))
+    capped = choose(nll, teacher, labels, GuidanceConfig(max_threshold=-0.5, top_fraction=0.4))
+    free = choose(nll, teacher, labels, GuidanceConfig(max_threshold=1e9, top_fraction=0.4))
     assert torch.equal(free.weights_BT, paper.weights_BT)
     assert torch.equal(free.thresholds_S, paper.thresholds_S)
     assert (capped.weights_BT >= paper.weights_BT).all()
@@ -207,15 +209,17 @@ def test_what_a_rule_needs_is_asked_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_fraction": None}, "give one of them"),
         ({"top_fraction": None, "window": 1, "window_max_loss": 1.0, "weight": "power"}, "needs a"),
         ({"max_threshold": NAN}, "not finite"),
         ({"unit": "group", "aggregation": "sum"}, "omit it"),
-        ({"window_threshold": 1.0}, "need it"),
+        ({"aggregation": "mean"}, "or give guidance.top_fraction"),
+        ({"weight": "sigmoid"}, "needs a threshold; give guidance.top_fraction"),
+        ({"normalize": "selected"}, "give only guidance.top_fraction"),
+        ({"top_fraction": 0.4, "window_threshold": 1.0}, "need it"),
         ({"window": 3}, "needs window_max_loss"),
         ({"window": 0, "window_max_loss": 1.0}, "at least 1"),
         ({"weight_scale": 2.0}, "weight_scale"),
-        ({"weight": "sigmoid", "weight_scale": 0.0}, "positive"),
+        ({"top_fraction": 0.4, "weight": "sigmoid", "weight_scale": 0.0}, "positive"),
         ({"min_weight": 1.0}, "min_weight"),
         ({"max_threshold": 0.0, "normalize": "selected"}, "use tokens"),
         ({"method": "chunk", "max_threshold": 0.0}, "is for guidance.method vocagno and rho1"),
@@ -226,6 +230,44 @@ def test_what_a_rule_needs_is_asked_for():
 def test_options_that_contradict_one_another_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         GuidanceConfig(**options)
+
+
+LINES = {"unit": "group", "top_fraction": None, "window": "line", "window_max_loss": 2.0}
+
+
+def test_without_a_rule_lines_that_are_noise_are_dropped():
+    assert GuidanceConfig() == GuidanceConfig(**LINES)
+    assert not GuidanceConfig().keeps_quota
+    assert GuidanceConfig().has_no_threshold
+    assert GuidanceConfig(unit="token") == GuidanceConfig(**LINES | {"unit": "token"})
+    assert GuidanceConfig(window_max_loss=2.5) == GuidanceConfig(**LINES | {"window_max_loss": 2.5})
+    other = GuidanceConfig(window_threshold=-1.0)
+    assert (other.window, other.window_max_loss) == ("line", None)
+
+
+def test_a_rule_that_is_named_is_all_there_is():
+    paper = GuidanceConfig(top_fraction=0.4)
+    assert (paper.unit, paper.window, paper.keeps_quota) == ("token", None, True)
+    threshold = GuidanceConfig(max_threshold=0.0)
+    assert (threshold.unit, threshold.window, threshold.top_fraction) == ("token", None, None)
+    assert GuidanceConfig(window=3, window_max_loss=1.0).unit == "token"
+    for method in ("rho1", "chunk"):
+        assert GuidanceConfig(method=method) == GuidanceConfig(method=method, top_fraction=0.4)
+    for method in ("rho1", "kld", "uld", "cpt"):
+        assert GuidanceConfig(method=method).window is None
+
+
+def test_an_option_that_names_a_rule_replaces_the_default_one(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("student: {model: S}\ndata: {train: c}\ntrain: {steps: 1}\noutput: o\n")
+    for options in ({}, {"top_fraction": 0.4}, {"method": "rho1"}, {"max_threshold": -1.0}):
+        words = [f"--guidance.{name}={value}" for name, value in options.items()]
+        config = parse(["--config", str(file), "--teacher.model=T", *words])
+        assert config.guidance == GuidanceConfig(**options)
+        again = tmp_path / "again.yaml"
+        again.write_text(yaml.safe_dump({"guidance": asdict(config.guidance)}))
+        both = ["--config", str(file), "--config", str(again), "--teacher.model=T"]
+        assert parse(both).guidance == config.guidance
 
 
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():

@@ -77,7 +77,7 @@ def test_weights_are_equation_4(batch, top_fraction, policy, scope):
 def test_the_mean_is_that_of_the_teacher_s_own_tokens(batch, scope, sums):
     student, teacher, valid = batch
     sums = np.array([(total * (count > 0), count) for total, count in sums[: len(student)]])
-    config = GuidanceConfig(unmapped="mean", scope=scope)
+    config = GuidanceConfig(unmapped="mean", scope=scope, top_fraction=0.4)
     labels = torch.from_numpy(np.where(valid, 5, -100))
     weights = token_weights(
         torch.from_numpy(student),
@@ -111,7 +111,9 @@ def test_weights_by_hand():
     teacher = torch.tensor([[1.0, 0.9, 1.5, NAN, 0.1, 0.0]])
     labels = torch.tensor([[1, 1, 1, 1, 1, -100]])  # excess: 2, 0.1, 0.5, -, 0.4, padding
     kept = {
-        policy: token_weights(student, teacher, labels, GuidanceConfig(unmapped=policy)).tolist()[0]
+        policy: token_weights(
+            student, teacher, labels, GuidanceConfig(unmapped=policy, top_fraction=0.4)
+        ).tolist()[0]
         for policy in POLICIES
     }
     assert kept["include"] == [1, 0, 1, 1, 0, 0]  # ceil(0.4 * 4) = 2 of four, and the unmapped one
@@ -123,7 +125,7 @@ def test_weights_by_hand():
 
 def test_ties_go_to_the_earlier_position():
     student, teacher = torch.ones(1, 10), torch.zeros(1, 10)
-    weights = token_weights(student, teacher, torch.ones(1, 10), GuidanceConfig())
+    weights = token_weights(student, teacher, torch.ones(1, 10), GuidanceConfig(top_fraction=0.4))
     assert weights.tolist() == [[1] * 4 + [0] * 6]
 
 
@@ -143,7 +145,9 @@ def test_the_count_is_that_of_the_written_decimal():
 
 def test_a_student_that_is_not_a_number_still_keeps_the_count():
     student = torch.tensor([[NAN, float("inf"), 1.0, 2.0, 3.0]])
-    weights = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), GuidanceConfig())
+    weights = token_weights(
+        student, torch.zeros(1, 5), torch.ones(1, 5), GuidanceConfig(top_fraction=0.4)
+    )
     assert weights.tolist() == [[0, 1, 0, 0, 1]]
 
 

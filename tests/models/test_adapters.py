@@ -65,7 +65,7 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits():
 def test_adapters_of_the_embedding_or_the_head_are_refused(options):
     model = peft.get_peft_model(tiny_llama(40), peft.LoraConfig(**LORA | options))
     with pytest.raises(UnsupportedModelError, match="replaces the embedding or the language head"):
-        GuidedStudent(model, GuidanceConfig())
+        GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
 
 
 def test_learned_prompts_are_refused():

@@ -153,7 +153,7 @@ def test_another_attention_chosen_later_is_used():
 def test_gradients_are_the_same_with_and_without_checkpointing():
     found = []
     for checkpointing in (False, True):
-        student = GuidedStudent(tiny_llama(50), GuidanceConfig()).train()
+        student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4)).train()
         if checkpointing:
             student.model.activation_checkpointing_enable({"use_reentrant": False})
         teacher = torch.rand(2, 24, generator=torch.Generator().manual_seed(1))
@@ -167,7 +167,7 @@ def test_gradients_are_the_same_with_and_without_checkpointing():
 @pytest.mark.slow
 def test_compiled_layers_are_compiled_once():
     model, graphs = tiny_llama(50), []
-    student = GuidedStudent(model, GuidanceConfig()).train()
+    student = GuidedStudent(model, GuidanceConfig(top_fraction=0.4)).train()
 
     def backend(module, _):
         graphs.append(module)

@@ -82,7 +82,9 @@ def test_both_ways_give_the_same_of_a_product(number):
     labels, teacher = batch()
     states, results = states_of(model, labels), []
     for head in both_heads(model):
-        loss, metrics = selective_cross_entropy(states, head, labels, teacher, GuidanceConfig())
+        loss, metrics = selective_cross_entropy(
+            states, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
+        )
         (loss * 0.5).backward()
         results.append((loss, metrics, gradients(model, states)))
     (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = results
@@ -121,7 +123,7 @@ def test_both_ways_distil_the_same(method):
 def test_a_student_with_its_own_head_trains_on_its_own_logits(bert):
     labels, teacher = batch()
     with pytest.warns(UserWarning, match=OWN):
-        student = GuidedStudent(bert, GuidanceConfig()).eval()
+        student = GuidedStudent(bert, GuidanceConfig(top_fraction=0.4)).eval()
     output = student(labels.clamp_min(0), labels, teacher)
     output.loss.backward()
     ours = {name: p.grad.clone() for name, p in bert.named_parameters()}
@@ -145,7 +147,9 @@ def test_autocast_rounds_the_states_alone(bert):
     found = []
     for given, enabled in ((states, True), (rounded, False)):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss, metrics = selective_cross_entropy(given, head, labels, teacher, GuidanceConfig())
+            loss, metrics = selective_cross_entropy(
+                given, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
+            )
         loss.backward()
         found.append((loss, metrics, gradients(bert, given)))
     (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = found
@@ -158,7 +162,9 @@ def test_autocast_rounds_the_states_alone(bert):
 def test_nothing_chosen_gives_gradients_of_zero(bert):
     labels, teacher = batch()
     head, states = own_head_of(bert, VOCABULARY, 32), states_of(bert, labels)
-    loss, _ = selective_cross_entropy(states, head, labels * 0 + IGNORED, teacher, GuidanceConfig())
+    loss, _ = selective_cross_entropy(
+        states, head, labels * 0 + IGNORED, teacher, GuidanceConfig(top_fraction=0.4)
+    )
     assert loss == 0
     loss.backward()
     assert all(not gradient.any() for gradient in gradients(bert, states).values())
@@ -170,7 +176,9 @@ def test_frozen_parts_of_a_head_get_no_gradient(bert):
     bert.cls.predictions.transform.requires_grad_(False)
     labels, teacher = batch()
     head, states = own_head_of(bert, VOCABULARY, 32), states_of(bert, labels)
-    selective_cross_entropy(states, head, labels, teacher, GuidanceConfig())[0].backward()
+    selective_cross_entropy(states, head, labels, teacher, GuidanceConfig(top_fraction=0.4))[
+        0
+    ].backward()
     assert bert.cls.predictions.transform.dense.weight.grad is None
     assert bert.cls.predictions.decoder.weight.grad.any()
 

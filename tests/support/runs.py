@@ -26,7 +26,7 @@ ARCHITECTURE = {
 
 
 def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
-    """A small guided run in `folder`; sections override single options."""
+    """A small guided run in `folder`, by the paper's rule; sections override single options."""
     config = {
         "student": {
             "tokenizer": str(tokenizer_files / "student.json"),
@@ -35,6 +35,7 @@ def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
         },
         "teacher": {"model": str(teacher_model)},
         "data": {"train": str(corpus), "seq_len": 32, "cache": str(folder / "cache")},
+        "guidance": {"top_fraction": 0.4},
         "optimizer": {"lr": 1e-3, "min_lr": 1e-4},
         "train": {
             "steps": 6,

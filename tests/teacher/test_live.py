@@ -49,7 +49,7 @@ def setting(tmp_path, tokenizer_files, teacher_model):
             data=data,
             train=Train(steps=1),
             output=tmp_path / "run",
-            guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped),
+            guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped, top_fraction=0.4),
             teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
         )
         spans = TokenSpans(teacher_model)

@@ -157,7 +157,7 @@ def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_pa
     teacher = TeacherConfig(model=str(teacher_model), mode="live")
     reader = text_reader(teacher, TokenSpans(teacher_model))
     data = DataConfig(train=str(path), seq_len=32)
-    collator = Collator(LivePieces(texts, reader), GuidanceConfig(), data)
+    collator = Collator(LivePieces(texts, reader), GuidanceConfig(top_fraction=0.4), data)
     other = pickle.loads(pickle.dumps(collator))
     left, right = (one([rows[0], rows[1]]) for one in (collator, other))
     assert (left.tensors["input_ids"] == right.tensors["input_ids"]).all()

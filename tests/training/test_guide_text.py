@@ -55,7 +55,8 @@ def guide(student_model, teacher_model):
     def guided(text=TEXT, *, bos=None, **options):
         teacher = TeacherConfig(model=str(teacher_model), bos=bos)
         student = StudentConfig(model=str(student_model))
-        return guide_text(student, teacher, text, GuidanceConfig(**options))
+        guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
+        return guide_text(student, teacher, text, guidance)
 
     return guided
 
@@ -238,7 +239,7 @@ def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher
     teacher = TeacherConfig(model=str(teacher_model))
     scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
     rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
-    guidance = GuidanceConfig()
+    guidance = GuidanceConfig(top_fraction=0.4)
     batch = Collator(scores, guidance, DataConfig(train="", seq_len=100))([rows[0]])
     model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
     output = GuidedStudent(model, guidance)(**batch.to(cpu))
@@ -364,7 +365,7 @@ def test_long_tokens_are_shortened_in_the_table():
     drawn = passage("a" * 300, [(0, 300)], [(0, 299), (299, 300)])
     for width in (44, 70, 90):
         console = Console(width=width, file=io.StringIO(), highlight=False)
-        console.print(guidance_table(drawn, GuidanceConfig(), width))
+        console.print(guidance_table(drawn, GuidanceConfig(top_fraction=0.4), width))
         lines = console.file.getvalue().splitlines()
         assert all(len(line) <= width for line in lines)
         assert re.search(r"a⟨\+\d+⟩a+ .*━┳━  a+⟨\+\d+⟩a", lines[1])
@@ -374,6 +375,9 @@ def test_long_tokens_are_shortened_in_the_table():
 @pytest.fixture
 def command(student_model, teacher_model):
     return ["guidance", str(student_model), str(teacher_model)]
+
+
+PAPER = ["--top_fraction", "0.4"]
 
 
 def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
@@ -412,12 +416,12 @@ def test_the_command_takes_every_rule(command, capsys, guide):
     assert main([*command, TEXT, "--window=16", "--window_max_loss=9", *fixed]) == 0
     assert "reach the threshold of -1 nats" in " ".join(capsys.readouterr().out.split())
     assert main([*command, TEXT, "--unit=group", "--aggregation=sum"]) == 2
-    assert "guidance.unit: group adds the losses" in capsys.readouterr().err
+    assert "a group adds its losses up" in capsys.readouterr().err
 
 
 def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
     page, numbers = tmp_path / "new" / "p.html", tmp_path / "n.csv"
-    assert main([*command, TEXT, "--html", str(page), "--out", str(numbers)]) == 0
+    assert main([*command, TEXT, *PAPER, "--html", str(page), "--out", str(numbers)]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert str(page) in printed.err
@@ -431,7 +435,7 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
     from vocagno.paper.figures.tokens import draw_guidance
 
     figure, text = tmp_path / "new" / "g.svg", TEXT.splitlines()[0]
-    assert main([*command, text, "--figure", str(figure)]) == 0
+    assert main([*command, text, *PAPER, "--figure", str(figure)]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines()[-1] == str(figure)

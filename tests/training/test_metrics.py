@@ -19,7 +19,7 @@ from vocagno.training.metrics import (
 
 def window_of(kept, counts):
     """One step, on whose device `kept` tokens are kept."""
-    window = Window(torch.device("cpu"), method_of(GuidanceConfig()))
+    window = Window(torch.device("cpu"), method_of(GuidanceConfig(top_fraction=0.4)))
     one = torch.tensor(1.0)
     sums = LossSums(one, one, one, one, one, torch.tensor(float(kept))).tensor()
     window.records.append(StepRecord(6, TokenCounts(**counts), one, sums, []))
@@ -47,19 +47,21 @@ def test_a_window_that_drops_most_of_the_text_says_so():
     entry = {"step": 10, "kept_fraction": 0.4, "unmapped": {}}
     assert "only 40% of the tokens are kept" in unusual_selection(entry, guidance)
     assert unusual_selection(entry | {"kept_fraction": 0.9}, guidance) is None
-    quota = GuidanceConfig(window=8, window_max_loss=1.0)  # drops most of the text by itself
+    quota = GuidanceConfig(
+        window=8, window_max_loss=1.0, top_fraction=0.4
+    )  # drops most of the text by itself
     assert unusual_selection(entry, quota) is None
 
 
 def test_a_threshold_above_zero_is_said_once():
-    watch = ThresholdWatch(GuidanceConfig(), steps=100)
+    watch = ThresholdWatch(GuidanceConfig(top_fraction=0.4), steps=100)
     assert watch.look({"step": 10, "threshold": 2.0}) is None  # at the start it always is
     assert "+1.25 nats" in watch.look({"step": 30, "threshold": 1.25})
     assert watch.look({"step": 40, "threshold": 1.25}) is None
     for guidance, threshold in (
-        (GuidanceConfig(), -0.1),
-        (GuidanceConfig(), None),
-        (GuidanceConfig(max_threshold=1.0), 1.0),
+        (GuidanceConfig(top_fraction=0.4), -0.1),
+        (GuidanceConfig(top_fraction=0.4), None),
+        (GuidanceConfig(max_threshold=1.0, top_fraction=0.4), 1.0),
     ):
         assert ThresholdWatch(guidance, 100).look({"step": 30, "threshold": threshold}) is None
 
@@ -67,7 +69,7 @@ def test_a_threshold_above_zero_is_said_once():
 def test_a_good_window_passes():
     entry = entry_of(**GOOD)
     assert entry["coverage"] == entry["scored"] == 1.0
-    check_window(entry, GuidanceConfig())
+    check_window(entry, GuidanceConfig(top_fraction=0.4))
 
 
 @pytest.mark.parametrize(
@@ -83,12 +85,12 @@ def test_a_good_window_passes():
 )
 def test_too_little_names_the_reason_that_matters(counts, words):
     with pytest.raises(GuidanceError, match=f"step 7: {words}"):
-        check_window(entry_of(**GOOD | counts), GuidanceConfig())
-    check_window(entry_of(**GOOD | counts), GuidanceConfig(min_coverage=0.9))
+        check_window(entry_of(**GOOD | counts), GuidanceConfig(top_fraction=0.4))
+    check_window(entry_of(**GOOD | counts), GuidanceConfig(min_coverage=0.9, top_fraction=0.4))
 
 
 def test_first_tokens_alone_are_nobodys_fault():
-    check_window(entry_of(**GOOD | {"scorable": 0, "scored": 0}), GuidanceConfig())
+    check_window(entry_of(**GOOD | {"scorable": 0, "scored": 0}), GuidanceConfig(top_fraction=0.4))
 
 
 def test_a_device_that_keeps_other_tokens_is_seen():
@@ -99,9 +101,9 @@ def test_a_device_that_keeps_other_tokens_is_seen():
 
 def test_far_more_tokens_than_were_asked_for():
     few = entry_of(**GOOD)
-    assert unusual_selection(few, GuidanceConfig()) is None
+    assert unusual_selection(few, GuidanceConfig(top_fraction=0.4)) is None
     many = entry_of(**GOOD | {"predicted": 2000, "kept": 400 + 1000, "special": 1000})
-    words = unusual_selection(many, GuidanceConfig())
+    words = unusual_selection(many, GuidanceConfig(top_fraction=0.4))
     assert words is not None
     assert "70% of the tokens are kept, not 40%: 50% have no teacher loss" in words
     assert "special), and guidance.unmapped is include" in words

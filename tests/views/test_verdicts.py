@@ -22,7 +22,7 @@ def guided(
     weights, threshold, *, groups=None, neighbours=None, heard=None, reasons=None, **options
 ):
     """`<s>`, a, b, c, d and `</s>` with the weights of the last five."""
-    guidance = GuidanceConfig(**options)
+    guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
     groups, neighbours, heard = groups or {}, neighbours or {}, heard or {}
     reasons = reasons or {}
     student = [StudentToken(text="<s>", start=0, end=0, weight=0.0, reason="special")]
@@ -326,7 +326,10 @@ def test_the_mean_teacher_loss_under_a_threshold():
 
 
 def test_a_page_of_several_rules_has_a_legend_for_each():
-    rules = {"paper <1>": GuidanceConfig(), "groups": GuidanceConfig(unit="group", **THRESHOLD)}
+    rules = {
+        "paper <1>": GuidanceConfig(top_fraction=0.4),
+        "groups": GuidanceConfig(unit="group", **THRESHOLD),
+    }
     passages = [guided([0, 0, 1, 1, 1], None).passage]
     page = render_page(title="", summary_rows=[], passages=passages, guidance=rules)
     assert re.findall("<h3>(The choice.*?)</h3>", page) == [

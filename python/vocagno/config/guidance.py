@@ -31,6 +31,8 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
 """Options that say nothing to other methods."""
 
 _USUAL_WEIGHT: dict[Method, float] = {"kld": 1.0, "uld": 0.5}
+_PAPERS_QUOTA = 0.4
+_MAX_LOSS_OF_LINES = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,10 @@ class GuidanceConfig:
 
     vocagno, rho1 and chunk choose the tokens that train, each by another mapping; kld and uld train
     on all tokens and add a distance between the distributions of both models; cpt is neither.
+
+    Under vocagno `top_fraction: 0.4` is the paper's rule. Without `top_fraction`, `max_threshold`
+    and `window` all tokens train but those on lines that are noise to the teacher: `unit: group`,
+    `window: line`, `window_max_loss: 2.0` (docs/guidance.md).
     """
 
     method: Method = "vocagno"
@@ -48,15 +54,17 @@ class GuidanceConfig:
     kld: all tokens, and the KL divergence from a teacher of the same vocabulary (Eq. 5).
     uld: all tokens, and the Wasserstein distance of sorted distributions (Eq. 6).
     cpt: naive continual pretraining, on all tokens and without a teacher."""
-    unit: Literal["token", "group"] = "token"
+    unit: Literal["token", "group"] | None = None
     """What both models are compared on. token: a student token and the teacher tokens that share
     text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
     (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
-    of the teacher's, divided by its student tokens."""
-    top_fraction: float | None = 0.4
-    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4). Their
-    smallest excess loss is the threshold. null: no quota; the threshold is `max_threshold`, or no
-    unit is dropped for its own excess loss."""
+    of the teacher's, divided by its student tokens. null: group where no rule is named, else
+    token."""
+    top_fraction: float | None = None
+    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4; the
+    paper takes 0.4). Their smallest excess loss is the threshold. null: no quota; the threshold is
+    `max_threshold`, or no unit is dropped for its own excess loss; for rho1 and chunk 0.4, if
+    nothing else is named."""
     max_threshold: float | None = None
     """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
     quota is full. A threshold above zero stops training tokens that the student still predicts
@@ -67,7 +75,8 @@ class GuidanceConfig:
     neighbours are not looked at."""
     window_max_loss: float | None = None
     """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
-    byte. The mean is smoothed: 8 bytes of 1 nat each are added to the neighbours."""
+    byte; default 2 where no rule is named. The mean is smoothed: 8 bytes of 1 nat each are added
+    to the neighbours."""
     window_threshold: float | None = None
     """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
     weight: Literal["hard", "sigmoid", "power"] = "hard"
@@ -108,18 +117,15 @@ class GuidanceConfig:
     1 for kld and 0.5 for uld, as in the paper."""
 
     def __post_init__(self) -> None:
+        self._set_defaults()
         require(
             self.top_fraction is None or 0 < self.top_fraction <= 1,
             f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
         )
         require(
-            not (self.top_fraction is None and self.max_threshold is None and self.window is None),
-            "guidance.top_fraction: null keeps what reaches guidance.max_threshold, or is not "
-            "noise by guidance.window; give one of them",
-        )
-        require(
             self.weight == "hard" or not self.has_no_threshold,
-            f"guidance.weight: {self.weight}: needs a threshold; give guidance.max_threshold",
+            f"guidance.weight: {self.weight}: needs a threshold; give guidance.top_fraction or "
+            "guidance.max_threshold",
         )
         for name in ("max_threshold", "window_max_loss", "window_threshold"):
             value = getattr(self, name)
@@ -149,18 +155,33 @@ class GuidanceConfig:
         )
         defaults = {field.name: field.default for field in fields(self)}
         for name, methods in _OPTIONS_OF.items():
-            if getattr(self, name) != defaults[name] and self.method not in methods:
+            usual = "token" if name == "unit" else defaults[name]
+            if getattr(self, name) != usual and self.method not in methods:
                 raise ConfigError(
                     f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
                     f"{self.method}; omit it"
                 )
         self._check_combinations()
 
+    def _set_defaults(self) -> None:
+        """Replaces null where it stands for another value."""
+        found: dict[str, Any] = {}
+        if (self.top_fraction, self.max_threshold, self.window) == (None, None, None):
+            if self.method == "vocagno":
+                limits = self.window_max_loss, self.window_threshold
+                found = {"unit": self.unit or "group", "window": "line"}
+                if limits == (None, None):
+                    found["window_max_loss"] = _MAX_LOSS_OF_LINES
+            elif self.method in ("rho1", "chunk"):
+                found["top_fraction"] = _PAPERS_QUOTA
+        for name, value in {"unit": self.unit or "token", **found}.items():
+            object.__setattr__(self, name, value)
+
     def _check_combinations(self) -> None:
         require(
             self.unit == "token" or self.aggregation == "max",
-            f"guidance.aggregation: {self.aggregation}: guidance.unit: group adds the losses of a "
-            "group up; omit it",
+            f"guidance.aggregation: {self.aggregation}: a group adds its losses up; omit it, or "
+            "give guidance.top_fraction (the paper's rule) or guidance.unit: token",
         )
         limits = self.window_max_loss, self.window_threshold
         require(
@@ -184,8 +205,8 @@ class GuidanceConfig:
         if self.selects and self.method != "chunk":
             require(
                 self.keeps_quota or self.normalize == "tokens",
-                "guidance.normalize: selected: the weights are known only after the forward pass, "
-                "too late to divide by them; use tokens",
+                "guidance.normalize: selected: only a quota says before the forward pass how many "
+                "tokens are kept; use tokens, or give only guidance.top_fraction",
             )
         if self.method == "chunk":
             require(
@@ -273,6 +294,9 @@ class GuidanceConfig:
         if self.distillation_weight is not None:
             return self.distillation_weight
         return _USUAL_WEIGHT.get(self.method)
+
+
+PAPERS_RULE = GuidanceConfig(top_fraction=_PAPERS_QUOTA)
 
 
 def _listed(methods: tuple[Method, ...]) -> str:

@@ -100,7 +100,11 @@ class Collator:
         """
         self._needs_lines: bool = guidance.window == "line" and scores is not None
         if self._needs_lines and line_ends is None:
-            raise ValueError("guidance.window: line needs to know which ids end a line: line_ends")
+            raise ValueError(
+                "guidance.window: line needs to know which ids end a line; give "
+                "line_ends=TokenSpans(STUDENT).line_ends(), or another rule, such as the paper's, "
+                "GuidanceConfig(top_fraction=0.4)"
+            )
         self.scores = scores
         self.guidance = guidance
         self.method: Method = method_of(guidance)

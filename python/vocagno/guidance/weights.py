@@ -79,7 +79,10 @@ def choose(
     nll_BT = student_nll_BT.detach()
     if config.unit == "group":
         if units.groups_BT is None:
-            raise ValueError("guidance.unit: group needs the groups of the tokens")
+            raise ValueError(
+                "guidance.unit: group needs the groups of the tokens; give units (Criteria), or "
+                "another rule, such as the paper's, GuidanceConfig(top_fraction=0.4)"
+            )
         nll_BT = group_means(nll_BT, units.groups_BT)
     excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
     if config.keeps_quota:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from vocagno.config.arguments import new_parser, read_arguments
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.system.files import appearing, write_json
@@ -39,6 +40,9 @@ def add_options(parser: Any) -> None:
     """Adds the options of a run to a parser."""
     parser.add_argument("--config", action="config", help="YAML file; later options override it")
     parser.add_class_arguments(Config, fail_untyped=True)
+    # A rule that replaces null would stay when another rule or method is named.
+    as_written = {f"guidance.{field.name}": field.default for field in fields(GuidanceConfig)}
+    parser.set_defaults(as_written)
 
 
 def parse(arguments: Sequence[str]) -> Config:

@@ -184,7 +184,8 @@ class ThresholdWatch:
         return (
             f"step {entry['step']}: the threshold of guidance.top_fraction {self._quota} is "
             f"{threshold:+.2f} nats: tokens on which the student is behind the teacher by less are "
-            "not trained, which raises the held-out loss of clean text; see guidance.max_threshold"
+            "not trained, which raises the held-out loss of clean text; a run without "
+            "guidance.top_fraction drops lines of noise instead (docs/guidance.md)"
         )
 
 

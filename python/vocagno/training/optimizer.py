@@ -9,25 +9,35 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vocagno.config.run import OptimizerConfig
+from vocagno.errors import ConfigError
 
 
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, device: torch.device | None = None
-) -> torch.optim.AdamW:
+) -> torch.optim.Optimizer:
     """AdamW with weight decay only on matrices.
 
     Args:
         device: where the weights will be; on CUDA one kernel updates all of them (`fused`), which
             reads the state once and takes no copies of it. Default: not CUDA.
+    Raises: ConfigError without torchao, for `adamw_8bit`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_is_fused(device)
-    )
+    options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, **options, fused=_is_fused(device))
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError as error:
+        raise ConfigError(
+            "optimizer.name: adamw_8bit needs torchao: pip install 'vocagno[torchao]'"
+        ) from error
+    optimizer: torch.optim.Optimizer = AdamW8bit(groups, **options)
+    return optimizer
 
 
 def _is_fused(device: torch.device | None) -> bool | None:
@@ -35,14 +45,16 @@ def _is_fused(device: torch.device | None) -> bool | None:
 
 
 def settle_optimizer(optimizer: Any, device: torch.device) -> None:
-    """After a checkpoint was loaded: updates as `build_optimizer` chose for the device, with the
-    counts of steps where that wants them.
+    """After a checkpoint was loaded: torch's AdamW updates as `build_optimizer` chose for the
+    device, with the counts of steps where that wants them.
 
     torch takes both from the checkpoint. Counts on a GPU that are wanted on the host would make it
     wait once for each parameter, in every step.
     """
     fused = _is_fused(device)
     for group in optimizer.param_groups:
+        if "fused" not in group:  # of another optimizer
+            continue
         group["fused"] = fused
         for parameter in group["params"]:
             count = optimizer.state.get(parameter, {}).get("step")
@@ -70,7 +82,10 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):  # compiled into the update of torchao's
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def loss_scale(num_processes: int, accumulation: int, count: int) -> float:

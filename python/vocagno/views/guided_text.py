@@ -11,7 +11,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import PAPERS_RULE, GuidanceConfig
 from vocagno.views.page import guidance_fragment, guidance_page
 from vocagno.views.passage import Passage, Token
 from vocagno.views.rules import is_quota, percent, signs_of_noise, threshold_that_applied
@@ -133,7 +133,7 @@ class GuidedText:
 
     def _options(self) -> dict[str, Any]:
         """The options of the choice: those of the quota, and all that are set."""
-        options, defaults = asdict(self.guidance), asdict(GuidanceConfig())
+        options, defaults = asdict(self.guidance), asdict(PAPERS_RULE)
         shown = ["top_fraction", "aggregation", "unmapped"]
         if self.guidance.unit == "group":  # adds losses up
             shown.remove("aggregation")

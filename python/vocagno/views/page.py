@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import PAPERS_RULE, GuidanceConfig
 from vocagno.views.glyphs import number
 from vocagno.views.html import alignment_html, choice_html, escaped, links_html
 from vocagno.views.legends import guidance_legend, page_legend
@@ -37,14 +37,14 @@ def render_page(
         guidance: the rule that ranked the passages, for the legend; several rules by their names.
             Default: the largest excess losses are kept.
     """
-    rules = guidance if isinstance(guidance, Mapping) else {"": guidance or GuidanceConfig()}
+    rules = guidance if isinstance(guidance, Mapping) else {"": guidance or PAPERS_RULE}
     legend = page_legend(passages, rules)
     return _page(title, introduction, summary_rows, [legend, *map(_section, passages)])
 
 
 def render_fragment(passage: Passage) -> str:
     """One passage for a notebook: its style applies to nothing else there."""
-    return _fragment(_section(passage), page_legend([passage], {"": GuidanceConfig()}))
+    return _fragment(_section(passage), page_legend([passage], {"": PAPERS_RULE}))
 
 
 def guidance_page(
