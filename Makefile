@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check chaos test test-rust test-python lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos test test-rust test-python test-floor lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -63,6 +63,19 @@ test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 
 chaos: $(VENV)/.built ## tests of kills and hostile strings at full length: a hundred kills, five hundred strings
 	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judging.py tests/training/test_checkpoint.py
+
+# The oldest transformers that pyproject.toml allows, and tokenizers with it, in front of those of the virtual environment.
+FLOOR := target/floor
+OLDEST := $(shell sed -n 's/.*"transformers>=\(.*\)".*/\1/p' pyproject.toml)
+$(FLOOR)/.packages: pyproject.toml $(VENV)/.packages
+	rm -rf $(FLOOR)
+	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(FLOOR) 'transformers==$(OLDEST)' 'tokenizers<0.23'
+	touch $@
+
+test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, methods and training with the oldest transformers
+	PYTHONPATH=$(FLOOR) $(BIN)/python -c 'import transformers as t; assert t.__version__ == "$(OLDEST)", t.__version__'
+	PYTHONPATH=$(FLOOR) OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
+	  tests/guidance tests/models tests/teacher tests/tokens/test_tokenizer_checks.py tests/training
 
 # Paths that are checked against the word list in .ci/words.py.
 WORDS := python examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs

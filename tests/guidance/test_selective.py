@@ -26,7 +26,7 @@ from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.guidance.totals import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
-from vocagno.models.layers import compile_layers
+from vocagno.models.layers import checkpoint_activations, compile_layers
 from vocagno.training.student import GuidedStudent
 
 
@@ -268,7 +268,7 @@ def test_a_whole_model_gets_the_gradients_of_its_own_logits(options):
     ours = model_gradients(tiny_llama(50, **options), labels, teacher)
     check_same_gradients(ours, expected)
     checkpointed = tiny_llama(50, **options)
-    checkpointed.activation_checkpointing_enable({"use_reentrant": False})
+    checkpoint_activations(checkpointed)
     check_same_gradients(model_gradients(checkpointed, labels, teacher), expected)
 
 

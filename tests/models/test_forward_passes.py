@@ -16,6 +16,7 @@ from runs import train_here, write_config
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.models.head import hidden_states, language_head
+from vocagno.models.layers import checkpoint_activations
 from vocagno.models.packing import isolation, keeps_apart
 from vocagno.training.step import Stepper
 from vocagno.training.student import GuidedStudent
@@ -155,7 +156,7 @@ def test_gradients_are_the_same_with_and_without_checkpointing():
     for checkpointing in (False, True):
         student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4)).train()
         if checkpointing:
-            student.model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(student.model)
         teacher = torch.rand(2, 24, generator=torch.Generator().manual_seed(1))
         with Waits() as count:
             student(ids(), ids(), teacher, num_kept=20).loss.backward()

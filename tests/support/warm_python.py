@@ -54,8 +54,7 @@ def passes_on(number, _):
 
 
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-    if signal.getsignal(number) is not signal.SIG_IGN:
-        signal.signal(number, passes_on)
+    signal.signal(number, passes_on)
 import json, resource
 
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -202,6 +201,9 @@ def start(program: str, asked: Asked) -> None:
     import resource  # not on Windows
 
     resource.setrlimit(resource.RLIMIT_FSIZE, file_size)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where tests run in the background
     os.chdir(folder)
     os.environ.clear()
     os.environ.update({"PYTHON_EXEC": program} | environ)  # torchrun starts its processes with it

@@ -47,7 +47,9 @@ def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys)
     """Once; and with a limit of the threshold nothing."""
     assert train_here(config(train={"log_every": 1})) == 0
     said = capsys.readouterr().err
-    assert said.count("raises the held-out loss of clean text; see guidance.max_threshold") == 1
+    assert (
+        said.count("raises the held-out loss of clean text; a run without guidance.top_frac") == 1
+    )
     assert train_here(config(output=str(tmp_path / "capped"), guidance={"max_threshold": 0.0})) == 0
     assert "max_threshold" not in capsys.readouterr().err
 

@@ -57,3 +57,13 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
     for child in model.children():
         if child is not base:
             child.to(device)  # weights shared with the base are already there
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Has the decoder layers compute their activations again in the backward pass.
+
+    Args:
+        model: of transformers; releases before 5.23 call it gradient checkpointing only.
+    """
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})

@@ -46,7 +46,9 @@ control characters."""
 
 _REMEDY = (
     "Such offsets assign losses to the wrong text. Use tokenizers >=0.22.1 (releases before 0.20.1 "
-    "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it"
+    "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it; "
+    "transformers before 5.22 loads some tokenizers, such as DeepSeekMath's, with another "
+    "pre-tokenizer"
 )
 
 

@@ -18,7 +18,7 @@ from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.teacher_view import SameRows, Scores
-from vocagno.models.layers import compile_layers, graphs_stay_whole
+from vocagno.models.layers import checkpoint_activations, compile_layers, graphs_stay_whole
 from vocagno.models.loading import load_student, transformers_tokenizer
 from vocagno.models.packing import check_isolation
 from vocagno.system.collectives import HostSum, agreed
@@ -110,7 +110,7 @@ class Training:
             if not model.supports_gradient_checkpointing:
                 name = type(model).__name__
                 raise ConfigError(f"train.gradient_checkpointing: {name} does not know it")
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(model)
         if train.compile:
             compile_layers(model)
         return student
