@@ -56,10 +56,10 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
     device = local_device()
     inputs = resolve(config, device, show_progress=False)
     ends = line_ends(inputs.tokenizer.spans, config.guidance)
-    collator = Collator(inputs.scores, config.guidance, config.data, ends)
+    collator = Collator(inputs.stored_scores(), config.guidance, config.data, ends)
     model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32)
     student = GuidedStudent(model.to(device), config.guidance).eval()
-    documents = read_noise(Path(config.data.train))
+    documents = read_noise(Path(config.data.one_corpus))
     num_rows = min(num_rows, len(inputs.rows))
     noise, weights = [], []
     for first in range(0, num_rows, config.train.micro_batch):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import vocagno
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, TrainConfig
+from vocagno.config.run import DataConfig
 from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance import collator as data_module
@@ -22,7 +22,6 @@ from vocagno.guidance.methods import base
 from vocagno.models.packing import check_isolation, isolation
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
-from vocagno.training.sampler import MicroBatches, RowOrder, ValidationBatches
 
 NAN = float("nan")
 
@@ -338,65 +337,6 @@ def test_a_model_that_ignores_the_mask_is_refused():
     check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
     with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
         check_isolation(tiny_llama(20, attn_implementation="eager"), 32)
-
-
-def train_config(**options):
-    return TrainConfig(**({"steps": 5, "global_batch": 8, "micro_batch": 2} | options))
-
-
-def test_the_rows_of_a_step_do_not_depend_on_how_it_is_cut_up():
-    layouts = [(1, 8), (1, 1), (2, 4), (4, 2), (2, 1)]
-    steps = []
-    for processes, micro in layouts:
-        config = train_config(micro_batch=micro)
-        dealt = [
-            list(MicroBatches(RowOrder(13, 7), config, 0, rank, processes))
-            for rank in range(processes)
-        ]
-        turns = config.accumulation(processes)
-        steps.append(
-            [
-                sorted(
-                    row
-                    for batches in dealt
-                    for batch in batches[s * turns : (s + 1) * turns]
-                    for row in batch
-                )
-                for s in range(config.steps)
-            ]
-        )
-    assert all(other == steps[0] for other in steps)
-
-
-def test_an_epoch_is_a_permutation_and_nothing_is_dropped():
-    order = RowOrder(13, 7)
-    samples = [order.row(i) for i in range(39)]
-    for epoch in range(3):
-        assert sorted(samples[13 * epoch : 13 * (epoch + 1)]) == list(range(13))
-    assert samples[:13] != samples[13:26]
-    assert [RowOrder(13, 7).row(20), RowOrder(13, 8).row(20)] != [order.row(21)] * 2
-    assert RowOrder(13, 7).row(20) == samples[20]
-
-
-def test_going_on_gives_the_batches_that_were_left():
-    config = train_config()
-    whole = list(MicroBatches(RowOrder(13, 7), config, 0, 1, 2))
-    assert list(MicroBatches(RowOrder(13, 7), config, 3, 1, 2)) == whole[3 * 2 :]
-
-
-def test_validation_reads_every_row_once():
-    """In as many batches of as many rows on each process; what is left over reads the empty row."""
-    for num_rows, rows, processes in ((13, 3, 2), (12, 3, 2), (1, 4, 3), (7, 1, 1)):
-        of_each = [list(ValidationBatches(num_rows, rows, r, processes)) for r in range(processes)]
-        assert len({len(batches) for batches in of_each}) == 1
-        assert all(
-            len(batches) == len(ValidationBatches(num_rows, rows, 0, processes))
-            for batches in of_each
-        )
-        read = [row for batches in of_each for batch in batches for row in batch]
-        assert all(len(batch) == rows for batches in of_each for batch in batches)
-        assert sorted(row for row in read if row < num_rows) == list(range(num_rows))
-        assert {row for row in read if row >= num_rows} <= {num_rows}
 
 
 def test_an_empty_row_asks_for_nothing():

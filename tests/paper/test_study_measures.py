@@ -13,6 +13,7 @@ import yaml
 from corpora import write_corpus
 from families import TEXTS
 from runs import train_here, write_config
+from vocagno.config.run import DataConfig
 from vocagno.errors import InputError
 from vocagno.models.head import LanguageHead
 from vocagno.paper.study import answers, carrying_out, confidence
@@ -136,8 +137,7 @@ def test_confidence_is_added_to_what_was_measured_before(tmp_path, monkeypatch):
         return Confidence(wanted, 30, 4.0, 4.25, 0.25, 0.125, 0.75, 3.5)
 
     class Configured:
-        class data:  # noqa: N801
-            train = "unused"
+        data = DataConfig(train="unused")
 
     monkeypatch.setattr(confidence, "confidence_of_run", of_run)
     monkeypatch.setattr(carrying_out, "_checked", lambda run: Configured)

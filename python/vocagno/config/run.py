@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.mixture import row_counts
 from vocagno.errors import require, require_at_least
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -65,8 +66,9 @@ class TeacherConfig:
     mode: Literal["stored", "live"] = "stored"
     """stored: the teacher scores whole documents once, before training. live: it reads each piece
     of a row during training, in every epoch again."""
-    scores: Path | None = None
-    """A finished store of scores to use; default: one in the cache, made where missing."""
+    scores: Path | list[Path] | None = None
+    """A finished store of scores to use, or several, one for each corpus of `data.train`; default:
+    those in the cache, made where missing."""
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
@@ -130,6 +132,20 @@ class TeacherConfig:
             "teacher.shard: is for teacher.mode: live, without teacher.device_map",
         )
 
+    def scores_of(self, num_corpora: int) -> list[Path | None]:
+        """The store of each corpus: one for all, or one for each; None for the cache.
+
+        Raises: ConfigError for another number of stores.
+        """
+        if not isinstance(self.scores, list):
+            return [self.scores] * num_corpora
+        require(
+            len(self.scores) == num_corpora,
+            f"teacher.scores: {len(self.scores)} stores for {num_corpora} corpora (data.train); "
+            "name one for all, or one for each in their order",
+        )
+        return list(self.scores)
+
     @property
     def context_before(self) -> int:
         """`min_context`, or what its 0 stands for. No field: a default that was worked out from
@@ -146,12 +162,13 @@ class TeacherConfig:
 class DataConfig:
     """The text."""
 
-    train: str
+    train: dict[str, float] | str
     """JSON Lines (plain, .gz, .zst) or Parquet with a `text`, or a `prompt` and a `completion`;
     text files; a folder of these; any of them at an address (s3://, hf://); or
-    datasets:NAME[:CONFIG[:SPLIT]]."""
-    validation: str | None = None
-    """The same, held out: its mean loss is logged."""
+    datasets:NAME[:CONFIG[:SPLIT]]. Several: a mapping of each to its weight, its part of the
+    rows."""
+    validation: dict[str, str] | str | None = None
+    """The same, held out: its mean loss is logged. Several: a mapping of names to them."""
     seq_len: int = 2048
     """Predicted tokens of a row."""
     isolate: bool = False
@@ -166,6 +183,34 @@ class DataConfig:
     def __post_init__(self) -> None:
         require_at_least(1, "data", self, "seq_len")
         require_at_least(0, "data", self, "num_workers")
+        row_counts(self.corpora)
+        require(self.validation != {}, "data.validation: names no corpus")
+
+    @property
+    def corpora(self) -> dict[str, float]:
+        """What is trained on, with its weights."""
+        return {self.train: 1.0} if isinstance(self.train, str) else self.train
+
+    @property
+    def held_out(self) -> dict[str, str]:
+        """What is held out, by name; one that has none is named as it is found."""
+        found = self.validation or {}
+        return {found: found} if isinstance(found, str) else found
+
+    @property
+    def one_corpus(self) -> str:
+        """`train`, where only one can be used. Raises: ConfigError if there are several."""
+        return _only(list(self.corpora), "data.train")
+
+    @property
+    def one_held_out(self) -> str:
+        """`validation`, where one is needed. Raises: ConfigError if there is none, or several."""
+        return _only(list(self.held_out.values()), "data.validation")
+
+
+def _only(found: list[str], option: str) -> str:
+    require(len(found) == 1, f"{option}: needs one corpus here, got {len(found)}")
+    return found[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +366,7 @@ class Config:
             f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
             "guidance.weight and guidance.min_weight",
         )
+        teacher.scores_of(len(self.data.corpora))
         at_random = "" if guidance.selection == "teacher" else " at random"
         require(
             (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
@@ -338,10 +384,14 @@ class Config:
         return _flat(asdict(self))
 
 
+_MAPPINGS = ("student.architecture", "data.train", "data.validation")
+"""Options whose value may be a mapping."""
+
+
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict) and prefix + name != "student.architecture":
+        if isinstance(value, dict) and prefix + name not in _MAPPINGS:
             flat |= _flat(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value

@@ -19,6 +19,7 @@ from vocagno.alignment.mapping import Reason
 from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig
+from vocagno.data.mixture import MixedRows
 from vocagno.data.rows import Row, RowStore, WithEmpty
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -256,7 +257,7 @@ def _line_numbers(
 
 
 def loader(
-    rows: RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
+    rows: MixedRows | RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
 ) -> DataLoader[Any]:
     """Loads and collates in this process, or in worker processes."""
     return DataLoader(

@@ -20,7 +20,7 @@ def passages(config: Config) -> list[Passage]:
     from transformers import AutoModelForCausalLM
 
     cpu = torch.device("cpu")
-    corpus = scan(config.data.train, config.data.cache)
+    corpus = scan(config.data.one_corpus, config.data.cache)
     teacher = ConfiguredTeacher(config.teacher, config.data.cache, cpu)
     scores, _ = teacher.cached_scores(corpus, show_progress=False)
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)

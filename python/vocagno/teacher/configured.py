@@ -132,14 +132,14 @@ class ConfiguredTeacher:
                 part=part,
             )
 
-    def scores(self, corpus: Corpus, *, show_progress: bool) -> ScoreStore:
-        """The store in `teacher.scores`, else the one in the cache.
+    def scores(self, corpus: Corpus, folder: Path | None, *, show_progress: bool) -> ScoreStore:
+        """The store in `folder`, one of `teacher.scores`; None: the one in the cache.
 
-        Raises: StoreError if `teacher.scores` was made by another teacher than the configured one.
+        Raises: StoreError if that in `folder` was made by another teacher than the configured one.
         """
-        if self.config.scores is None:
+        if folder is None:
             return self.cached_scores(corpus, show_progress=show_progress)[0]
-        store = ScoreStore(self.config.scores)
+        store = ScoreStore(folder)
         if self.config.names_tokenizer:
             name = self.config.tokenizer or self.config.model
             store.check_tokenizer(self.spans.fingerprint, f"the tokenizer of {name}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.text_store import TextStore
+from vocagno.data.mixture import Pieces
 from vocagno.errors import GuidanceError
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.scorer import Pass, TransformersScorer
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class LivePieces:
     """Tokenizes the pieces of rows for a live teacher; needs no loaded teacher."""
 
-    def __init__(self, texts: TextStore, reader: TextReader) -> None:
+    def __init__(self, texts: Pieces[tuple[str, int]], reader: TextReader) -> None:
+        """Args: texts: a `TextStore`, or several."""
         self.texts = texts
         self.reader = reader
 

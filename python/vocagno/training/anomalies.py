@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vocagno.config.run import TrainConfig
-from vocagno.data.rows import RowStore
+from vocagno.data.mixture import MixedRows
 from vocagno.errors import GuidanceError
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.totals import LossSums
@@ -31,7 +31,7 @@ class Watch:
         train: TrainConfig,
         method: Method,
         batches: MicroBatches,
-        rows: RowStore,
+        rows: MixedRows,
         seq_len: int,
         host_sum: HostSum,
     ) -> None:
@@ -77,12 +77,17 @@ class Watch:
             losses = [None] * len(mine)
         else:
             losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
-        found = [
-            {"row": row, "loss": loss, "documents": self.rows[row].documents.tolist()}
-            for row, loss in zip(mine, losses, strict=True)
-        ]
+        found = [self._named(row) | {"loss": loss} for row, loss in zip(mine, losses, strict=True)]
         together = [row for part in self.host_sum.gathered(_worst(found)) for row in part]
         return _worst(together)
+
+    def _named(self, row: int) -> dict[str, Any]:
+        """A row by its number in its corpus, which is named if there are several."""
+        corpus, number = self.rows.place(row)
+        stores = self.rows.stores
+        documents = stores[corpus][number].documents.tolist()
+        name = {"corpus": corpus} if len(stores) > 1 else {}
+        return name | {"row": number, "documents": documents}
 
     @staticmethod
     def _losses(window: Window, sums: Tensor) -> Iterator[tuple[StepRecord, float]]:
@@ -103,7 +108,8 @@ class Watch:
 def described(rows: list[dict[str, Any]]) -> str:
     """Rows as a sentence names them."""
     return "; ".join(
-        f"row {row['row']} ({'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
+        f"row {row['row']}{' of ' + row['corpus'] if 'corpus' in row else ''} ("
+        f"{'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
         f"documents {', '.join(map(str, row['documents']))})"
         for row in rows
     )

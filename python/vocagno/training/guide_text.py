@@ -88,12 +88,10 @@ def guide_loaded(
     data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
     ends = line_ends(tokenizer.spans, guidance)
     collator = Collator(scores, guidance, data, ends)
-    sampler = Sampler([Sample(0, text, row)], tokenizer, teacher.reader.spans, collator)
+    sampler = Sampler([Sample("The text", text, row)], tokenizer, teacher.reader.spans, collator)
     device = model.get_input_embeddings().weight.device
     (passage,) = sampler.passages(GuidedStudent(model, guidance), device)
-    return GuidedText(
-        tokenizer.source, teacher.reader.spans.name, guidance, replace(passage, title="The text")
-    )
+    return GuidedText(tokenizer.source, teacher.reader.spans.name, guidance, passage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ once, and every identity of weights is computed once.
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,19 @@ import torch
 
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.mixture import row_counts
 from vocagno.config.run import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
 from vocagno.data.corpus import Corpus
+from vocagno.data.mixture import MixedPieces, MixedRows
 from vocagno.data.prepare import kept_texts, prepared_rows, scanned
 from vocagno.data.rows import RowStore
 from vocagno.data.store.shards import StoreError
-from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live_same_vocabulary import check_same_vocabulary
 from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
@@ -35,7 +37,7 @@ class LiveTeacherInputs:
     """A live teacher's inputs other than its weights."""
 
     teacher: ConfiguredTeacher
-    texts: TextStore | None
+    texts: MixedPieces[tuple[str, int]] | None
     """None for a teacher that reads the rows themselves."""
 
 
@@ -55,10 +57,11 @@ class Inputs:
     tokenizer: StudentTokenizer
     settings: Any
     """The transformers configuration of the student."""
-    rows: RowStore
-    validation: RowStore | None
-    scores: MatchedScores | None
-    """None for naive training, and with a live teacher."""
+    rows: MixedRows
+    validation: Mapping[str, RowStore]
+    """Held-out rows by name; there may be none."""
+    scores: Mapping[str, MatchedScores]
+    """Of each corpus; none for naive training, and with a live teacher."""
     live: LiveTeacherInputs | None = None
     samples: Sequence[Sample] = ()
     """Documents of which the run draws what the teacher chose."""
@@ -67,13 +70,23 @@ class Inputs:
 
     def made_from(self) -> dict[str, dict[str, Any]]:
         """The facts that determine the stores and the teacher, by name."""
-        made_from = {"rows": {"text": self.rows.text_hashes, **self.rows.manifest.made_from}}
-        if self.scores is not None:
-            store = self.scores.store
-            made_from["scores"] = {"text": store.text_hashes, **store.manifest.made_from}
+        made_from = {}
+        for what, stores in (
+            ("rows", self.rows.stores),
+            ("scores", {name: matched.store for name, matched in self.scores.items()}),
+        ):
+            for name, store in stores.items():
+                key = what if len(stores) == 1 else f"{what} of {name}"
+                made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
         if self.live is not None:
             made_from["live teacher"] = self.live.teacher.made_from
         return made_from
+
+    def stored_scores(self) -> MixedPieces[DocumentScores] | None:
+        """The scores of all corpora, if there are any."""
+        if not self.scores:
+            return None
+        return MixedPieces(list(self.scores.values()), self.rows.document_ends)
 
 
 def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
@@ -89,32 +102,44 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     tokenizer, settings = _student(config)
     teacher = ConfiguredTeacher(config.teacher, data.cache, device)
     _check_teacher(config, tokenizer, teacher)  # before rows and scores are made
-    corpus = scanned(data.train, data.cache, show_progress=show_progress)
-    if corpus.text_bytes == 0:
-        raise ConfigError(f"data.train: every document of {data.train} is empty")
-    rows, _ = prepared_rows(
-        corpus, tokenizer, data.seq_len, data.cache, show_progress=show_progress
-    )
-    if not len(rows):
-        raise ConfigError(f"data.train: {data.train} holds no text to train on")
-    validation = None
-    if data.validation is not None:
-        held_out = scanned(data.validation, data.cache, show_progress=show_progress)
-        validation, _ = prepared_rows(
-            held_out, tokenizer, data.seq_len, data.cache, show_progress=show_progress
-        )
-        if not len(validation):
-            raise ConfigError(f"data.validation: {data.validation} holds no text to predict")
-    scores = live = None
+    corpora = {
+        name: scanned(name, data.cache, show_progress=show_progress) for name in data.corpora
+    }
+    for name, corpus in corpora.items():
+        if corpus.text_bytes == 0:
+            raise ConfigError(f"data.train: every document of {name} is empty")
+    stores = {
+        name: _rows(corpus, "train", data, tokenizer, show=show_progress)
+        for name, corpus in corpora.items()
+    }
+    held_out = {
+        name: scanned(source, data.cache, show_progress=show_progress)
+        for name, source in data.held_out.items()
+    }
+    validation = {
+        name: _rows(corpus, "validation", data, tokenizer, show=show_progress)
+        for name, corpus in held_out.items()
+    }
+    rows = MixedRows(stores)
+    if show_progress and len(stores) > 1:
+        print(_shares(config, stores), file=sys.stderr)
+    scores, live = {}, None
     if guidance.needs_teacher and config.teacher.mode == "live":
         texts = None
         if not guidance.needs_same_vocabulary:
-            texts = kept_texts(corpus, data.cache, show_progress=show_progress)
+            kept = [
+                kept_texts(corpus, data.cache, show_progress=show_progress)
+                for corpus in corpora.values()
+            ]
+            texts = MixedPieces(kept, rows.document_ends)
         live = LiveTeacherInputs(teacher, texts)
     elif guidance.needs_teacher:
-        scores = MatchedScores(teacher.scores(corpus, show_progress=show_progress), rows)
-        _check_missing(scores, config, show=show_progress)
-    samples, spans = _samples(config, corpus, tokenizer), None
+        folders = config.teacher.scores_of(len(corpora))
+        for (name, corpus), folder in zip(corpora.items(), folders, strict=True):
+            store = teacher.scores(corpus, folder, show_progress=show_progress)
+            scores[name] = MatchedScores(store, stores[name])
+            _check_missing(scores[name], name, guidance.min_coverage, show=show_progress)
+    samples, spans = _samples(config, corpora, rows, tokenizer), None
     if samples and config.teacher.names_tokenizer:
         spans = teacher.spans
     return Inputs(
@@ -135,6 +160,28 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         samples=samples,
         sample_teacher=spans,
     )
+
+
+def _rows(
+    corpus: Corpus, role: str, data: DataConfig, tokenizer: StudentTokenizer, *, show: bool
+) -> RowStore:
+    """The rows of a corpus. Raises: ConfigError if there are none."""
+    rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=show)
+    if not len(rows):
+        raise ConfigError(f"data.{role}: {corpus.name} holds no text to predict")
+    return rows
+
+
+def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
+    """How much of each corpus the run reads, as a sentence."""
+    counts = row_counts(config.data.corpora)
+    samples, cycle = config.train.steps * config.train.global_batch, sum(counts.values())
+    parts = [
+        f"{name}: {100 * count / cycle:.3g} % of the rows, "
+        f"{samples * count / cycle / len(stores[name]):.3g} epochs"
+        for name, count in counts.items()
+    ]
+    return "; ".join(parts)
 
 
 def _student(config: Config) -> tuple[StudentTokenizer, Any]:
@@ -160,14 +207,13 @@ def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: Configu
         teacher.check()
 
 
-def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None:
+def _check_missing(scores: MatchedScores, name: str, limit: float, *, show: bool) -> None:
     if not scores.missing_documents:
         return
     missing = (
-        f"{scores.store.folder}: {scores.missing_documents:,} documents of {config.data.train} "
+        f"{scores.store.folder}: {scores.missing_documents:,} documents of {name} "
         f"({scores.missing_share:.2%} of its tokens) have no scores here"
     )
-    limit = config.guidance.min_coverage
     if 1 - scores.missing_share < limit:
         raise StoreError(
             f"{missing}, and guidance.min_coverage is {limit:.2%}: they were edited or added since "
@@ -177,12 +223,17 @@ def _check_missing(scores: MatchedScores, config: Config, *, show: bool) -> None
         print(f"{missing}; they count as unmapped", file=sys.stderr)
 
 
-def _samples(config: Config, corpus: Corpus, tokenizer: StudentTokenizer) -> list[Sample]:
+def _samples(
+    config: Config, corpora: Mapping[str, Corpus], rows: MixedRows, tokenizer: StudentTokenizer
+) -> list[Sample]:
     if config.train.sample_every is None:
         return []
-    samples = choose_samples(corpus, tokenizer, config.data.seq_len)
-    if not samples:
-        raise ConfigError(
-            f"train.sample_every: the first documents of {config.data.train} are empty"
-        )
+    samples: list[Sample] = []
+    for number, (name, corpus) in enumerate(corpora.items()):
+        before = rows.first_document(number)
+        chosen = choose_samples(corpus, tokenizer, config.data.seq_len, before)
+        if not chosen:
+            raise ConfigError(f"train.sample_every: the first documents of {name} are empty")
+        of_corpus = f" of {name}" if len(corpora) > 1 else ""
+        samples += [replace(sample, title=sample.title + of_corpus) for sample in chosen]
     return samples

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import accelerate
 from accelerate.utils import DistributedType
 
+from vocagno.config.mixture import row_counts
 from vocagno.config.run import TrainConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
@@ -39,7 +40,7 @@ from vocagno.training.model_card import model_card
 from vocagno.training.optimizer import build_optimizer, learning_rate, settle_optimizer
 from vocagno.training.profiling import profiling
 from vocagno.training.sample_pages import Sampler, write_page
-from vocagno.training.sampler import MicroBatches, RowOrder
+from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import MicroBatch, Stepper
 from vocagno.training.student import GuidedStudent
 from vocagno.training.throughput import model_flops, peak_flops
@@ -199,7 +200,9 @@ class Training:
 
     def _batches(self, first_step: int) -> MicroBatches:
         accelerator, train = self.accelerator, self.train
-        order = RowOrder(len(self.inputs.rows), train.seed)
+        counts = row_counts(self.inputs.data.corpora).values()
+        sizes = map(len, self.inputs.rows.stores.values())
+        order = MixedOrder(list(sizes), list(counts), train.seed)
         return MicroBatches(
             order, train, first_step, accelerator.process_index, accelerator.num_processes
         )
@@ -222,7 +225,7 @@ class Training:
 
     def _collator(self) -> Collator:
         inputs = self.inputs
-        scores: Scores | None = inputs.scores
+        scores: Scores | None = inputs.stored_scores()
         if (live := inputs.live) is not None:
             texts = live.texts
             scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader)
@@ -282,14 +285,17 @@ class Training:
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""
         held_out = self.inputs.validation
-        if held_out is None:
+        if not held_out:
             return
         collator = Collator(None, self.inputs.guidance, self.inputs.data)
         given = self.train, collator, self.accelerator, self.host_sum
         found = validate(self.student, held_out, *given, self.inputs.data.num_workers)
         self._write({"step": done, **found})
         if self.log:
-            progress.say(f"step {done:,}: held-out loss {found['validation_loss']:.4f}")
+            parts = found.get("validation_losses", {}).items()
+            each = ", ".join(f"{name} {loss:.4f}" for name, loss in parts)
+            told = f"{found['validation_loss']:.4f}" + (f" ({each})" if each else "")
+            progress.say(f"step {done:,}: held-out loss {told}")
 
     def _ask(self, done: int) -> None:
         """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""

@@ -35,7 +35,7 @@ def model_card(output: Path) -> str:
         "method": f"`{guidance.method}`",
         "student": "new" if student is None else f"`{student}`",
         "teacher": f"`{teacher}`" if guidance.needs_teacher else "none",
-        "trained on": f"`{data['train']}`",
+        "trained on": _corpora(data["train"]),
         "steps": f"{train['steps']:,} of {train['global_batch']} rows of "
         f"{data['seq_len']:,} tokens",
         **{name: f"{last[key]:.4f}" for key, name in _MEASURED.items() if key in last},
@@ -48,6 +48,12 @@ def model_card(output: Path) -> str:
         hashes=json.dumps(materials, indent=1),
         resolved=resolved.strip(),
     )
+
+
+def _corpora(given: str | dict[str, float]) -> str:
+    if isinstance(given, str):
+        return f"`{given}`"
+    return ", ".join(f"`{name}` ({weight:g})" for name, weight in given.items())
 
 
 _MEASURED = {"loss": "loss, the last window", "validation_loss": "held-out loss"}

@@ -43,13 +43,19 @@ _UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, *_NO_FACTS)
 class Sample:
     """A document as a row."""
 
-    number: int
+    title: str
     text: str
     row: Row
 
 
-def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> list[Sample]:
-    """The first documents of the corpus that are not too short, or else the first ones."""
+def choose_samples(
+    corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int, first_document: int = 0
+) -> list[Sample]:
+    """The first documents of the corpus that are not too short, or else the first ones.
+
+    Args:
+        first_document: number that the first document of the corpus has in the run's rows.
+    """
     shard = corpus.shards[0]
     found = corpus.read(shard)
     sizes = [len(text) for text in found.texts]
@@ -62,9 +68,9 @@ def choose_samples(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) ->
         ends, proved = np.array([0, ids.stop - ids.start]), tokens.proved[place : place + 1]
         one = TokenizedTexts(tokens.ids[ids], tokens.spans[ids], ends, proved)
         before, prompts = tokenizer.spans.prefix_ids, [found.prompt_bytes[number]]
-        stream = join_documents(one, document, before, tokenizer.eos_id, prompts)
+        stream = join_documents(one, first_document + document, before, tokenizer.eos_id, prompts)
         row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
-        samples.append(Sample(document, found.texts[number], row))
+        samples.append(Sample(f"Document {document}", found.texts[number], row))
     return samples
 
 
@@ -128,7 +134,7 @@ class Sampler:
             end += 1
         output = student(**tensors)
         return Passage(
-            title=f"Document {sample.number}",
+            title=sample.title,
             text=data[:end].decode(),
             student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
             teacher=self._teacher_tokens(sample, view, teacher_nll, shown),

@@ -1,28 +1,67 @@
 """Which rows each step trains on: a pure function of seed, step, process and batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from vocagno.config.run import TrainConfig
 
 
 class RowOrder:
-    """The rows of all samples of a run: each epoch a permutation of `(seed, epoch)`, end to end."""
+    """The rows of all samples of one corpus: each epoch a permutation of `(seed, epoch, corpus)`,
+    end to end."""
 
-    def __init__(self, num_rows: int, seed: int) -> None:
+    def __init__(self, num_rows: int, seed: int, corpus: int = 0) -> None:
         self.num_rows = num_rows
         self.seed = seed
+        self.corpus = corpus
         self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
     def row(self, sample: int) -> int:
         """The row of the `sample`-th sample since the start of the run."""
         epoch, place = divmod(sample, self.num_rows)
         if epoch != self._epoch:
-            generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+            generator = np.random.Generator(np.random.PCG64([self.seed, epoch, self.corpus]))
             self._epoch, self._permutation = epoch, generator.permutation(self.num_rows)
         return int(self._permutation[place])
+
+
+class MixedOrder:
+    """The rows of all samples of a run over several corpora, numbered through.
+
+    The corpora take turns in a fixed cycle, each as evenly as its share allows: at any time each of
+    C corpora has had its share of the samples to within C / 2 rows.
+    """
+
+    def __init__(self, num_rows: Sequence[int], counts: Sequence[int], seed: int) -> None:
+        """Args: counts: rows of each corpus in a cycle, as `row_counts` gives them."""
+        self._orders = [RowOrder(rows, seed, corpus) for corpus, rows in enumerate(num_rows)]
+        self._first_rows = [0, *accumulate(num_rows)]
+        self._counts = list(counts)
+        self._cycle, self._before = _cycle(counts)
+
+    def row(self, sample: int) -> int:
+        """The row of the `sample`-th sample since the start of the run."""
+        cycles, place = divmod(sample, len(self._cycle))
+        corpus = int(self._cycle[place])
+        of_corpus = cycles * self._counts[corpus] + int(self._before[place])
+        return self._first_rows[corpus] + self._orders[corpus].row(of_corpus)
+
+
+def _cycle(counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The corpus of each sample of a cycle, and how many of that corpus came before in it.
+
+    The n-th of c rows comes at the time (n + 1/2) / c of the cycle; at equal times the first corpus
+    comes first.
+    """
+    corpora = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    times = (2 * numbers + 1) / np.repeat(counts, counts)
+    order = np.lexsort((corpora, times))
+    return corpora[order], numbers[order]
 
 
 class MicroBatches(Sampler[list[int]]):
@@ -33,7 +72,12 @@ class MicroBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self, order: RowOrder, config: TrainConfig, first_step: int, rank: int, num_processes: int
+        self,
+        order: RowOrder | MixedOrder,
+        config: TrainConfig,
+        first_step: int,
+        rank: int,
+        num_processes: int,
     ) -> None:
         self.order = order
         self.config = config

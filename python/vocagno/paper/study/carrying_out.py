@@ -39,7 +39,7 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
     configs = {run.name: _checked(run) for run in runs}
     baseline = next(run for run in runs.variants if run.variant == plan.baseline)
     out.mkdir(parents=True, exist_ok=True)
-    make_assets(plan, configs[baseline.name].data.train, out)
+    make_assets(plan, configs[baseline.name].data.one_corpus, out)
     if plan.questions is not None and not plan.questions.is_file():
         raise InputError(f"questions: {plan.questions}: no such file")
     with Progress("studying", len(configs), unit="runs", show=show) as progress:

@@ -41,7 +41,7 @@ def confidence_of_run(run: Path, wanted: int) -> Confidence:
     if config.data.validation is None:
         raise ConfigError(f"{run}: data.validation: needed, held-out text to look at")
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
-    corpus = scanned(config.data.validation, config.data.cache, show_progress=False)
+    corpus = scanned(config.data.one_held_out, config.data.cache, show_progress=False)
     rows, _ = prepared_rows(
         corpus, tokenizer, config.data.seq_len, config.data.cache, show_progress=False
     )
