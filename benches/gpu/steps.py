@@ -22,7 +22,7 @@ from gpu.sizes import Sizes
 from guided_steps import GUIDED, Steps
 from vocagno.models import head
 from vocagno.models.layers import compile_layers, decoder_layers
-from vocagno.training.throughput import model_flops, peak_flops
+from vocagno.models.throughput import model_flops, peak_flops
 
 Loss = Callable[[], Tensor]
 

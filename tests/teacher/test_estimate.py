@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from corpora import write_corpus
 from families import TEXTS
 from vocagno.cli.app import main
-from vocagno.teacher import estimate as module
+from vocagno.data import sample
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_an_estimate_is_near_what_comes_out(tmp_path, commands, capsys):
 
 
 def test_a_sample_of_everything_has_no_error(tmp_path, commands, capsys, monkeypatch):
-    monkeypatch.setattr(module, "_SHARDS", 1000)
+    monkeypatch.setattr(sample, "SHARDS", 1000)
     assert main([*commands, "--dry_run"]) == 0
     guess = json.loads(capsys.readouterr().out)
     assert guess["tokens_standard_error"] == 0

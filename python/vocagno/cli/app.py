@@ -21,7 +21,7 @@ main: Program = Program(
         "scores import": Command(scores.add_import, scores.import_),
         "eval": Command(evaluation.add_eval, evaluation.eval_),
         "curves": Command(curves.add_curves, curves.curves),
-        "train": Command(training.add_train, training.train, has_json=False),
+        "train": Command(training.add_train, training.train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),
     },
     groups={"scores": "Check, describe and share a store of teacher scores."},

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS
+from vocagno.config.commands import CORPUS, add_gpu, check_gpu
 from vocagno.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def add_score(parser: Any) -> None:
         action="store_true",
         help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
+    add_gpu(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
 
@@ -77,6 +78,7 @@ def score(options: Any) -> dict[str, Any] | None:
 
     first = os.environ.get("RANK", "0") == "0"
     part = _part(options)
+    check_gpu(options)
     with terminable():
         corpus = scanned(
             options.corpus, options.cache, show_progress=first, shard_bytes=options.shard_bytes
@@ -85,7 +87,7 @@ def score(options: Any) -> dict[str, Any] | None:
         if options.status:
             return _status(corpus, options.out or teacher.scores_folder(corpus))
         if options.dry_run:
-            return _estimate(corpus, teacher)
+            return _estimate(corpus, teacher, options.gpu)
         if part is not None:
             folder = options.out or teacher.scores_folder(corpus)
             made = teacher.make_scores(corpus, folder, show_progress=True, part=part)
@@ -135,13 +137,18 @@ def _part(options: Any) -> "Part | None":
     return Part(int(found[1]), int(found[2]))
 
 
-def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher") -> dict[str, Any]:
+def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher", gpu: str | None) -> dict[str, Any]:
+    from vocagno.data.sample import CorpusSample
+    from vocagno.models.throughput import USED
     from vocagno.teacher.estimate import estimate
 
-    found = estimate(corpus, teacher)
+    found = estimate([CorpusSample(corpus)], teacher, gpu)
+    speed = f"measured: {found.measured_tokens:,} tokens on {teacher.device}"
+    if gpu is not None:
+        speed = f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights"
     print(
-        f"from a sample: tokens and bytes; measured: {found.measured_tokens:,} tokens on "
-        f"{teacher.device}; assumed: the speed grows in proportion to the devices",
+        f"from a sample: tokens and bytes; {speed}; assumed: the speed grows in proportion to the "
+        "devices",
         file=sys.stderr,
     )
     return {

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from vocagno.config.commands import check_gpu
+
 
 def add_train(parser: Any) -> None:
     """Train a student under a teacher, as configured.
@@ -9,14 +11,16 @@ def add_train(parser: Any) -> None:
     The configuration comes from YAML files and options; later ones override earlier ones. For
     several processes: accelerate launch -m vocagno train ...
     """
-    from vocagno.training.configuration import add_options
+    from vocagno.training.configuration import add_command
 
-    add_options(parser)
+    add_command(parser)
 
 
-def train(options: Any) -> int:
-    """Trains until the run is complete or stopped; the exit status."""
+def train(options: Any) -> dict[str, Any] | int:
+    """Trains until the run is complete or stopped; the exit status, or an estimate."""
     from vocagno.training import main
     from vocagno.training.configuration import as_config
 
-    return main.train(as_config(options))
+    check_gpu(options)
+    config = as_config(options)
+    return main.dry_run(config, options.gpu) if options.dry_run else main.train(config)

@@ -11,13 +11,27 @@ from io import TextIOWrapper
 from typing import Any
 
 from vocagno.config.arguments import did_you_mean, new_parser, read_arguments
-from vocagno.errors import InputError
+from vocagno.errors import InputError, require
 from vocagno.system.exit_status import DONE, USER_ERROR, exit_status
 from vocagno.system.text_tables import in_columns
 
 CORPUS = "JSON Lines, Parquet or text files, a folder of these, also at s3://..., or datasets:NAME"
 TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers knows"
 """Help for arguments that several commands take."""
+
+
+def add_gpu(parser: Any) -> None:
+    """Adds `--gpu`, which goes with `--dry_run`."""
+    parser.add_argument(
+        "--gpu",
+        type=str | None,
+        help="with --dry_run: compute from the peak of this GPU, such as H100; default: measure",
+    )
+
+
+def check_gpu(options: Any) -> None:
+    """Raises: ConfigError for `--gpu` without `--dry_run`."""
+    require(options.dry_run or options.gpu is None, "--gpu: goes with --dry_run")
 
 
 @dataclass(frozen=True, slots=True)

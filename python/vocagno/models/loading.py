@@ -135,6 +135,18 @@ def local_device() -> torch.device:
     return torch.device(accelerator.type, number)
 
 
+def teacher_settings(config: TeacherConfig) -> Any:
+    """The transformers configuration of the teacher, without its weights."""
+    from transformers import AutoConfig
+
+    options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
+    source = "teacher.model"
+    if _weights_in_folder(config, source) is None:
+        source = _from_hub(str(config.model), source)
+    with naming(source):
+        return AutoConfig.from_pretrained(config.model, **options)
+
+
 def check_context(
     config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
 ) -> None:
@@ -143,14 +155,7 @@ def check_context(
     Args:
         length: tokens per window, set by `option`; default: `teacher.context`.
     """
-    from transformers import AutoConfig
-
-    options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
-    source = "teacher.model"
-    if _weights_in_folder(config, source) is None:
-        source = _from_hub(str(config.model), source)
-    with naming(source):
-        settings = AutoConfig.from_pretrained(config.model, **options)
+    settings = teacher_settings(config)
     check_positions(settings, length or config.context, option, "teacher")
 
 

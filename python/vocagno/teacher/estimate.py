@@ -1,32 +1,31 @@
-"""What scoring a corpus will take, from a sample of its text and a short measured burst."""
+"""What scoring takes, from a sample of the text, and a short measured burst or a GPU's peak."""
 
-import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vocagno.data.corpus import Corpus
+from vocagno.data.sample import CorpusSample
+from vocagno.errors import ConfigError
+from vocagno.models.loading import teacher_settings
+from vocagno.models.throughput import USED, named_peak, reading_flops, unloaded
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.tokens.token_spans import TokenizedTexts
 
-_SHARDS = 16
-"""From which the sample is drawn, evenly spaced."""
-_SAMPLE_BYTES = 2_000_000
 _SECONDS = 20.0
 """Of the measured burst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of a whole corpus under one teacher."""
+    """Of whole corpora under one teacher."""
 
     documents: int
     """Counted."""
@@ -35,60 +34,66 @@ class Estimate:
     tokens: int
     """From the sample."""
     tokens_error: int
-    """Standard error of `tokens`, from the spread over the sampled shards."""
+    """Standard error of `tokens`."""
     store_bytes: int
     """From the sample."""
     tokens_per_second: float
-    """Measured, of this process on its device."""
-    measured_tokens: int
-    """Tokens of the burst."""
+    """Of one device."""
+    measured_tokens: int | None
+    """Tokens of the burst; None where the speed follows from a GPU's peak."""
     peak_memory_mb: int
-    """In MiB, of the device, or of the process on a CPU, with the settings at hand."""
+    """In MiB, of the device, or of the process on a CPU, with the settings at hand; of a GPU that
+    is only named that of the weights."""
 
     def hours(self, devices: int) -> float:
-        """On so many devices like this one, if the speed grows in proportion."""
-        return self.tokens / self.tokens_per_second / devices / 3600
+        """On so many devices, if the speed grows in proportion."""
+        return hours(self.tokens, self.tokens_per_second, devices)
 
 
-def estimate(corpus: Corpus, teacher: ConfiguredTeacher) -> Estimate:
-    """Reads a sample of the corpus, loads the teacher and scores for some seconds.
+def hours(tokens: int, tokens_per_second: float, devices: int) -> float:
+    """Hours on so many devices, if the speed grows in proportion."""
+    return tokens / tokens_per_second / devices / 3600
 
-    Raises: as `ConfiguredTeacher.check`; CorpusError if the corpus has changed since it was
-        scanned.
+
+def estimate(
+    samples: Sequence[CorpusSample], teacher: ConfiguredTeacher, gpu: str | None = None
+) -> Estimate:
+    """Loads the teacher and scores for some seconds; for a named GPU loads nothing.
+
+    Args:
+        gpu: a name of `PEAK_BF16`.
+    Raises: as `ConfiguredTeacher.check`; ConfigError for a GPU whose peak is not known.
     """
     teacher.check()
-    parts = list(_sample(corpus))
-    sizes = np.array([sum(len(text.encode()) for text in part) for part in parts])
-    encoded = [teacher.spans.encode(part) for part in parts]
-    counts = np.array([len(one.ids) for one in encoded])
-    rate = counts.sum() / sizes.sum()
-    residual = counts - rate * sizes  # of a ratio estimator
-    error = math.sqrt((residual**2).sum() * len(parts) / max(1, len(parts) - 1)) / sizes.sum()
-    speed, measured = _burst(teacher.load(), [text for part in parts for text in part])
+    found = [sample.tokens(teacher.spans) for sample in samples]
+    encoded = [part for tokens in found for part in tokens.encoded]
+    tokens = sum(one.count for one in found)
+    if gpu is None:
+        texts = [text for sample in samples for part in sample.parts for text in part]
+        speed, measured = _burst(teacher.load(), texts)
+        memory = peak_memory_mb(teacher.device)
+    else:
+        speed, memory, measured = *_computed(teacher, gpu), None
     return Estimate(
-        documents=corpus.documents,
-        text_bytes=corpus.text_bytes,
-        tokens=round(rate * corpus.text_bytes),
-        tokens_error=round(error * corpus.text_bytes) if len(parts) < len(corpus.shards) else 0,
-        store_bytes=round(_bytes_a_token(encoded) * rate * corpus.text_bytes),
+        documents=sum(sample.corpus.documents for sample in samples),
+        text_bytes=sum(sample.corpus.text_bytes for sample in samples),
+        tokens=tokens,
+        tokens_error=round(sum(one.error**2 for one in found) ** 0.5),
+        store_bytes=round(_bytes_a_token(encoded) * tokens),
         tokens_per_second=speed,
         measured_tokens=measured,
-        peak_memory_mb=_peak_memory(teacher.device),
+        peak_memory_mb=memory,
     )
 
 
-def _sample(corpus: Corpus) -> Iterator[list[str]]:
-    """Texts from the beginning of evenly spaced shards."""
-    count = min(_SHARDS, len(corpus.shards))
-    for number in range(count):
-        shard = corpus.shards[number * len(corpus.shards) // count]
-        texts, size = list[str](), 0
-        for text in corpus.read(shard).texts:
-            if texts and size + len(text.encode()) > _SAMPLE_BYTES / count:
-                break
-            texts.append(text)
-            size += len(text.encode())
-        yield texts
+def _computed(teacher: ConfiguredTeacher, gpu: str) -> tuple[float, int]:
+    """Tokens a second of a named GPU, and the MiB of the weights in bfloat16."""
+    peak = named_peak(gpu)
+    if teacher.server is not None:
+        raise ConfigError("--gpu: the weights are behind teacher.server; omit it, to measure")
+    model = unloaded(teacher_settings(teacher.config))
+    flops = reading_flops(model, teacher.config.context)
+    return peak * USED / flops, round(2 * model.num_parameters() / 2**20)
 
 
 def _burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
@@ -125,7 +130,8 @@ def _bytes_a_token(encoded: list[TokenizedTexts]) -> float:
         return path.stat().st_size / max(1, sum(len(one.nll) for one in documents))
 
 
-def _peak_memory(device: torch.device) -> int:
+def peak_memory_mb(device: torch.device) -> int:
+    """Highest memory so far in MiB, of the device, or of the process on a CPU."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 2**20)
     return round(peak_megabytes() or 0)

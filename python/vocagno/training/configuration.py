@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from vocagno.config.arguments import new_parser, read_arguments
+from vocagno.config.commands import add_gpu
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import Config
 from vocagno.errors import ConfigError, InputError
@@ -45,6 +46,25 @@ def add_options(parser: Any) -> None:
     parser.set_defaults(as_written)
 
 
+def add_command(parser: Any) -> None:
+    """Adds the options of a run, and those of the command `vocagno train`, to a parser."""
+    add_options(parser)
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="estimate tokens, bytes, memory and hours from a sample and a short burst, and train "
+        "nothing",
+    )
+    add_gpu(parser)
+
+
+def parse_command(arguments: Sequence[str]) -> Any:
+    """The options of `add_command` in a command line. Raises: as `parse`."""
+    parser = new_parser(prog="vocagno train")
+    add_command(parser)
+    return read_arguments(parser, arguments)
+
+
 def parse(arguments: Sequence[str]) -> Config:
     """The configuration in a command line.
 
@@ -57,7 +77,7 @@ def parse(arguments: Sequence[str]) -> Config:
 
 def as_config(options: Any) -> Config:
     """The configuration in the options of `add_options`."""
-    return Config(**{name: value for name, value in options.items() if name != "config"})
+    return Config(**{field.name: options[field.name] for field in fields(Config)})
 
 
 def kept_config(output: Path) -> Config:

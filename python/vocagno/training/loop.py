@@ -22,6 +22,7 @@ from vocagno.guidance.teacher_view import SameRows, Scores
 from vocagno.models.layers import checkpoint_activations, compile_layers, graphs_stay_whole
 from vocagno.models.loading import load_student, transformers_tokenizer
 from vocagno.models.packing import check_isolation
+from vocagno.models.throughput import model_flops, peak_flops
 from vocagno.system.collectives import HostSum, agreed
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
@@ -43,7 +44,6 @@ from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import MicroBatch, Stepper
 from vocagno.training.student import GuidedStudent
-from vocagno.training.throughput import model_flops, peak_flops
 from vocagno.training.trackers import Log, tracking
 from vocagno.training.validation import validate
 
@@ -143,6 +143,23 @@ class Training:
         )
         with StopRequest() as self.stop, graphs, tracker as self.track, profiler as self.profile:
             return self._run()
+
+    def burst(self, seconds: float) -> dict[str, Any]:
+        """Takes steps for some seconds and keeps nothing of them; an entry as in `metrics.jsonl`.
+
+        The first step, in which the device warms up, counts only if there is no other.
+        """
+        with StopRequest() as self.stop:
+            micro_batches = self._micro_batches(self._batches(0))
+            window = Window(self.accelerator.device, self.method)
+            self._step(0, micro_batches, window)
+            entry, done = window.entry(1, window.sums()), 1
+            began, window = time.monotonic(), Window(self.accelerator.device, self.method)
+            while time.monotonic() - began < seconds and done < self.train.steps:
+                self._step(done, micro_batches, window)
+                done += 1
+                entry = window.entry(done, window.sums())  # waits for the device
+        return entry
 
     def _run(self) -> bool:
         train, main = self.train, self.accelerator.is_main_process

@@ -4,18 +4,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 
+from vocagno.config.commands import check_gpu
 from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 from vocagno.system.collectives import agreed
 from vocagno.system.exit_status import DONE, UNFINISHED, exit_status
 from vocagno.system.signals import terminable
+from vocagno.system.text_tables import in_columns
 from vocagno.training.accelerator import start
-from vocagno.training.configuration import keep_config, keep_inputs, parse
+from vocagno.training.configuration import as_config, keep_config, keep_inputs, parse_command
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -39,14 +41,31 @@ def main(
 
     def run() -> int:
         if default_config is None:
-            return train(parse(words))
-        config = parse(["--config", str(default_config), *words])
+            return _carry_out(parse_command(words))
+        options = parse_command(["--config", str(default_config), *words])
         print(f"no --config: taking {default_config}", file=sys.stderr)
         if prepare is not None:
             prepare(default_config.parent)
-        return train(config)
+        return _carry_out(options)
 
     return exit_status(run)
+
+
+def _carry_out(options: Any) -> int:
+    check_gpu(options)
+    config = as_config(options)
+    if not options.dry_run:
+        return train(config)
+    print(in_columns(dry_run(config, options.gpu)))
+    return DONE
+
+
+def dry_run(config: Config, gpu: str | None) -> dict[str, Any]:
+    """What the run takes, as `estimate.estimate_run`."""
+    from vocagno.training.estimate import estimate_run
+
+    with terminable():
+        return estimate_run(config, gpu)
 
 
 def train(config: Config) -> int:

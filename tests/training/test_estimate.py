@@ -1,0 +1,140 @@
+"""What a run will take, compared with what it took, and with the plan of the paper's run."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import plan
+from corpora import write_corpus
+from families import TEXTS
+from runs import TRAIN, metrics, run
+from vocagno.cli.app import main
+from vocagno.data.rows import RowStore
+from vocagno.models import throughput
+from vocagno.training import estimate as module
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def estimated(monkeypatch, capsys):
+    """`vocagno train CONFIG --dry_run ...`: what it prints."""
+    monkeypatch.setattr(module, "_SECONDS", 1.0)
+    monkeypatch.setattr("vocagno.teacher.estimate._SECONDS", 1.0)
+
+    def estimate(path, *words, status=0):
+        assert main(["train", "--config", str(path), "--dry_run", "--json", *words]) == status
+        printed = capsys.readouterr()
+        return json.loads(printed.out) if status == 0 else printed.err
+
+    return estimate
+
+
+def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
+    texts = [f"{i}: {TEXTS[i % len(TEXTS)]} {TEXTS[(i * i) % len(TEXTS)]}" for i in range(240)]
+    path = config(data={"train": str(write_corpus(tmp_path / "many.jsonl", texts))})
+    guess = estimated(path)
+    assert not (tmp_path / "run").exists()
+    assert {folder.name for folder in (tmp_path / "cache").iterdir()} <= {"corpora", "weights"}
+    assert main(["train", "--config", str(path)]) == 0
+    (folder,) = (tmp_path / "cache" / "rows").iterdir()
+    rows = RowStore(folder)
+    assert guess["documents"] == 240
+    assert guess["tokens"] + 2 * 240 == pytest.approx(rows.num_tokens, abs=1)  # BOS and EOS
+    assert guess["rows_bytes"] == pytest.approx(rows.num_bytes, rel=0.15)
+    (folder,) = (tmp_path / "cache" / "scores").iterdir()
+    scores = sum(path.stat().st_size for path in folder.glob("*.arrow"))
+    assert guess["scores_bytes"] == pytest.approx(scores, rel=0.15)
+    entries, _ = metrics(tmp_path / "run")
+    assert sum(entry["tokens"] for entry in entries) <= guess["trained_tokens"]
+    kept = sum(entry["kept_fraction"] for entry in entries) / len(entries)
+    assert guess["kept_fraction"] == pytest.approx(kept, abs=0.1)
+    assert guess["peak_memory_mb"] > 100
+    for what, tokens in (("training", "trained_tokens"), ("scoring", "teacher_tokens")):
+        speed = guess[f"{what}_tokens_per_second"]
+        assert speed > 100
+        for devices in module.DEVICES:
+            hours = guess[tokens] / speed / devices / 3600
+            assert guess[f"{what}_hours_on_{devices}"] == pytest.approx(hours, rel=0.01)
+    again = estimated(path)  # there is nothing left to score
+    assert "teacher_tokens" not in again
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"teacher": {"mode": "live"}},
+        {"guidance": {"method": "cpt"}},
+        {"train": {"sample_every": 1, "log_with": ["tensorboard"], "steps": 1}},
+    ],
+    ids=["live", "cpt", "extras"],
+)
+def test_other_runs_are_estimated_without_scoring_or_traces(tmp_path, config, estimated, sections):
+    guess = estimated(config(**sections))
+    assert guess["training_tokens_per_second"] > 10
+    assert ("teacher_tokens" in guess) == ("train" in sections)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mixture_is_the_sum_of_its_corpora(tmp_path, config, estimated):
+    other = write_corpus(tmp_path / "other.jsonl", TEXTS[:5])
+    both = config(data={"train": {str(tmp_path / "c.jsonl"): 1, str(other): 3}})
+    guess = estimated(both)
+    parts = [estimated(config(data={"train": str(path)})) for path in (tmp_path / "c.jsonl", other)]
+    for name in ("documents", "text_bytes", "tokens", "teacher_tokens"):
+        assert guess[name] == sum(part[name] for part in parts)
+
+
+def paper_run(tmp_path, config, tokenizers):
+    """The paper's shapes, without weights."""
+    from transformers import LlamaConfig, Qwen2Config
+
+    shape = {"num_hidden_layers": plan.STUDENT["layers"], **plan.STUDENT_SHAPE}
+    student = LlamaConfig(**shape, max_position_embeddings=2048).to_dict()
+    names = [*plan.STUDENT_SHAPE, "num_hidden_layers", "max_position_embeddings"]
+    architecture = {"model_type": "llama", **{name: student[name] for name in names}}
+    teacher = tmp_path / "teacher"
+    layers = {"num_hidden_layers": plan.TEACHER["layers"]}
+    Qwen2Config(**layers, **plan.TEACHER_SHAPE).save_pretrained(teacher)
+    tokenizers["byte-level"].save(str(teacher / "tokenizer.json"))
+    rows = plan.GLOBAL_BATCH
+    steps = round(plan.TOKENS / plan.SEQ_LEN / rows)
+    return config(
+        student={"architecture": architecture},
+        teacher={"model": str(teacher), "context": plan.SEQ_LEN},
+        data={"seq_len": plan.SEQ_LEN},
+        train={"steps": steps, "global_batch": rows},
+    )
+
+
+def test_named_peaks_give_the_plan_of_the_paper(tmp_path, config, tokenizers, estimated):
+    """The operations are those that benches/plan.py counts from published sizes; the hours lie
+    between its lower bound and twice that."""
+    guess = estimated(paper_run(tmp_path, config, tokenizers), "--gpu", "H100")
+    assert throughput.PEAK_BF16["H100"] == plan.PEAK
+    used = plan.PEAK * throughput.USED
+    naive, _ = plan.student_flops()
+    assert used / guess["training_tokens_per_second"] == pytest.approx(naive, rel=0.01)
+    reading = used / guess["scoring_tokens_per_second"]
+    assert reading == pytest.approx(plan.teacher_flops(), rel=0.01)
+    state = plan.STUDENT["weights"] * 16 / 2**20
+    assert guess["state_memory_mb"] == pytest.approx(state, rel=0.01)
+    assert guess["trained_tokens"] == pytest.approx(plan.TOKENS, rel=1e-3)
+    assert guess["training_hours_on_8"] == pytest.approx(guess["training_hours_on_1"] / 8, rel=0.01)
+    bounds = plan.bounds()
+    least = plan.seconds(bounds["autocast"], plan.STUDENT, 3) * plan.TOKENS / 3600
+    assert least < guess["training_hours_on_1"] < 2 * least
+    read = plan.seconds(bounds["teacher"], plan.TEACHER, 1)
+    assert 0.5 < read * guess["scoring_tokens_per_second"] < 1
+
+
+def test_what_cannot_be_estimated_is_refused(config, estimated, capsys):
+    assert "the peak of X9 is not known; known are B200" in estimated(
+        config(), "--gpu", "X9", status=2
+    )
+    assert main(["train", "--config", str(config()), "--gpu", "H100"]) == 2
+    assert "--gpu: goes with --dry_run" in capsys.readouterr().err
+    failed = run(2, TRAIN, "--config", config(), "--dry_run", "--train.micro_batch", 4, check=False)
+    assert "--dry_run: start one process" in failed.stderr
