@@ -45,6 +45,39 @@ def test_a_package_imports_torch_with_the_first_name_that_needs_it(package):
     assert "torch" not in modules_after(f"from vocagno.{package} import {light}")
 
 
+ONLY_TORCH = """
+import importlib.metadata, sys
+import torch
+allowed = {"torch", "numpy", "vocagno"} | {name.split(".")[0] for name in sys.modules}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in FOREIGN - allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+FOREIGN = set(importlib.metadata.packages_distributions())
+sys.meta_path.insert(0, Refuse())
+from vocagno.guidance import GuidanceConfig, language_head, selective_cross_entropy, token_weights
+torch.manual_seed(0)
+hidden, head = torch.randn(2, 8, 16, requires_grad=True), torch.randn(32, 16)
+labels, teacher_loss = torch.randint(32, (2, 8)), torch.rand(2, 8)
+for guidance in (GuidanceConfig(top_fraction=0.4), GuidanceConfig(method="cpt")):
+    given = hidden, head, labels, teacher_loss, guidance
+    loss, _ = selective_cross_entropy(*given, reduction="mean")
+    loss.backward()
+    print(float(loss))
+"""
+
+
+@pytest.mark.slow
+def test_the_loss_needs_torch_and_numpy_alone():
+    """What `vocagno[torch]` promises: every other package that is installed is refused."""
+    pytest.importorskip("torch")
+    words = [sys.executable, "-c", ONLY_TORCH]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert all(0 < float(loss) < 100 for loss in found.stdout.split())
+    assert len(found.stdout.split()) == 2
+
+
 WITHOUT_TRAINING = """
 import sys
 from pathlib import Path

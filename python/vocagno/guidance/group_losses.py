@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.alignment.groups import groups
-from vocagno.guidance.pieces import ComparedTokens
+from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.units import NO_GROUP
 
 

@@ -4,6 +4,7 @@ N: student tokens and M: teacher tokens of all pieces of a batch, one after the 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,19 @@ from vocagno.alignment.chunks import chunk_boundaries, chunk_map
 from vocagno.errors import GuidanceError
 
 UNMAPPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTokens:
+    """The teacher's losses for n student tokens."""
+
+    mapping: NDArray[np.int32]
+    """(n, 2) rows of the teacher's tokens that each is compared with; (-1, -1) for none."""
+    teacher_loss: NDArray[np.float32]
+    """(n,) nats, NaN for none; of a group the teacher's sum divided by its student tokens."""
+    groups: NDArray[np.int64] | None = None
+    """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
+    for none. A group that is compared has a loss of both models."""
 
 
 def identity_map(

@@ -5,7 +5,6 @@ n: student tokens of all rows, one after the other; M: the teacher's tokens of a
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,19 +23,6 @@ class StoredScores(Protocol):
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
         """As `ScoreStore.piece`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedTokens:
-    """The teacher's losses for n student tokens."""
-
-    mapping: NDArray[np.int32]
-    """(n, 2) rows of the teacher's tokens that each is compared with; (-1, -1) for none."""
-    teacher_loss: NDArray[np.float32]
-    """(n,) nats, NaN for none; of a group the teacher's sum divided by its student tokens."""
-    groups: NDArray[np.int64] | None = None
-    """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
-    for none. A group that is compared has a loss of both models."""
 
 
 class Pieces:

@@ -5,7 +5,7 @@ B: rows, T: tokens of a row, N = B * T, H: hidden size.
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,16 @@ from vocagno.alignment.mapping import align
 from vocagno.alignment.reduction import reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import HeadLoss
-from vocagno.data.rows import Row
 from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
-from vocagno.guidance.pieces import ComparedTokens, Pieces
+from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.guidance.weights import Choice, excess_loss
 from vocagno.models.causal import IGNORED
+
+if TYPE_CHECKING:  # rows and stores need pyarrow, the loss does not
+    from vocagno.data.rows import Row
+    from vocagno.guidance.pieces import Pieces
 
 
 class StudentOutput(NamedTuple):
@@ -62,7 +65,7 @@ class Method(ABC):
 
     # Rows and the teacher's tokens (NumPy, on the host)
 
-    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
+    def meeting(self, pieces: "Pieces") -> NDArray[np.int32]:
         """(n, 2) the rows of the teacher's tokens that share text with each student token (Eq. 2),
         which coverage is counted by."""
         # Workers of a DataLoader share the cores among them, as their torch does.
@@ -75,13 +78,13 @@ class Method(ABC):
             num_threads=num_threads,
         )
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """(n, 2) the rows of the teacher's tokens that each student token is compared with."""
         return meeting
 
     def compared(
         self,
-        pieces: Pieces,
+        pieces: "Pieces",
         meeting: NDArray[np.int32],
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
@@ -90,7 +93,7 @@ class Method(ABC):
         loss = reduce(pieces.teacher_nll, mapping, self.guidance.aggregation)
         return ComparedTokens(mapping, loss)
 
-    def columns(self, rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
+    def columns(self, rows: Sequence["Row"]) -> dict[str, NDArray[np.int64]]:
         """Values of each token, all rows one after the other, that the method adds to a batch; -1
         at padding."""
         return {}

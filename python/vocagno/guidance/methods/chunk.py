@@ -2,18 +2,21 @@
 2503.19123)."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.data.rows import Row
 from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_ranks
 from vocagno.guidance.criteria import TeacherSide
 from vocagno.guidance.mappings import chunk_maps, chunk_numbers
 from vocagno.guidance.methods.selection import Selection
-from vocagno.guidance.pieces import Pieces
 from vocagno.guidance.weights import Choice
+
+if TYPE_CHECKING:
+    from vocagno.data.rows import Row
+    from vocagno.guidance.pieces import Pieces
 
 
 class Chunk(Selection):
@@ -31,11 +34,11 @@ class Chunk(Selection):
         """As `Method.needs_our_loop`: random ranks are a function of the sample's number."""
         return self.is_random
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """As `Method.mapping`: chunk i to chunk i."""
         return chunk_maps(pieces.row_sizes, pieces.teacher_rows(), self.guidance.chunks)
 
-    def columns(self, rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
+    def columns(self, rows: Sequence["Row"]) -> dict[str, NDArray[np.int64]]:
         """As `Method.columns`: the number of each token's chunk."""
         numbers = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
         return {"chunks": np.concatenate(numbers)}

@@ -1,11 +1,15 @@
 """Rho-1: tokens chosen by a reference model of the same vocabulary."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.guidance.mappings import identity_map
 from vocagno.guidance.methods.tokens import TokenSelection
-from vocagno.guidance.pieces import Pieces
+
+if TYPE_CHECKING:
+    from vocagno.guidance.pieces import Pieces
 
 
 class Rho1(TokenSelection):
@@ -13,7 +17,7 @@ class Rho1(TokenSelection):
 
     summary = "Trained on the tokens whose loss is furthest above a reference model's (Rho-1)."
 
-    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
+    def meeting(self, pieces: "Pieces") -> NDArray[np.int32]:
         """As `Method.meeting`: token to token, by counting.
 
         Raises: GuidanceError if the teacher's tokens are others.

@@ -1,12 +1,16 @@
 """ULD: the Wasserstein distance of sorted distributions (Eq. 6 of arXiv 2503.19123)."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.guidance.distillation import Distance, wasserstein
 from vocagno.guidance.mappings import positional_map
 from vocagno.guidance.methods.distillation import Distillation
-from vocagno.guidance.pieces import Pieces
+
+if TYPE_CHECKING:
+    from vocagno.guidance.pieces import Pieces
 
 
 class SortedDistributions(Distillation):
@@ -19,7 +23,7 @@ class SortedDistributions(Distillation):
         """As `Distillation.distance`."""
         return wasserstein
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """As `Method.mapping`: by text, or position by position."""
         if self.guidance.pairing == "aligned":
             return meeting

@@ -1,11 +1,16 @@
 """VocAgnoLM: tokens chosen by a teacher of any vocabulary, through the text that both cover."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.guidance.group_losses import compared_groups
+from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.methods.tokens import TokenSelection
-from vocagno.guidance.pieces import ComparedTokens, Pieces
+
+if TYPE_CHECKING:
+    from vocagno.guidance.pieces import Pieces
 
 
 class VocAgno(TokenSelection):
@@ -16,7 +21,7 @@ class VocAgno(TokenSelection):
 
     def compared(
         self,
-        pieces: Pieces,
+        pieces: "Pieces",
         meeting: NDArray[np.int32],
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
