@@ -31,6 +31,47 @@ def test_real_tokenizers_pass(name):
     TokenSpans(shared("tokenizers", f"{name}.json.gz"))
 
 
+@pytest.fixture
+def misdeclared(tokenizers, tmp_path):
+    """A byte-level tokenizer that is declared to be Llama's, as DeepSeekMath's is."""
+    tokenizers["byte-level"].save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizerFast"}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    return tmp_path
+
+
+def test_what_old_transformers_make_of_a_tokenizer_is_refused(misdeclared):
+    """Releases before 5.22 give it Llama's pre-tokenizer. `make test-floor` has such a release."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    from vocagno.errors import ConfigError
+    from vocagno.models.loading import transformers_tokenizer
+    from vocagno.tokens.student_tokenizer import StudentTokenizer
+
+    loaded = transformers.AutoTokenizer.from_pretrained(misdeclared)
+    own = TokenSpans.from_pretrained(str(misdeclared))  # it reads the file itself
+    own_ids = [own.encode([probe]).ids.tolist() for probe in PLAIN_PROBES]
+    assert own_ids == [
+        TokenSpans(misdeclared / "tokenizer.json").encode([p]).ids.tolist() for p in PLAIN_PROBES
+    ]
+    student = StudentTokenizer(own, str(misdeclared), own.token(0), 0)
+    is_old = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 22)
+    theirs = [loaded(probe, add_special_tokens=False)["input_ids"] for probe in PLAIN_PROBES]
+    assert (theirs != own_ids) == is_old
+    if is_old:
+        with pytest.raises(
+            TokenizerError, match=r"transformers before 5\.22 loads some tokenizers"
+        ):
+            TokenSpans(loaded)
+        with pytest.raises(
+            ConfigError, match=r"student\.tokenizer: transformers .* use transformers"
+        ):
+            transformers_tokenizer(student)
+    else:
+        assert TokenSpans(loaded).encode([PLAIN_PROBES[0]]).ids.tolist() == own_ids[0]
+        assert transformers_tokenizer(student)(PLAIN_PROBES[0])["input_ids"] == own_ids[0]
+
+
 def test_zero_width_offsets(tokenizers):
     """Llama-3 before tokenizers 0.20.1: 'Sample input' at (0, 0), (6, 6)."""
     message = r"the tokenizer: on 'Sample input' \d+ tokens .* empty offsets.*token 0.*>=0\.22\.1"

@@ -13,6 +13,7 @@ from vocagno.models.layers import shard_over_processes
 from vocagno.system.files import digest, file_digest, write_json
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
+from vocagno.tokens.tokenizer_checks import PLAIN_PROBES
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
@@ -260,7 +261,12 @@ def check_positions(settings: Any, length: int, option: str, role: str) -> None:
 
 
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
-    """The student's tokenizer as a transformers tokenizer, to save with a model."""
+    """The student's tokenizer as a transformers tokenizer, to save with a model.
+
+    Raises: ConfigError if transformers makes another tokenizer of its files, as releases before
+        5.22 do of DeepSeekMath's.
+    """
+    import transformers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     prefix = tokenizer.spans.prefix_ids
@@ -268,6 +274,14 @@ def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
     if not Path(tokenizer.source).is_file():
         with naming("student.tokenizer"):
             loaded = AutoTokenizer.from_pretrained(tokenizer.source)
+        for probe in PLAIN_PROBES:
+            ids = loaded(probe, add_special_tokens=False)["input_ids"]
+            if ids != tokenizer.spans.encode([probe]).ids.tolist():
+                raise ConfigError(
+                    f"student.tokenizer: transformers {transformers.__version__} cuts {probe!r} "
+                    f"otherwise than the tokenizer.json of {tokenizer.source}, so the trained "
+                    "model could not be used with its tokenizer; use transformers 5.22 or newer"
+                )
         loaded.eos_token = tokenizer.eos
         loaded.bos_token = loaded.bos_token or bos
         return loaded
