@@ -16,6 +16,7 @@ from vocagno.alignment.chunks import chunk_boundaries, chunk_map
 from vocagno.alignment.groups import Groups, groups
 from vocagno.alignment.mapping import Overlap, Reason, align, overlap, unmapped_reasons
 from vocagno.alignment.reduction import reduce
+from vocagno.tokens.credit import credit
 from vocagno.tokens.pretokenized import spans_of_same_texts
 from vocagno.tokens.token_spans import TextError, TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
@@ -39,6 +40,7 @@ __all__ = [
     "alignment_rates",
     "chunk_boundaries",
     "chunk_map",
+    "credit",
     "groups",
     "links",
     "overlap",

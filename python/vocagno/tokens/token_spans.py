@@ -265,7 +265,9 @@ class TokenSpans:
             document = ids[boundaries[index] : boundaries[index + 1]]
             row = place - int(boundaries[index])
             token = ambiguous[int(ids[place])]
-            before, after = (self._is_special(part) for part in (document[:row], document[row:]))
+            before, after = (
+                self.is_special(part).all() for part in (document[:row], document[row:])
+            )
             if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
                 raise TokenizerError(
                     f"{self.name}: token {row} of document {index}, "
@@ -273,9 +275,9 @@ class TokenSpans:
                     "do not determine the text; keep the texts, and pass them (`texts`)"
                 )
 
-    def _is_special(self, ids: NDArray[np.int32]) -> bool:
-        """Whether all ids are of special tokens."""
-        return all(self._vocabulary.roles[index] == 2 for index in ids.tolist())
+    def is_special(self, ids: ArrayLike) -> NDArray[np.bool_]:
+        """(n,) which of the ids are of special tokens, such as BOS and EOS."""
+        return self._vocabulary.special[as_ids(ids)]
 
     def _text(self, text: bytes, index: int) -> str:
         try:

@@ -43,6 +43,11 @@ class Vocabulary:
     count."""
 
     @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        """Whether an id is that of a special token."""
+        return np.array([role == 2 for role in self.roles], np.bool_)
+
+    @cached_property
     def visible(self) -> NDArray[np.bool_]:
         """Whether an id's bytes are more than white space; False if they are unknown."""
         return np.array([bool(piece and piece.strip()) for piece in self.pieces], np.bool_)

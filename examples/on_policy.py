@@ -1,0 +1,96 @@
+"""On-policy distillation from a teacher with other tokens, in slime and in verl.
+
+slime calls the two functions; the environment names the tokenizers (files, folders or hub names):
+
+    STUDENT_TOKENIZER=... TEACHER_TOKENIZER=... python train.py --use-opd --opd-type sglang \
+        --custom-rm-path on_policy.reward_func --rm-url http://HOST:PORT/generate \
+        --custom-reward-post-process-path on_policy.post_process_rewards ...
+
+verl asks a manager for the teacher's log-probabilities; `AcrossTokenizers` stands between them.
+"""
+
+import os
+from functools import cache
+
+import numpy as np
+import torch
+
+import vocagno
+
+
+@cache
+def tokenizer(side: str) -> vocagno.TokenSpans:
+    return vocagno.TokenSpans.from_pretrained(os.environ[f"{side}_TOKENIZER"])
+
+
+def credited(response_ids, teacher_ids, teacher_logprobs, student_logprobs):
+    """The teacher's log-probability of each token of a response; NaN where there is none."""
+    return vocagno.credit(
+        tokenizer("STUDENT"),
+        response_ids,
+        tokenizer("TEACHER"),
+        teacher_ids,
+        teacher_logprobs,
+        student_logprobs=student_logprobs,
+    )
+
+
+async def reward_func(args, sample, **_):
+    """Asks SGLang for the log-probabilities of the same text in the teacher's tokens."""
+    import aiohttp
+
+    prompt, response = sample.prompt, sample.response  # render another chat template here
+    both = tokenizer("TEACHER").encode([prompt, response])
+    request = {
+        "input_ids": both.ids.tolist(),
+        "sampling_params": {"temperature": 1.0, "max_new_tokens": 0},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+    async with aiohttp.ClientSession() as session, session.post(args.rm_url, json=request) as reply:
+        reply.raise_for_status()
+        found = (await reply.json())["meta_info"]["input_token_logprobs"]
+    return [(index, logprob) for logprob, index, *_ in found[both.text(1)]]
+
+
+def post_process_rewards(args, samples, **_):
+    """Gives each sample its `teacher_log_probs`, and masks tokens that the teacher has not."""
+    for sample in samples:
+        ids, logprobs = zip(*sample.get_reward_value(args), strict=True)
+        length = sample.response_length
+        response = sample.tokens[len(sample.tokens) - length :]
+        found = credited(response, ids, logprobs, sample.rollout_log_probs)
+        is_known = np.isfinite(found)
+        sample.loss_mask = np.where(is_known, sample.loss_mask or [1] * length, 0).tolist()
+        sample.teacher_log_probs = torch.tensor(np.where(is_known, found, 0.0)).float()
+    return [0.0] * len(samples), [0.0] * len(samples)
+
+
+class AcrossTokenizers:
+    """A manager of verl's, asked in the teacher's tokens and answering in the student's.
+
+    As verl has it, row p of an answer is for token p + 1, and the last row is empty.
+    """
+
+    def __init__(self, manager):
+        self.manager = manager
+
+    async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **more):
+        """For `_compute_teacher_logprobs` of an agent loop, in the place of its own call."""
+        student, teacher = tokenizer("STUDENT"), tokenizer("TEACHER")
+        has_text = ~student.is_special(response_ids)
+        prompt, response = (
+            student.decode(ids)[0] for ids in (prompt_ids, np.array(response_ids)[has_text])
+        )
+        both = teacher.encode([prompt, response])
+        _, found = await self.manager.compute_teacher_logprobs_single(both.ids.tolist(), **more)
+        first = both.text(1).start
+        logprobs = found[first - 1 : -1, 0].numpy()  # what predicts the response
+        ids = both.ids[both.text(1)]
+        credits = credited(response_ids, ids, logprobs, response_logprobs)
+        own = np.asarray(response_logprobs)
+        rows = torch.zeros(len(prompt_ids) + len(response_ids), 1)
+        # The student's own where the teacher has none: no difference, so no gradient.
+        rows[len(prompt_ids) - 1 : -1, 0] = torch.tensor(np.where(np.isnan(credits), own, credits))
+        sequence = torch.tensor([*prompt_ids[1:], *response_ids, 0], dtype=torch.int32)
+        return sequence[:, None], rows

@@ -1,0 +1,211 @@
+"""A teacher's log-probabilities of sampled tokens: sums are exact, and what differs is refused."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+import vocagno
+from families import FAMILIES, HARD_TEXTS, TEXTS
+from shared_data import REAL_TOKENIZERS, shared, shared_texts
+from vocagno import TokenizerError, TokenSpans
+
+
+def oracle(own, other, student_logprobs, teacher_logprobs):
+    """Group by group, from the definition."""
+    found = vocagno.groups(own.spans, other.spans)
+    expected = np.full(len(own.ids), np.nan)
+    for (a, b), (c, d) in zip(found.student.tolist(), found.teacher.tolist(), strict=True):
+        # A dummy prefix before a group belongs to it.
+        rows = range(a - (a > 0 and own.spans[a - 1, 0] == own.spans[a - 1, 1]), b)
+        c -= c > 0 and other.spans[c - 1, 0] == other.spans[c - 1, 1]
+        total = sum(teacher_logprobs[c:d])
+        whole = sum(student_logprobs[row] for row in rows)
+        for row in rows:
+            part = student_logprobs[row] / whole if whole else 1 / len(rows)
+            expected[row] = total * part
+    return expected
+
+
+def drawn(rng, count):
+    return -rng.exponential(1, count)
+
+
+@pytest.mark.parametrize(("student", "teacher"), [*itertools.product(FAMILIES, repeat=2)])
+def test_credits_are_their_definition(tokenizers, student, teacher):
+    rng = np.random.default_rng(0)
+    small, large = TokenSpans(tokenizers[student]), TokenSpans(tokenizers[teacher])
+    compared = 0
+    for text in TEXTS[:8]:
+        own, other = small.encode([text]), large.encode([text])
+        if not (own.proved.all() and other.proved.all()):
+            continue  # ids that do not tell their text are refused, see below
+        logprobs, theirs = drawn(rng, len(own.ids)), drawn(rng, len(other.ids))
+        try:
+            found = vocagno.credit(
+                small, own.ids, large, other.ids, theirs, student_logprobs=logprobs
+            )
+        except TokenizerError:
+            continue
+        np.testing.assert_allclose(found, oracle(own, other, logprobs, theirs), rtol=1e-9)
+        even = vocagno.credit(small, own.ids, large, other.ids, theirs)
+        np.testing.assert_allclose(even, oracle(own, other, -np.ones(len(own.ids)), theirs))
+        compared += 1
+    if student == teacher == "byte-level":
+        assert compared == 8
+
+
+@pytest.fixture(scope="module")
+def real():
+    return {name: TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in REAL_TOKENIZERS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("student", REAL_TOKENIZERS)
+def test_sums_are_exact_on_all_pairs(real, student):
+    """To 1e-5 nats a document of real text, wherever both sides' ids tell it."""
+    rng = np.random.default_rng(0)
+    texts, small, told = shared_texts("math-valid")[:15], real[student], 0
+    for name, large in real.items():
+        for text in texts:
+            own, other = small.encode([text]), large.encode([text])
+            theirs, logprobs = drawn(rng, len(other.ids)), drawn(rng, len(own.ids))
+            try:
+                found = vocagno.credit(
+                    small, own.ids, large, other.ids, theirs, student_logprobs=logprobs
+                )
+            except TokenizerError:
+                assert not (own.proved.all() and other.proved.all()) or lossy(student, name)
+                continue
+            assert abs(np.nansum(found) - theirs.sum()) < 1e-5
+            assert np.isfinite(found).all()
+            told += 1
+    if not lossy(student, student):
+        assert told > 100
+
+
+def lossy(*names):
+    """Whether a tokenizer changes the text, so that its ids cannot tell it."""
+    return bool({"bert-base-uncased", "t5-small"} & set(names))
+
+
+def test_sampled_tokens_need_not_be_what_the_tokenizer_makes(tokenizers):
+    """A response in single bytes, which no tokenizer would give."""
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["unigram"])
+    text = "Ana has 12 apples."
+    ids = np.concatenate([small.encode([letter]).ids for letter in text])
+    assert len(ids) > len(small.encode([text]).ids)
+    other = large.encode([text])
+    theirs = drawn(np.random.default_rng(1), len(other.ids))
+    found = vocagno.credit(small, ids, large, other.ids, theirs)
+    assert found.shape == ids.shape
+    assert found.sum() == pytest.approx(theirs.sum())
+
+
+def test_the_end_of_a_text_is_compared_with_the_end(tokenizers):
+    """Special tokens have no text. One at the end of both sides is the same event."""
+    small, large = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+    text, ends = "12 + 7 = 19", (small.token_id("</s>"), large.token_id("<|endoftext|>"))
+    own, other = small.encode([text]).ids, large.encode([text]).ids
+    theirs = drawn(np.random.default_rng(2), len(other) + 1)
+    found = vocagno.credit(small, [*own, ends[0]], large, [*other, ends[1]], theirs)
+    assert found[-1] == theirs[-1]
+    assert found.sum() == pytest.approx(theirs.sum())
+    found = vocagno.credit(small, [*own, ends[0]], large, other, theirs[:-1])
+    assert np.isnan(found[-1])
+    assert np.nansum(found) == pytest.approx(theirs[:-1].sum())
+
+
+def test_batches_are_their_texts(tokenizers):
+    rng = np.random.default_rng(3)
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    texts = ["one", "", "two words", TEXTS[0]]
+    own, other = small.encode(texts), large.encode(texts)
+    theirs, logprobs = drawn(rng, len(other.ids)), drawn(rng, len(own.ids))
+    together = vocagno.credit(
+        small,
+        own.ids,
+        large,
+        other.ids,
+        theirs,
+        student_logprobs=logprobs,
+        student_cu_seqlens=own.cu_seqlens,
+        teacher_cu_seqlens=other.cu_seqlens,
+    )
+    for number in range(len(texts)):
+        rows, rest = own.text(number), other.text(number)
+        alone = vocagno.credit(
+            small,
+            own.ids[rows],
+            large,
+            other.ids[rest],
+            theirs[rest],
+            student_logprobs=logprobs[rows],
+        )
+        np.testing.assert_allclose(together[rows], alone)
+
+
+def test_what_is_missing_is_missing_for_its_group_only(tokenizers):
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    text = TEXTS[0]
+    own, other = small.encode([text]), large.encode([text])
+    for hole in (np.nan, -np.inf):
+        theirs = drawn(np.random.default_rng(4), len(other.ids))
+        theirs[0] = hole
+        found = vocagno.credit(small, own.ids, large, other.ids, theirs)
+        first = vocagno.groups(own.spans, other.spans).student[0]
+        assert np.isnan(found).nonzero()[0].tolist() == list(range(*first))
+
+
+def test_a_student_that_was_sure_of_a_group_gets_even_parts(tokenizers):
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    own, other = small.encode([TEXTS[0]]), large.encode([TEXTS[0]])
+    theirs = drawn(np.random.default_rng(5), len(other.ids))
+    given = small, own.ids, large, other.ids, theirs
+    sure = vocagno.credit(*given, student_logprobs=np.zeros(len(own.ids)))
+    np.testing.assert_allclose(sure, vocagno.credit(*given))
+
+
+def test_other_texts_and_other_numbers_are_refused(tokenizers):
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    own, other = small.encode(["a text"]).ids, large.encode(["a text!"]).ids
+    logprobs = -np.ones(len(other))
+    with pytest.raises(TokenizerError, match="are not the same text on both sides"):
+        vocagno.credit(small, own, large, other, logprobs)
+    assert np.isnan(vocagno.credit(small, own, large, other, logprobs, strict=False)).all()
+    other = large.encode(["a text"]).ids
+    with pytest.raises(ValueError, match="teacher_logprobs: expected one for each of"):
+        vocagno.credit(small, own, large, other, [-1.0])
+    losses = np.ones(len(own))
+    with pytest.raises(ValueError, match="student_logprobs: 1 is no log-probability"):
+        vocagno.credit(small, own, large, other, logprobs[: len(other)], student_logprobs=losses)
+
+
+@pytest.mark.parametrize("text", HARD_TEXTS)
+def test_hard_texts_are_credited_whole_or_refused(tokenizers, text):
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    own, other = small.encode([text]), large.encode([text])
+    theirs = drawn(np.random.default_rng(6), len(other.ids))
+    try:
+        found = vocagno.credit(small, own.ids, large, other.ids, theirs)
+    except TokenizerError:
+        return
+    counted = (other.spans[:, 0] < other.spans[:, 1]) | ~large.is_special(other.ids)
+    is_covered = len(own.ids) > 0 and text.strip()
+    if is_covered:
+        assert np.nansum(found) == pytest.approx(theirs[counted].sum(), abs=1e-9)
+
+
+def test_two_thousand_tokens_take_less_than_a_generated_token(tokenizers):
+    """A millisecond is generous: it takes some hundred microseconds."""
+    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
+    text = "".join(TEXTS) * 3
+    own = small.encode([text]).ids
+    other = large.encode([text]).ids
+    theirs, taken = drawn(np.random.default_rng(7), len(other)), []
+    for _ in range(10):
+        began = time.perf_counter()
+        vocagno.credit(small, own, large, other, theirs)
+        taken.append(time.perf_counter() - began)
+    assert min(taken) / len(own) < 5e-6
