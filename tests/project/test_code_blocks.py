@@ -67,7 +67,7 @@ CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
     "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
-    "vocagno": ("*--fetch*|*gguf*|*--teacher.server*", "{python} -m vocagno"),
+    "vocagno": ("*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*", "{python} -m vocagno"),
     "accelerate": (
         "*--config_file*|*--num_processes*",  # GPUs, and other machines
         "{python} -m accelerate.commands.accelerate_cli",

@@ -1,10 +1,17 @@
-"""A server that gives log-probabilities of prompts, by each protocol; it can fail and lie."""
+"""Servers on this machine that give log-probabilities of prompts.
+
+`serving` computes them by each protocol; it can fail and lie. `replaying` gives recorded answers of
+a real vLLM server (`record_vllm.py`).
+"""
 
 import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import zip_longest
+from pathlib import Path
+
+RECORDED = Path(__file__).with_name("vllm_answers.json")
 
 
 def log_probability(ids, place):
@@ -87,15 +94,45 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Replay(Handler):
+    """Answers what was recorded, and nothing else."""
+
+    def do_GET(self):
+        self.replay(None)
+
+    def do_POST(self):
+        self.replay(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def replay(self, body):
+        for one in self.server.state:
+            if (one["method"], one["path"], one["body"]) == (self.command, self.path, body):
+                return self.answer(one["status"], one["answer"])
+        return self.answer(418, {"error": "not recorded; run tests/support/record_vllm.py"})
+
+
+@contextmanager
+def replaying(exchanges):
+    """Address of a server with recorded answers."""
+    with _server(Replay, exchanges) as url:
+        yield url
+
+
 @contextmanager
 def serving():
-    """(address, State) of a server on this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.state = True, State()
+    """(address, State) of a server that computes."""
+    state = State()
+    with _server(Handler, state) as url:
+        yield url, state
+
+
+@contextmanager
+def _server(handler, state):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads, server.state = True, state
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", server.state
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -16,6 +16,7 @@ from datatrove.pipeline.readers import JsonlReader
 
 from families import TEXTS
 from folders import contents
+from score_server import serving
 from slurm import write_slurm
 from vocagno.cli.app import main
 from vocagno.data.store.finishing import finish_store
@@ -200,3 +201,19 @@ def test_slurm(tmp_path, pipeline, corpus, teacher_model, monkeypatch):
     finish.run()
     pipeline("here")
     assert contents(tmp_path / "slurm") == contents(tmp_path / "here")
+
+
+def test_a_server_that_has_another_model(tmp_path, pipeline, tokenizer_files):
+    """A task that resumes writes no shard of another model under the same name."""
+    pytest.importorskip("requests")
+    with serving() as (url, state):
+        given = {"server": url, "tokenizer": str(tokenizer_files / "teacher.json")}
+        given |= {"model": None, "context": 512, "finish": False}
+        pipeline("store", **given)
+        *kept, lost = sorted((tmp_path / "store").rglob("*.arrow"))
+        lost.unlink()
+        state.change = lambda found, ids: [one and one - 0.5 for one in found]
+        steps._loaded.cache_clear()
+        with pytest.raises(StoreError, match="are of another model than tiny"):
+            pipeline("store", **given)
+    assert sorted((tmp_path / "store").rglob("*.arrow")) == kept

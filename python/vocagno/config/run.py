@@ -12,8 +12,9 @@ from vocagno.errors import require, require_at_least
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
 Protocol = Literal["vllm", "openai", "sglang"]
+Engine = Literal["transformers", "vllm"]
 _HERE = ("gguf_file", "attention", "device_map", "tensor_parallel")
-"""Options of a teacher that is loaded in this process."""
+"""Options of a teacher that transformers loads in this process."""
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
 Schedule = Literal["cosine", "linear", "wsd", "constant"]
 
@@ -95,6 +96,9 @@ class TeacherConfig:
     openai (completions with `echo` and `logprobs`)."""
     requests: int = 32
     """Requests to the server under way at once."""
+    engine: Engine = "transformers"
+    """What computes the losses of `model` in this process. vllm needs vLLM, for one device; it
+    forms its own batches of at most `batch_tokens`."""
     shard: bool = False
     """Whether a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
     layer at a time; otherwise each process holds it whole."""
@@ -121,6 +125,13 @@ class TeacherConfig:
         require(
             self.server is None or not (here or live),
             f"teacher.server: excludes teacher.{(*here, 'mode: live')[0]}",
+        )
+        not_vllm = [name for name in (*_HERE, "server") if getattr(self, name)]
+        not_vllm += ["mode: live"] * live
+        not_vllm += [f"batching: {self.batching}"] * (self.batching != "auto")
+        require(
+            self.engine == "transformers" or not not_vllm,
+            f"teacher.engine: {self.engine} excludes teacher.{(*not_vllm, '')[0]}",
         )
         require(not (live and self.scores), "teacher.scores: are for teacher.mode: stored")
         require(

@@ -1,7 +1,7 @@
 """A configured teacher before its weights are loaded, and its scores of a corpus."""
 
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ from vocagno.teacher.corpus_scores import (
     scores_made_from,
     text_reader,
 )
-from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.scorer import Scorer, TransformersScorer
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.vllm_engine import VllmScorer, check_vllm
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
 if TYPE_CHECKING:
+    from vocagno.teacher.probe import ProbedTeacher
     from vocagno.teacher.server import ServerScorer
 
 
@@ -75,17 +77,36 @@ class ConfiguredTeacher:
     def check(self) -> None:
         """Checks that it can read texts, without its weights.
 
-        Raises: ConfigError as `check_context` and `text_reader`.
+        Raises: ConfigError as `check_context`, `check_vllm` and `text_reader`.
         """
-        if self.server is None:
-            check_context(self.config)
+        if self.server is not None:
+            self.server.check(self.reader)
+        elif self.config.engine == "vllm":
+            check_vllm(self.config)
         else:
-            self.server.check()
+            check_context(self.config)
         _ = self.reader
 
     def load(self) -> Teacher:
         """The model on its device, or the server that has it, with its reader."""
-        return Teacher(self.server or self.load_scorer(), self.reader)
+        return Teacher(self.server or self._engine(), self.reader)
+
+    def load_for(self, folder: Path) -> Teacher:
+        """As `load`, for the scores in a folder: a server must have the model that gave those that
+        are there."""
+        return self._probed(folder) or self.load()
+
+    def _probed(self, folder: Path) -> "ProbedTeacher | None":
+        if self.server is None:
+            return None
+        from vocagno.teacher.probe import ProbedTeacher
+
+        return ProbedTeacher(self.server, self.reader, folder)
+
+    def _engine(self) -> Scorer:
+        if self.config.engine == "vllm":
+            return VllmScorer(self.config, self.spans.vocabulary_size, self.device)
+        return self.load_scorer()
 
     def load_scorer(self) -> TransformersScorer:
         """The model on its device."""
@@ -117,20 +138,24 @@ class ConfiguredTeacher:
     ) -> Made:
         """Computes what is missing of its scores of a corpus. Args: part: as `make_store`.
 
-        Raises: as `scores_folder`.
+        Raises: as `scores_folder`; StoreError if the scores there are of another model than the
+            server has now.
         """
         self.scores_folder(corpus)  # checks before the folder is claimed
         made_from = self.made_from
         with Together() if self.config.tensor_parallel else nullcontext() as together:
-            return score_corpus(
+            made = score_corpus(
                 corpus,
                 folder,
                 made_from,
-                self.load,
+                partial(self.load_for, folder),
                 show_progress=show_progress,
                 together=together,
                 part=part,
             )
+        if not made.shards and (probed := self._probed(folder)):
+            probed.check()
+        return made
 
     def scores(self, corpus: Corpus, folder: Path | None, *, show_progress: bool) -> ScoreStore:
         """The store in `folder`, one of `teacher.scores`; None: the one in the cache.

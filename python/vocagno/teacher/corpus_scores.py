@@ -127,6 +127,7 @@ def scores_made_from(
     config: TeacherConfig, spans: TokenSpans, weights: str, device: torch.device
 ) -> dict[str, Any]:
     """The inputs, apart from the text, that determine the scores."""
+    engine = {} if config.engine == "transformers" else {"engine": config.engine}
     return {
         "format": f"{KIND} {VERSION}",
         "teacher": weights,
@@ -138,6 +139,7 @@ def scores_made_from(
         if config.server
         else str(torch_dtype(config.dtype, device)).removeprefix("torch."),
         "unit": "nats",
+        **engine,
     }
 
 

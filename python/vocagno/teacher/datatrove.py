@@ -120,7 +120,7 @@ class TeacherScorer(PipelineStep):
             return
         began = time.monotonic()
         with self.track_time("shard"):
-            scores = _loaded(self.config, self.cache).score(texts)
+            scores = _loaded(self.config, self.cache, self.folder).score(texts)
         write_scores(path, hashes, scores, made_from)
         notes.add(entry_of(name, Shard(path)), time.monotonic() - began)
         self.stat_update("tokens", value=sum(len(one.nll) for one in scores), unit="shard")
@@ -186,6 +186,6 @@ def _names(folder: Path) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _loaded(config: TeacherConfig, cache: Path) -> Teacher:
+def _loaded(config: TeacherConfig, cache: Path, folder: Path) -> Teacher:
     """The teacher; a process that does several tasks loads it once."""
-    return ConfiguredTeacher(config, cache, local_device()).load()
+    return ConfiguredTeacher(config, cache, local_device()).load_for(folder)

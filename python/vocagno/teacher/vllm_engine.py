@@ -1,0 +1,150 @@
+"""A teacher that vLLM computes in this process.
+
+vLLM must be installed next to vocagno, in the build for the device at hand.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.config.run import TeacherConfig
+from vocagno.errors import ConfigError, InputError, naming
+from vocagno.models.loading import teacher_settings, torch_dtype
+from vocagno.teacher.windows import Window
+
+ROOM = 2
+"""Tokens that vLLM needs besides `teacher.context`: a window's last token, which our own scorer
+does not read, and one to generate, because it generates at least one."""
+_SEQUENCES = 256
+"""Windows that vLLM computes at a time, at most."""
+_PASSES = 32
+"""Forward passes between two reports of progress."""
+_BOUNDS = ("start_indices", "end_indices")
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, which SIGTERM can stop
+    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of the tokenizer that it need not have
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Of vLLM, where the user has set nothing else."""
+
+
+class VllmError(InputError):
+    """vLLM gives other log-probabilities than those that it was asked for."""
+
+
+def check_vllm(config: TeacherConfig) -> None:
+    """Checks that vLLM is installed and that the model can read `teacher.context` with it.
+
+    Raises: ConfigError if not, or in a launch of several processes.
+    """
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "teacher.engine: vllm is not installed; install the build for your device next to "
+            "vocagno (CUDA: pip install vllm), or use teacher.engine: transformers"
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "teacher.engine: vllm: is not for a launch of several processes; start the same "
+            "command once for each GPU, with CUDA_VISIBLE_DEVICES"
+        )
+    settings = teacher_settings(config).get_text_config()
+    limit = getattr(settings, "max_position_embeddings", None)
+    if limit is not None and config.context + ROOM > limit:
+        raise ConfigError(
+            f"teacher.context: {config.context} tokens, and teacher.engine: vllm needs {ROOM} "
+            f"more, but the teacher reads at most {limit}; set teacher.context to at most "
+            f"{limit - ROOM}"
+        )
+
+
+class VllmScorer:
+    """A `Scorer` of vLLM in this process, on its first device."""
+
+    def __init__(self, config: TeacherConfig, vocabulary_size: int, device: torch.device) -> None:
+        """Loads the model, from safetensors only.
+
+        Args: vocabulary_size: of the teacher's tokenizer.
+        Raises: ConfigError if vLLM cannot load the model, or the tokenizer has more ids.
+        """
+        rows = teacher_settings(config).get_text_config().vocab_size
+        if rows < vocabulary_size:
+            raise ConfigError(
+                f"teacher.tokenizer: {vocabulary_size} ids, but teacher.model has {rows}: they do "
+                "not belong together"
+            )
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        with naming("teacher.engine: vllm"):
+            from vllm import LLM, SamplingParams
+
+            self._llm = LLM(
+                config.model,
+                dtype=str(torch_dtype(config.dtype, device)).removeprefix("torch."),
+                max_model_len=config.context + ROOM,
+                max_num_batched_tokens=config.batch_tokens,
+                max_num_seqs=min(_SEQUENCES, config.batch_tokens),
+                enforce_eager=device.type == "cpu",
+                enable_prefix_caching=False,
+                logprobs_mode="raw_logprobs",
+                generation_config="vllm",
+                load_format="safetensors",
+                skip_tokenizer_init=True,
+            )
+            self._params = SamplingParams(
+                max_tokens=1,
+                temperature=1.0,
+                prompt_logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+            )
+        self._group_tokens = _PASSES * config.batch_tokens
+
+    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.score`."""
+        from vllm import TokensPrompt
+
+        for group in self._groups(windows):
+            prompts = [TokensPrompt(prompt_token_ids=windows[n].ids.tolist()) for n in group]
+            outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
+            for number, output in zip(group, outputs, strict=True):
+                yield number, _losses(windows[number], output.prompt_logprobs)
+
+    def _groups(self, windows: Sequence[Window]) -> Iterator[list[int]]:
+        """Numbers of the windows that request losses. vLLM forms its own batches in a group."""
+        group, tokens = list[int](), 0
+        for number, window in enumerate(windows):
+            if window.asked_from < len(window.ids):
+                group.append(number)
+                tokens += len(window.ids)
+            if tokens >= self._group_tokens:
+                yield group
+                group, tokens = [], 0
+        if group:
+            yield group
+
+
+def _losses(window: Window, found: Any) -> NDArray[np.float32]:
+    """The requested losses from vLLM's `FlatLogprobs`; infinite for a log-probability of minus
+    infinity, NaN for one that is missing.
+
+    Raises: VllmError if they are not those of the ids in the window.
+    """
+    starts, ends = (np.array(getattr(found, name, ())) for name in _BOUNDS)
+    # The first token has no log-probability; each other one has its own and no more.
+    is_one = len(starts) == len(window.ids) and (ends - starts)[1:].min(initial=1) == 1
+    if is_one:
+        rows = starts[1:]
+        is_one = np.array_equal(np.array(found.token_ids)[rows], window.ids[1:])
+    if not is_one:
+        raise VllmError(
+            "teacher.engine: vllm gives log-probabilities of other tokens than it was asked for; "
+            "use teacher.engine: transformers"
+        )
+    losses: NDArray[np.float32] = -np.array(found.logprobs, np.float32)[rows]  # None becomes NaN
+    return losses[window.asked_from - 1 :]

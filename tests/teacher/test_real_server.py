@@ -1,0 +1,234 @@
+"""A real vLLM, as a server and in process, on the CPU: `make test-servers`."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("requests")
+
+import vocagno
+from corpora import write_corpus
+from families import TEXTS
+from folders import contents
+from runs import environment
+from vllm_server import PYTHON, VllmServer, save_teacher, vllm_environment
+from vocagno.cli.app import main
+from vocagno.teacher.scores import ScoreStore
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        PYTHON is None, reason="VOCAGNO_VLLM_PYTHON names no Python with vLLM; make test-servers"
+    ),
+]
+CONTEXT = 128
+FEW_TRIES = """
+import sys
+from vocagno.cli.app import main
+from vocagno.teacher import server
+server._TRIES, server._BACKOFF = 3, 0.1
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, another one of the same shape, and a corpus with documents of up to ten windows."""
+    folder = tmp_path_factory.mktemp("vllm")
+    for name, seed in (("model", 1), ("other", 2)):
+        save_teacher(folder / name, seed)
+    texts = [f"{n}: " + " ".join(TEXTS[n % 6 : n % 6 + 1 + 3 * (n % 7)]) for n in range(40)]
+    write_corpus(folder / "c.jsonl", texts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    server = VllmServer(folder / "model", folder / "log", max_model_len=CONTEXT + 2)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def server(served):
+    """The server, with the right model, whatever a test did to it."""
+    if not served.answers():
+        served.start()
+    return served
+
+
+def command(folder, out, *teacher, shard_bytes=1):
+    """Arguments of `vocagno`. Every document is a shard unless told otherwise."""
+    given = ["score", folder / "c.jsonl", "--cache", folder / "cache", "--out", out]
+    given += ["--teacher.context", CONTEXT, "--shard_bytes", shard_bytes, *teacher]
+    return [str(word) for word in given]
+
+
+def by_server(folder, out, server, **options):
+    tokenizer = folder / "model" / "tokenizer.json"
+    given = ["--teacher.server", server.url, "--teacher.tokenizer", tokenizer]
+    return command(folder, out, *given, "--teacher.requests", 4, **options)
+
+
+@pytest.fixture(scope="module")
+def ours(folder):
+    """The store of our own scorer."""
+    assert main(command(folder, folder / "ours", "--teacher.model", folder / "model")) == 0
+    return ScoreStore(folder / "ours")
+
+
+@pytest.fixture(scope="module")
+def whole(folder, served):
+    """The files of a store of the server, if nothing disturbs it."""
+    assert main(by_server(folder, folder / "whole", served)) == 0
+    return contents(folder / "whole")
+
+
+def assert_same(first, second):
+    """Within a float16 step, token by token; the greatest difference is printed."""
+    assert len(first) == len(second)
+    far, steps, tokens, equal = 0.0, 0.0, 0, 0
+    for number in range(len(first)):
+        one, other = first.document(number), second.document(number)
+        np.testing.assert_array_equal(one.spans, other.spans)
+        has = np.isfinite(one.nll)
+        np.testing.assert_array_equal(has, np.isfinite(other.nll))
+        step = np.spacing(np.maximum(one.nll, other.nll)[has]).astype(np.float32)
+        found = np.abs(one.nll[has].astype(np.float32) - other.nll[has].astype(np.float32))
+        far, steps = max(far, found.max()), max(steps, (found / step).max())
+        tokens, equal = tokens + len(found), equal + int((found == 0).sum())
+    print(f"{tokens:,} losses, {equal:,} equal, others differ by {far:.4f} nats, {steps:.0f} step")
+    assert steps <= 1
+
+
+def start(arguments, code=None):
+    """The command in a process of its own."""
+    program = ["-m", "vocagno"] if code is None else ["-c", code]
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for_shards(store, count, process, timeout=100):
+    deadline = time.monotonic() + timeout
+    while len(list(store.glob("*.arrow"))) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no shards appeared"
+        time.sleep(0.01)
+
+
+def shards(store):
+    return {name: data for name, data in contents(store).items() if name.endswith(".arrow")}
+
+
+def test_losses_of_a_server_are_ours(folder, whole, ours):
+    theirs = ScoreStore(folder / "whole")
+    assert max(len(theirs.document(n).nll) for n in range(len(theirs))) > 3 * CONTEXT
+    assert_same(theirs, ours)
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "openai"])
+def test_each_protocol(folder, server, ours, tmp_path, protocol):
+    arguments = by_server(folder, tmp_path / "store", server, shard_bytes=100_000)
+    assert main([*arguments, "--teacher.protocol", protocol]) == 0
+    store = ScoreStore(tmp_path / "store")
+    assert store.manifest.made_from["teacher"] == f"{protocol} server: tiny"
+    assert_same(store, ours)
+
+
+def test_vllm_in_process(folder, ours, tmp_path):
+    """Windows of 129 ids are computed in passes of 100 tokens."""
+    arguments = command(
+        folder, tmp_path / "store", "--teacher.model", folder / "model", shard_bytes=100_000
+    )
+    arguments += ["--teacher.engine", "vllm", "--teacher.batch_tokens", "100"]
+    done = in_vllm([*arguments, "--json"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith('{"store"')  # vLLM writes to stderr
+    assert_same(ScoreStore(tmp_path / "store"), ours)
+
+
+def test_vllm_in_process_is_terminated(folder, tmp_path):
+    arguments = command(folder, tmp_path / "store", "--teacher.model", folder / "model")
+    process = in_vllm([*arguments, "--teacher.engine", "vllm"], wait=False)
+    wait_for_shards(tmp_path / "store", 2, process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 75, errors[-3000:]
+    assert "Run the same command again to resume" in errors
+
+
+def in_vllm(arguments, *, wait=True):
+    """The command in the Python that has vLLM."""
+    start = subprocess.run if wait else subprocess.Popen
+    sources = str(Path(vocagno.__file__).parents[1])
+    return start(
+        [PYTHON, "-m", "vocagno", *arguments],
+        env=vllm_environment() | {"PYTHONPATH": sources},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_client_is_killed(folder, server, whole, tmp_path):
+    store = tmp_path / "store"
+    process = start(by_server(folder, store, server))
+    wait_for_shards(store, 5, process)
+    process.kill()
+    process.communicate()
+    done = shards(store)
+    assert 5 <= len(done) < len(ScoreStore(folder / "whole").manifest.shards)
+    assert all(whole[name] == data for name, data in done.items())
+    assert main(by_server(folder, store, server)) == 0
+    assert shards(store).items() >= done.items()
+    assert contents(store) == whole
+    assert list(ScoreStore(store).damages()) == []
+
+
+def test_a_server_is_killed(folder, server, whole, tmp_path):
+    """A client that loses it says so. A client that resumes with another model of the same name
+    is refused; with the right one it finishes."""
+    store = tmp_path / "store"
+    process = start(by_server(folder, store, server), FEW_TRIES)
+    wait_for_shards(store, 5, process)
+    server.kill()
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 2, errors
+    assert "no answer after 4 tries" in errors
+    assert "finished shards are kept: start the server, and the same command again" in errors
+    done = shards(store)
+    assert 5 <= len(done) < len(ScoreStore(folder / "whole").manifest.shards)
+    other = VllmServer(folder / "other", folder / "log", max_model_len=CONTEXT + 2)
+    with other:
+        resumed = start(by_server(folder, store, other))
+        _, errors = resumed.communicate(timeout=100)
+    assert resumed.returncode == 2, errors
+    assert "the scores here are of another model than tiny" in errors
+    print(errors.splitlines()[-1])
+    assert shards(store) == done
+    server.start()
+    assert main(by_server(folder, store, server)) == 0
+    assert contents(store) == whole
+
+
+def test_a_server_comes_back(folder, server, whole, tmp_path):
+    """A client waits for it, for two minutes, and continues."""
+    store = tmp_path / "store"
+    process = start(by_server(folder, store, server))
+    wait_for_shards(store, 5, process)
+    server.kill()
+    server.start()
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert contents(store) == whole
