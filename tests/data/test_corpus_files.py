@@ -89,3 +89,110 @@ def test_a_compressed_file_that_is_cut_short(address):
     system.pipe_file("/corpus/b.jsonl.gz", whole[:-20])
     with pytest.raises(CorpusError, match=r"b.jsonl.gz: the file is damaged or truncated"):
         scan(f"{address}/b.jsonl.gz")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """S3 on this machine; skips without moto and s3fs."""
+    from s3_server import S3Server
+
+    server = S3Server(monkeypatch)
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+def test_s3_has_the_documents_of_a_folder(tmp_path, folder, server):
+    address = server.put(folder, "corpus")
+    here = scan(folder, tmp_path / "cache", shard_bytes=60)
+    there = scan(address, tmp_path / "cache", shard_bytes=60)
+    assert there.shards == here.shards
+    assert [source.name for source in there.sources[:1]] == ["s3://texts/corpus/a.jsonl"]
+    texts = [there.read(shard).texts for shard in there.shards]
+    assert texts == [here.read(shard).texts for shard in here.shards]
+    backwards = [there.read(shard).texts for shard in reversed(there.shards)]
+    assert backwards[::-1] == texts
+    (folder / "a.jsonl").write_text('{"text": "another"}\n')
+    server.put(folder, "corpus")
+    server.become({"AccessKeyId": "tests", "SecretAccessKey": "tests"})  # as a new process
+    assert scan(f"{address}/a.jsonl", tmp_path / "cache").documents == 1
+
+
+@pytest.mark.slow
+def test_commands_and_training_read_s3(tmp_path, folder, server, tokenizer_files, teacher_model):
+    """The stores have the same bytes as of a folder, and the runs the same losses."""
+    pytest.importorskip("torch")
+    from folders import contents
+    from runs import metrics, train_here, write_config
+    from vocagno.cli.app import main
+
+    address = server.put(folder, "corpus")
+    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
+    made = []
+    for name, corpus in (("folder", str(folder)), ("s3", address)):
+        place = tmp_path / name
+        cache = ["--cache", str(place / "cache")]
+        rows = ["--out", str(place / "rows"), "--workers", "1", "--seq_len", "32"]
+        assert main(["prepare", corpus, *tokenizer, *rows, *cache]) == 0
+        teacher = ["--teacher.model", str(teacher_model), "--out", str(place / "scores")]
+        assert main(["score", corpus, *teacher, *cache]) == 0
+        data = {"train": corpus, "validation": f"{corpus}/b.jsonl.gz"}
+        given = place, corpus, tokenizer_files, teacher_model
+        assert train_here(write_config(*given, data=data, train={"steps": 2, "eval_every": 2})) == 0
+        made.append(
+            (
+                contents(place / "rows"),
+                contents(place / "scores"),
+                [entry["loss"] for entry in metrics(place / "run")[0]],
+                [entry["validation_loss"] for entry in metrics(place / "run")[1]],
+            )
+        )
+    assert made[0] == made[1]
+    assert all(made[0])
+
+
+@pytest.mark.slow
+def test_s3_without_rights(folder, server, tokenizer_files, capsys):
+    """One line names the bucket and what to check."""
+    from vocagno.cli.app import main
+
+    address = server.put(folder, "corpus")
+    nobody, lists = server.user(), server.user("s3:ListBucket")
+    server.check_rights(on=True)
+    check = "may list and read the bucket texts"
+    for user, place, words in (
+        (nobody, address, "PermissionError: Access Denied; check that the credentials in use"),
+        (nobody, f"{address}/a.jsonl", "PermissionError: "),
+        (None, address, "NoCredentialsError: "),
+        ({"AccessKeyId": "x", "SecretAccessKey": "x"}, address, "The AWS Access Key Id you"),
+        (lists, address, "/a.jsonl: cannot be read: [Errno 5] PermissionError: Access Denied"),
+        (lists, f"{address}/d.parquet", "PermissionError: "),
+    ):
+        server.become(user)
+        with pytest.raises(CorpusError) as caught:
+            scan(place)
+        message = str(caught.value)
+        assert message.startswith(place), message
+        assert words in message, message
+        assert message.endswith(check), message
+    server.become(nobody)
+    student = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
+    for command in (["prepare", address, *student], ["score", address, "--teacher.model", "x"]):
+        capsys.readouterr()
+        assert main([*command, "--cache", str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {address}: PermissionError: Access Denied; check")
+    server.check_rights(on=False)
+    server.become(nobody)
+    with pytest.raises(CorpusError, match="s3://nothing/x: no such file or folder"):
+        scan("s3://nothing/x")
+
+
+@pytest.mark.slow
+def test_s3_that_does_not_answer(folder, server):
+    """Names the file, and the error of the file system, whose type is its own."""
+    address = server.put(folder, "corpus")
+    corpus = scan(address)
+    server.stop()
+    with pytest.raises(CorpusError, match=r"s3://texts/corpus/a.jsonl: cannot be read: \[Errno 5"):
+        corpus.read(corpus.shards[0])

@@ -4,6 +4,7 @@ Python runs, page by page, as one program; commands run in bash as they stand. W
 hours, a network or GPUs is caught before it starts, and its options are read instead (`CAUGHT`).
 """
 
+import ast
 import doctest
 import gzip
 import inspect
@@ -14,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from evaluation_data import write_benchmarks
 from families import TEXTS
 from run_folders import CONFIG, training, validation, write_run
 from runs import environment
+from skypilot import read_task
 from slurm import write_slurm
 from tiny_models import tiny_llama
 from warm_python import executable
@@ -49,6 +52,7 @@ PROGRAMS = (
     "pip",
     "lm_eval",
     "sbatch",
+    "sky",
     ".",
     "R=",
     "RUN=",
@@ -60,9 +64,9 @@ BLOCK = re.compile(
 )
 FEW = (
     "--train.steps 2 --train.global_batch 2 --train.micro_batch 2 --optimizer.warmup_steps 0 "
-    "--data.seq_len 64"
+    "--data.seq_len"
 )
-"""Options behind a training run that a page starts."""
+"""Options behind a training run that a page starts; then the length of its rows."""
 CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
@@ -73,6 +77,7 @@ CAUGHT = {
         "{python} -m accelerate.commands.accelerate_cli",
     ),
     "torchrun": ("*", ""),  # several machines
+    "sky": ("*", ""),  # tests/project/test_clusters.py runs its task
     "python": (
         "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
         "{python}",
@@ -203,7 +208,8 @@ def _catch(folder):
         lines = [
             "#!/bin/bash",
             f'case "$*" in {pattern}) exec {sys.executable} {record} {name} "$@";; esac',
-            f'case "$*" in *train.py*|"train "*) exec {real} "$@" {FEW};; esac',
+            f'case "$*" in *--data.rows*) exec {real} "$@" {FEW} 512;; esac',
+            f'case "$*" in *train.py*|"train "*) exec {real} "$@" {FEW} 64;; esac',
             f'exec {real} "$@"',
         ]
         program = folder / name
@@ -228,7 +234,19 @@ def test_the_code_of_a_page_runs(page, base, tmp_path, monkeypatch):
 
 
 def _python(text, where, scope, _):
-    exec(compile(text, where, "exec"), scope)
+    code = compile(text, where, "exec")
+    if "\nimport ray\n" in text:  # no extra brings Ray; tests/teacher/test_ray.py runs it
+        return _check_imports(text)
+    exec(code, scope)
+
+
+def _check_imports(text):
+    """What it takes from vocagno is there."""
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, name.name) for node in found for name in node.names]
+    for module, name in names:
+        pkgutil.resolve_name(f"{module}:{name}")
+    assert any(module.startswith("vocagno.") for module, _ in names)
 
 
 def _doctest(text, where, scope, _):
@@ -337,7 +355,15 @@ def _read_python(arguments):
     assert (ROOT / arguments[0]).is_file()
 
 
+def _read_sky(arguments):
+    """`launch [-c NAME] FILE --env NAME=VALUE ...`"""
+    (path,) = (one for one in arguments if one.endswith(".yaml"))
+    given = [one for name, one in pairwise(arguments) if name == "--env"]
+    read_task(Path(path), dict(one.split("=") for one in given))
+
+
 READ = {
+    "sky": _read_sky,
     "torchrun": _read_accelerate,
     "make": _read_make,
     "pip": _read_pip,

@@ -19,6 +19,8 @@ from folders import contents
 from score_server import serving
 from slurm import write_slurm
 from vocagno.cli.app import main
+from vocagno.data.datatrove import FinishRows, RowPacker
+from vocagno.data.rows import RowStore
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Manifest
 from vocagno.data.store.shards import StoreError
@@ -26,6 +28,7 @@ from vocagno.errors import ConfigError
 from vocagno.teacher import datatrove as steps
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.datatrove import FinishScores, TeacherScorer
+from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.teacher.scores import KIND, UNIT, VERSION, ScoreShard, ScoreStore
 from warm_python import executable
 
@@ -97,6 +100,31 @@ def test_scores_are_those_of_the_command(tmp_path, pipeline, corpus, teacher_mod
         np.testing.assert_allclose(found[text], nll, atol=0.01)
 
 
+def test_rows_and_scores_in_one_pipeline(
+    tmp_path, pipeline, corpus, teacher_model, tokenizer_files
+):
+    """A scorer behind a packer makes what it makes alone."""
+    packer = RowPacker(tmp_path / "rows", tokenizer_files / "student.json", seq_len=8, eos="</s>")
+    teacher = {"model": str(teacher_model), "context": 32}
+    given = {"shard_bytes": 100, "cache": tmp_path / "cache"}
+    both = LocalPipelineExecutor(
+        [JsonlReader(str(corpus)), packer, TeacherScorer(tmp_path / "both", teacher, **given)],
+        tasks=4,
+        workers=1,
+        logging_dir=str(tmp_path / "logs" / "both"),
+    )
+    last = LocalPipelineExecutor(
+        [FinishRows(tmp_path / "rows"), FinishScores(tmp_path / "both")],
+        logging_dir=str(tmp_path / "logs" / "both-finish"),
+        depends=both,
+    )
+    last.run()
+    pipeline("alone")
+    assert contents(tmp_path / "both") == contents(tmp_path / "alone")
+    matched = MatchedScores(ScoreStore(tmp_path / "both"), RowStore(tmp_path / "rows"))
+    assert matched.missing_documents == 0
+
+
 def test_a_task_resumes(tmp_path, pipeline, monkeypatch):
     """What was finished is kept, and the store ends in the same bytes."""
     pipeline("whole")
@@ -157,7 +185,7 @@ def test_what_is_not_asked_for_well(tmp_path):
             TeacherScorer(tmp_path, teacher)
     with pytest.raises(ConfigError, match="shard_bytes must be positive, got 0"):
         TeacherScorer(tmp_path, {"model": "x"}, shard_bytes=0)
-    with pytest.raises(StoreError, match="no task of TeacherScorer is done"):
+    with pytest.raises(StoreError, match="no task that makes this store is done"):
         list(FinishScores(tmp_path).run())
 
 

@@ -4,7 +4,10 @@ from collections import Counter
 
 import pytest
 
-from runs import train_here, write_config
+from corpora import write_corpus
+from families import TEXTS
+from runs import final_weights, metrics, train_here, write_config
+from vocagno.cli.app import main
 from vocagno.teacher import configured
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -70,3 +73,82 @@ def test_a_student_that_brings_its_tokenizer_builds_it_once(
     assert train_here(path) == 0
     assert len(built) == 3  # weights, and two tokenizers
     assert set(built.values()) == {1}
+
+
+@pytest.fixture
+def made(tmp_path, corpus, tokenizer_files, teacher_model):
+    """Rows and scores of the corpus that were made beforehand, as options."""
+    rows, scores = tmp_path / "rows", tmp_path / "scores"
+    cache = ["--cache", str(tmp_path / "elsewhere")]
+    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
+    command = ["prepare", str(corpus), *tokenizer, "--seq_len", "32", "--workers", "1", *cache]
+    assert main([*command, "--out", str(rows)]) == 0
+    command = ["score", str(corpus), "--teacher.model", str(teacher_model), *cache]
+    assert main([*command, "--out", str(scores)]) == 0
+    return {"data.rows": rows, "teacher.scores": scores}
+
+
+def options(values):
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def test_rows_made_beforehand_train_as_those_in_the_cache(tmp_path, config, made):
+    """With scores, too, the corpus is not read."""
+    assert train_here(config()) == 0
+    nowhere = {"data.train": "nowhere.jsonl", "data.cache": tmp_path / "empty"}
+    given = options(made | nowhere | {"output": tmp_path / "given"})
+    assert train_here(config(), *given) == 0
+    assert not list((tmp_path / "empty").glob("rows/*"))
+    losses = [[entry["loss"] for entry in metrics(tmp_path / run)[0]] for run in ("run", "given")]
+    assert losses[0] == losses[1]
+    weights = [final_weights(tmp_path / run) for run in ("run", "given")]
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+
+
+def test_rows_and_scores_of_datatrove_train(tmp_path, corpus, config, tokenizer_files, made):
+    """One task makes the shards of `vocagno prepare`; two cut and order the documents otherwise."""
+    pytest.importorskip("datatrove")
+    from datatrove.executor.local import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+
+    from vocagno.data.datatrove import FinishRows, RowPacker
+
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write_corpus(folder / "0.jsonl", TEXTS[:7])
+    write_corpus(folder / "1.jsonl", TEXTS[7:])
+    for name, source, tasks in (("one", corpus.parent, 1), ("two", folder, 2)):
+        rows = tmp_path / name
+        packer = RowPacker(rows, tokenizer_files / "student.json", seq_len=32, eos="</s>")
+        packing = LocalPipelineExecutor(
+            [JsonlReader(str(source), glob_pattern="*.jsonl"), packer],
+            tasks=tasks,
+            workers=1,
+            logging_dir=str(tmp_path / "logs" / name),
+        )
+        finish = {"logging_dir": str(tmp_path / "logs" / f"{name}-finish"), "depends": packing}
+        LocalPipelineExecutor([FinishRows(rows)], **finish).run()
+        given = {**made, "data.rows": rows, "output": tmp_path / f"run-{name}"}
+        assert train_here(config(), *options(given)) == 0
+    assert train_here(config()) == 0
+    runs = [metrics(tmp_path / run)[0] for run in ("run", "run-one", "run-two")]
+    losses = [[entry["loss"] for entry in run] for run in runs]
+    assert losses[0] == losses[1] != losses[2]
+    assert [entry["coverage"] for entry in runs[2]] == [1.0] * len(runs[2])  # all scores are found
+
+
+def test_rows_that_are_not_of_this_run_are_refused(
+    tmp_path, config, corpus, tokenizer_files, made, capsys
+):
+    for section, value, words in (
+        ("data.seq_len", 16, "made with another seq len (32, now 16); make them again"),
+        ("student.tokenizer", tokenizer_files / "teacher.json", "made with another tokenizer ("),
+        ("data.rows", tmp_path, "this store of rows is unfinished, or not a store"),
+    ):
+        eos = {"student.eos": "<|endoftext|>"} if section == "student.tokenizer" else {}
+        assert train_here(config(), *options(made | {section: value} | eos)) == 2
+        assert words in capsys.readouterr().err
+    write_corpus(corpus, TEXTS[1:])
+    live = {"data.rows": made["data.rows"], "teacher.mode": "live"}
+    assert train_here(config(), *options(live)) == 2
+    assert "are not those of data.train in its order" in capsys.readouterr().err

@@ -126,6 +126,20 @@ def test_stores_of_scores_for_each_corpus_or_one_for_all(tmp_path, config, corpo
     assert train_here(path) == 2
 
 
+def test_rows_that_were_made_for_each_corpus(tmp_path, config, corpora, tokenizer_files):
+    folders = []
+    for number, text in enumerate(corpora):
+        folders.append(str(tmp_path / f"rows-{number}"))
+        words = ["prepare", text, "--tokenizer", str(tokenizer_files / "student.json")]
+        words += ["--eos", "</s>", "--seq_len", "32", "--out", folders[-1]]
+        assert vocagno([*words, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 0
+    assert train_here(mixture(config, corpora, "cached")) == 0
+    given = str(mixture(config, corpora, "given")), "--data.rows"
+    assert train_here(*given, json.dumps(folders)) == 0
+    assert losses(tmp_path / "given") == losses(tmp_path / "cached")
+    assert train_here(*given, folders[0]) == 2
+
+
 def test_a_live_teacher_reads_the_texts_of_all(tmp_path, config, corpora):
     assert train_here(mixture(config, corpora, "run", teacher={"mode": "live"})) == 0
     training, _ = metrics(tmp_path / "run")

@@ -178,8 +178,13 @@ class DataConfig:
     text files; a folder of these; any of them at an address (s3://, hf://); or
     datasets:NAME[:CONFIG[:SPLIT]]. Several: a mapping of each to its weight, its part of the
     rows."""
+    rows: Path | list[Path] | None = None
+    """A finished store of rows of `train` to use, or several, one for each corpus; default: those
+    in the cache, made where missing. With `teacher.scores`, too, `train` is read only for
+    `train.sample_every`."""
     validation: dict[str, str] | str | None = None
-    """The same, held out: its mean loss is logged. Several: a mapping of names to them."""
+    """The same as `train`, held out: its mean loss is logged. Several: a mapping of names to them.
+    """
     seq_len: int = 2048
     """Predicted tokens of a row."""
     isolate: bool = False
@@ -195,6 +200,10 @@ class DataConfig:
         require_at_least(1, "data", self, "seq_len")
         require_at_least(0, "data", self, "num_workers")
         row_counts(self.corpora)
+        given, wanted = len(self.row_stores), len(self.corpora)
+        require(
+            given in (0, wanted), f"data.rows: {given} stores for {wanted} corpora (data.train)"
+        )
         require(self.validation != {}, "data.validation: names no corpus")
 
     @property
@@ -207,6 +216,11 @@ class DataConfig:
         """What is held out, by name; one that has none is named as it is found."""
         found = self.validation or {}
         return {found: found} if isinstance(found, str) else found
+
+    @property
+    def row_stores(self) -> list[Path]:
+        """`rows` as a list; empty for those in the cache."""
+        return self.rows if isinstance(self.rows, list) else [self.rows] if self.rows else []
 
     @property
     def one_corpus(self) -> str:

@@ -1,7 +1,10 @@
 """Files of a corpus, on this machine or at an address that fsspec reads (`s3://`, `hf://`)."""
 
+import errno
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
@@ -11,6 +14,8 @@ from vocagno.data.documents import CorpusError, tokenizer_instead
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
 _BLOCK = 1 << 23
 """Bytes that are read ahead from a remote file."""
+_COPIED = 1 << 20
+"""Bytes that are taken from these at once."""
 
 
 class CorpusFile(Protocol):
@@ -75,8 +80,62 @@ class RemoteFile:
         return [self.name, str(self.system.ukey(self.path))]
 
     def open(self) -> BinaryIO:
-        opened: BinaryIO = self.system.open(self.path, "rb", block_size=_BLOCK)
-        return opened
+        with _as_os_errors(self.name):
+            file = self.system.open(self.path, "rb", block_size=_BLOCK)
+        return io.BufferedReader(_RemoteBytes(file, self.name), _COPIED)
+
+
+class _RemoteBytes(io.RawIOBase):
+    """A file of fsspec, all of whose errors are OSError."""
+
+    def __init__(self, file: Any, address: str) -> None:
+        self._file = file
+        self._address = address
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_errors(self._address):
+            found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def _as_os_errors(address: str) -> Iterator[None]:
+    """Each file system raises errors of its own, and OSError without a number."""
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None) or errno.EIO
+        raise OSError(number, _explained(error, address)) from error
+
+
+def _explained(error: Exception, address: str) -> str:
+    """The error, and what to check if it is one of rights."""
+    name = type(error).__name__
+    words = f"{name}: {' '.join(str(error).split())}"
+    if not isinstance(error, PermissionError) and "Credentials" not in name:
+        return words
+    protocol, _, path = address.partition("://")
+    bucket = path.lstrip("/").partition("/")[0]
+    if protocol in ("s3", "s3a"):
+        return (
+            f"{words}; check that the credentials in use (AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) may list and read the bucket {bucket}"
+        )
+    return f"{words}; check that the credentials in use may list and read {protocol}://{bucket}"
 
 
 def corpus_files(corpus: str | Path) -> list[CorpusFile]:
@@ -113,11 +172,12 @@ def _remote(address: str) -> list[CorpusFile]:
         if is_folder:
             entries = sorted(one["name"] for one in system.ls(path, detail=True))
         elif not system.isfile(path):
-            raise CorpusError(f"{address}: no such file or folder")
-    except CorpusError:
-        raise
+            system.info(path)  # raises why
+            raise FileNotFoundError
+    except FileNotFoundError:
+        raise CorpusError(f"{address}: no such file or folder") from None
     except Exception as error:  # each file system raises errors of its own
-        raise CorpusError(f"{address}: {type(error).__name__}: {error}") from error
+        raise CorpusError(f"{address}: {_explained(error, address)}") from error
     if not is_folder:
         if not path.endswith(SUFFIXES):
             raise CorpusError(f"{address}: expected a file named {' or '.join(SUFFIXES)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.data import text_store as texts
-from vocagno.data.corpus import Corpus, CorpusShard, scan
+from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan
 from vocagno.data.rows import (
     KIND,
     UNIT,
@@ -23,7 +23,9 @@ from vocagno.data.rows import (
     write_rows,
 )
 from vocagno.data.store.builder import Advance, StoreKind, make_store, store_key
+from vocagno.data.store.claim import first_difference
 from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.shards import StoreError
 from vocagno.data.store.tally import Made
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable
@@ -41,15 +43,19 @@ def scanned(
         return scan(corpus, cache, progress.at, shard_bytes)
 
 
-def rows_made_from(corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int) -> dict[str, Any]:
-    """The inputs, apart from the text, that determine the rows."""
+def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "") -> dict[str, Any]:
+    """The inputs, apart from the text, that determine the rows.
+
+    Args:
+        prompts: `Corpus.prompt_fingerprint`.
+    """
     return {
         "format": f"{KIND} {VERSION}",
         "tokenizer": tokenizer.spans.fingerprint,
         "prefix": list(tokenizer.spans.prefix_ids),
         "eos": tokenizer.eos_id,
         "seq_len": seq_len,
-        "prompts": corpus.prompt_fingerprint,
+        "prompts": prompts,
     }
 
 
@@ -68,7 +74,7 @@ def prepared_rows(
     Args:
         workers: number of processes that share the shards; it does not change the rows.
     """
-    key = store_key(corpus, rows_made_from(corpus, tokenizer, seq_len))
+    key = store_key(corpus, rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint))
     folder = folder or cache / "rows" / key
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
     with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len, folder):
@@ -85,27 +91,52 @@ def prepare_corpus(
     show_progress: bool,
 ) -> Made:
     """Packs a corpus into a store of rows; processes share the shards."""
-    prefix_ids, eos_id = tokenizer.spans.prefix_ids, tokenizer.eos_id
-    made_from = rows_made_from(corpus, tokenizer, seq_len)
+    made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         found = corpus.read(shard)
-        tokens = tokenizer.spans.encode(found.texts)
-        stream = join_documents(
-            tokens, shard.first_document, prefix_ids, eos_id, found.prompt_bytes
-        )
-        rows = cut_rows(stream, seq_len)
-        write_rows(
-            path,
-            rows,
-            seq_len,
-            tokenizer.spans.vocabulary_size,
-            found.hashes,
-            shard.first_document,
-            made_from,
-        )
+        pack_shard(path, found, shard.first_document, tokenizer, seq_len, made_from)
 
     return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+
+
+def pack_shard(
+    path: Path,
+    documents: ShardTexts,
+    first_document: int,
+    tokenizer: StudentTokenizer,
+    seq_len: int,
+    made_from: dict[str, Any],
+) -> None:
+    """Tokenizes documents, and writes their rows as one shard.
+
+    Args:
+        first_document: number of the first of them.
+        made_from: `rows_made_from`.
+    """
+    spans = tokenizer.spans
+    tokens = spans.encode(documents.texts)
+    stream = join_documents(
+        tokens, first_document, spans.prefix_ids, tokenizer.eos_id, documents.prompt_bytes
+    )
+    rows, size = cut_rows(stream, seq_len), spans.vocabulary_size
+    write_rows(path, rows, seq_len, size, documents.hashes, first_document, made_from)
+
+
+def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowStore:
+    """Rows that were made beforehand, by `vocagno prepare --out` or `RowPacker`.
+
+    Raises: StoreError if they were made with another tokenizer or length.
+    """
+    rows = RowStore(folder)
+    found = rows.manifest.made_from
+    expected = rows_made_from(tokenizer, seq_len, found.get("prompts", ""))
+    if (found := {name: found.get(name) for name in expected}) != expected:
+        raise StoreError(
+            f"{folder}: these rows were made with another {first_difference(found, expected)}; "
+            "make them again with the tokenizer and the data.seq_len of this run"
+        )
+    return rows
 
 
 def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.TextStore:

@@ -7,6 +7,7 @@ token of a shard except the first is predicted once. The last row of a shard is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from vocagno.tokens.token_spans import TokenizedTexts
 KIND = "rows"
 VERSION = 2
 UNIT = "rows"
+NUMBERED_BY_SHARD = {"documents": "numbered in each shard"}
+"""Of what a store is made from, if its shards were made without knowing how many documents precede
+them. `RowStore` numbers the documents over all shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +199,19 @@ class RowStore(ShardedStore["RowsShard"]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, KIND, VERSION, UNIT, RowsShard)
+        entries, made_from = self.manifest.shards, self.manifest.made_from
+        counts = (entry.counts["documents"] for entry in entries[:-1])
+        is_numbered = not NUMBERED_BY_SHARD.items() <= made_from.items()
+        self._firsts = [0] * len(entries) if is_numbered else [0, *accumulate(counts)]
 
     def __getitem__(self, index: int) -> Row:
         shard, row = self.locate(index)
         return shard[row]
+
+    def _open(self, number: int) -> "RowsShard":
+        shard = super()._open(number)
+        shard.first_document = self._firsts[number]
+        return shard
 
     def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The `corpus.text_hash` (16 bytes) and the number of tokens of each document.
@@ -209,7 +222,7 @@ class RowStore(ShardedStore["RowsShard"]):
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
         for shard in self.shards():
             shard.check("row")
-            numbers = shard.documents.values
+            numbers = shard.documents.values + shard.first_document
             hashes[numbers] = shard.text_hashes.values
             np.add.at(tokens, numbers, shard.num_tokens.values)
         return hashes, tokens
@@ -220,6 +233,8 @@ class RowsShard(RowShard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
+        self.first_document: int = 0
+        """Is added to the numbers of documents in the file."""
         width = self.batch.schema.field("ids").type.list_size
         self._ids = self.values("ids").reshape(len(self), width)
         self._lengths = self.values("length").reshape(len(self), width)
@@ -270,7 +285,7 @@ class RowsShard(RowShard):
         spans = decode_spans(
             CodedSpans(lengths, long_lengths, starts), Pieces(num_tokens, first_bytes)
         )
-        return Row(ids, spans, documents, num_tokens, num_prompt)
+        return Row(ids, spans, documents + self.first_document, num_tokens, num_prompt)
 
 
 EMPTY_ROW = Row(

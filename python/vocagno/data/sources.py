@@ -216,8 +216,10 @@ class TextFilesSource:
             try:
                 with file.open() as opened:
                     text = opened.read().decode("utf-8")
-            except (UnicodeDecodeError, OSError) as error:
+            except UnicodeDecodeError as error:
                 raise CorpusError(f"{file.name}: not text in UTF-8: {error}") from error
+            except OSError as error:
+                raise _unreadable(file.name, error) from error
             yield Place(number + 1), Document(text)
 
 

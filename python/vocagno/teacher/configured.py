@@ -1,5 +1,6 @@
 """A configured teacher before its weights are loaded, and its scores of a corpus."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
@@ -157,13 +158,16 @@ class ConfiguredTeacher:
             probed.check()
         return made
 
-    def scores(self, corpus: Corpus, folder: Path | None, *, show_progress: bool) -> ScoreStore:
+    def scores(
+        self, corpus: Callable[[], Corpus], folder: Path | None, *, show_progress: bool
+    ) -> ScoreStore:
         """The store in `folder`, one of `teacher.scores`; None: the one in the cache.
 
+        Args: corpus: called if scores in the cache are wanted.
         Raises: StoreError if that in `folder` was made by another teacher than the configured one.
         """
         if folder is None:
-            return self.cached_scores(corpus, show_progress=show_progress)[0]
+            return self.cached_scores(corpus(), show_progress=show_progress)[0]
         store = ScoreStore(folder)
         if self.config.names_tokenizer:
             name = self.config.tokenizer or self.config.model

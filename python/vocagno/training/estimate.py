@@ -97,7 +97,7 @@ def _bytes_a_token(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard.arrow"
         for name, sample in samples.items():
-            made_from = rows_made_from(sample.corpus, tokenizer, seq_len)
+            made_from = rows_made_from(tokenizer, seq_len, sample.corpus.prompt_fingerprint)
             for encoded in tokens[name].encoded:
                 before, eos = tokenizer.spans.prefix_ids, tokenizer.eos_id
                 rows = cut_rows(join_documents(encoded, 0, before, eos), seq_len)
@@ -150,7 +150,9 @@ def _measured(
         )
         sampled = replace(
             config,
-            data=replace(config.data, train=corpora, validation=None, cache=folder / "cache"),
+            data=replace(
+                config.data, train=corpora, rows=None, validation=None, cache=folder / "cache"
+            ),
             train=train,
             eval=EvaluationConfig(),
             output=folder / "run",

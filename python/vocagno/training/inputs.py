@@ -5,8 +5,9 @@ once, and every identity of weights is computed once.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from vocagno.config.mixture import row_counts
 from vocagno.config.run import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.mixture import MixedPieces, MixedRows
-from vocagno.data.prepare import kept_texts, prepared_rows, scanned
+from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import RowStore
 from vocagno.data.store.shards import StoreError
+from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.configured import ConfiguredTeacher
@@ -102,24 +104,29 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     tokenizer, settings = _student(config)
     teacher = ConfiguredTeacher(config.teacher, data.cache, device)
     _check_teacher(config, tokenizer, teacher)  # before rows and scores are made
-    corpora = {
-        name: scanned(name, data.cache, show_progress=show_progress) for name in data.corpora
-    }
-    for name, corpus in corpora.items():
-        if corpus.text_bytes == 0:
+
+    @cache
+    def corpus(name: str) -> Corpus:
+        found = scanned(name, data.cache, show_progress=show_progress)
+        if found.text_bytes == 0:
             raise ConfigError(f"data.train: every document of {name} is empty")
-    stores = {
-        name: _rows(corpus, "train", data, tokenizer, show=show_progress)
-        for name, corpus in corpora.items()
-    }
-    held_out = {
-        name: scanned(source, data.cache, show_progress=show_progress)
-        for name, source in data.held_out.items()
-    }
-    validation = {
-        name: _rows(corpus, "validation", data, tokenizer, show=show_progress)
-        for name, corpus in held_out.items()
-    }
+        return found
+
+    if data.row_stores:
+        given = zip(data.corpora, data.row_stores, strict=True)
+        stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in given}
+    else:
+        stores = {
+            name: _rows(corpus(name), data, tokenizer, show=show_progress) for name in data.corpora
+        }
+    validation = {}
+    for name, source in data.held_out.items():
+        held_out = scanned(source, data.cache, show_progress=show_progress)
+        validation[name] = _rows(held_out, data, tokenizer, show=show_progress)
+    for role, found in (("train", stores), ("validation", validation)):
+        for name, store in found.items():
+            if not len(store):
+                raise ConfigError(f"data.{role}: {name} holds no text to predict")
     rows = MixedRows(stores)
     if show_progress and len(stores) > 1:
         print(_shares(config, stores), file=sys.stderr)
@@ -127,19 +134,22 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     if guidance.needs_teacher and config.teacher.mode == "live":
         texts = None
         if not guidance.needs_same_vocabulary:
-            kept = [
-                kept_texts(corpus, data.cache, show_progress=show_progress)
-                for corpus in corpora.values()
-            ]
-            texts = MixedPieces(kept, rows.document_ends)
+            kept = {
+                name: kept_texts(corpus(name), data.cache, show_progress=show_progress)
+                for name in stores
+            }
+            for name, store in stores.items():
+                _check_same_texts(store, kept[name])
+            texts = MixedPieces(list(kept.values()), rows.document_ends)
         live = LiveTeacherInputs(teacher, texts)
     elif guidance.needs_teacher:
-        folders = config.teacher.scores_of(len(corpora))
-        for (name, corpus), folder in zip(corpora.items(), folders, strict=True):
-            store = teacher.scores(corpus, folder, show_progress=show_progress)
-            scores[name] = MatchedScores(store, stores[name])
+        folders = config.teacher.scores_of(len(stores))
+        for (name, store), folder in zip(stores.items(), folders, strict=True):
+            of_name = partial(corpus, name)
+            scored = teacher.scores(of_name, folder, show_progress=show_progress)
+            scores[name] = MatchedScores(scored, store)
             _check_missing(scores[name], name, guidance.min_coverage, show=show_progress)
-    samples, spans = _samples(config, corpora, rows, tokenizer), None
+    samples, spans = _samples(config, corpus, rows, tokenizer), None
     if samples and config.teacher.names_tokenizer:
         spans = teacher.spans
     return Inputs(
@@ -162,14 +172,18 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     )
 
 
-def _rows(
-    corpus: Corpus, role: str, data: DataConfig, tokenizer: StudentTokenizer, *, show: bool
-) -> RowStore:
-    """The rows of a corpus. Raises: ConfigError if there are none."""
-    rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=show)
-    if not len(rows):
-        raise ConfigError(f"data.{role}: {corpus.name} holds no text to predict")
-    return rows
+def _rows(corpus: Corpus, data: DataConfig, tokenizer: StudentTokenizer, *, show: bool) -> RowStore:
+    """The rows of a corpus in the cache."""
+    return prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=show)[0]
+
+
+def _check_same_texts(rows: RowStore, texts: TextStore) -> None:
+    """A live teacher finds the text of a document by its number."""
+    if rows.text_hashes != texts.text_hashes:
+        raise ConfigError(
+            f"data.rows: the documents of {rows.folder} are not those of data.train in its order, "
+            "which a live teacher reads; use rows of `vocagno prepare`, or teacher.mode: stored"
+        )
 
 
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
@@ -224,16 +238,19 @@ def _check_missing(scores: MatchedScores, name: str, limit: float, *, show: bool
 
 
 def _samples(
-    config: Config, corpora: Mapping[str, Corpus], rows: MixedRows, tokenizer: StudentTokenizer
+    config: Config,
+    corpus: Callable[[str], Corpus],
+    rows: MixedRows,
+    tokenizer: StudentTokenizer,
 ) -> list[Sample]:
     if config.train.sample_every is None:
         return []
     samples: list[Sample] = []
-    for number, (name, corpus) in enumerate(corpora.items()):
+    for number, name in enumerate(rows.stores):
         before = rows.first_document(number)
-        chosen = choose_samples(corpus, tokenizer, config.data.seq_len, before)
+        chosen = choose_samples(corpus(name), tokenizer, config.data.seq_len, before)
         if not chosen:
             raise ConfigError(f"train.sample_every: the first documents of {name} are empty")
-        of_corpus = f" of {name}" if len(corpora) > 1 else ""
+        of_corpus = f" of {name}" if len(rows.stores) > 1 else ""
         samples += [replace(sample, title=sample.title + of_corpus) for sample in chosen]
     return samples

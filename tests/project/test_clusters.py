@@ -1,0 +1,66 @@
+"""The files for clusters in `configs/clusters`; those for Slurm run with docs/scale.md."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS
+from folders import contents
+from runs import environment
+from skypilot import read_task, run_task
+from vocagno.cli.app import main
+from warm_python import executable
+
+TASK = Path(__file__).parents[2] / "configs" / "clusters" / "score.sky.yaml"
+
+
+@pytest.fixture
+def node(tmp_path):
+    """The environment of a node: a home of its own, and `vocagno` on the path."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "vocagno"
+    program.write_text(f'#!/bin/bash\nexec {executable()} -m vocagno "$@"\n')
+    program.chmod(0o755)
+    return environment(HOME=str(tmp_path), PATH=f"{programs}:{os.environ['PATH']}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
+def test_the_task_for_skypilot_scores_every_part(tmp_path, teacher_model, node):
+    """Two nodes with two GPUs each make the store of one process."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(6):  # each file begins a shard
+        write_corpus(folder / f"{number}.jsonl", TEXTS[number : number + 3])
+    given = {"CORPUS": str(folder), "STORE": "s3://SCORES", "TEACHER": str(teacher_model)}
+    task = read_task(TASK, given)
+    assert re.fullmatch(r"\w+:\d+", task["resources"]["accelerators"])
+    assert task["file_mounts"]["~/store"]["source"] == "${STORE}"
+    ended = run_task(task, nodes=2, gpus=2, env=node)
+    assert [one.returncode for one in ended] == [0, 0], ended
+    parts = [part for one in ended for part in re.findall(r"^part +(\S+)$", one.stdout, re.M)]
+    assert sorted(parts) == ["1/4", "2/4", "3/4", "4/4"]
+    store = tmp_path / "store" / "scores"
+    assert main(["scores", "finish", str(store)]) == 0
+    command = ["score", str(folder), "--teacher.model", str(teacher_model)]
+    expected = tmp_path / "expected"
+    assert main([*command, "--cache", str(tmp_path / "c"), "--out", str(expected)]) == 0
+    assert contents(store) == contents(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
+def test_a_part_that_fails_fails_the_task(tmp_path, node):
+    task = read_task(TASK, {"CORPUS": "nowhere", "STORE": "s3://SCORES", "TEACHER": "nobody"})
+    (ended,) = run_task(task, nodes=1, gpus=2, env=node)
+    assert ended.returncode == 2
+    assert ended.stderr.count("nowhere: no such file or folder") == 2
+    with pytest.raises(AssertionError, match="unknown or missing"):
+        read_task(TASK, {"CORPUS": "corpus"})

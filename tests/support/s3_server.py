@@ -1,0 +1,90 @@
+"""An S3 server on this machine (moto), and users of it."""
+
+import json
+import logging
+import urllib.request
+
+import pytest
+
+BUCKET = "texts"
+
+
+class S3Server:
+    """Holds one bucket. Credentials are in the environment, as `monkeypatch` sets it."""
+
+    def __init__(self, monkeypatch):
+        pytest.importorskip("s3fs", reason="needs s3fs")
+        pytest.importorskip("flask_cors", reason="moto's server needs flask and flask-cors")
+        server = pytest.importorskip("moto.server", reason="needs moto[s3]")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._environment = monkeypatch
+        self._server = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        for name, value in {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",  # nothing but this machine is asked
+            "AWS_CONFIG_FILE": "nowhere",
+            "AWS_SHARED_CREDENTIALS_FILE": "nowhere",
+            "AWS_MAX_ATTEMPTS": "1",
+            "NO_PROXY": "127.0.0.1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_PROFILE", raising=False)
+        self.become({"AccessKeyId": "tests", "SecretAccessKey": "tests"})
+        self._client("s3").create_bucket(Bucket=BUCKET)
+
+    def put(self, folder, prefix):
+        """Uploads the files of a folder. Returns its address."""
+        s3 = self._client("s3")
+        for path in folder.iterdir():
+            s3.upload_file(str(path), BUCKET, f"{prefix}/{path.name}")
+        return f"s3://{BUCKET}/{prefix}"
+
+    def user(self, *actions):
+        """The credentials of a new user who may do these (`s3:ListBucket`), and no more."""
+        iam = self._client("iam")
+        name = f"user-{len(iam.list_users()['Users'])}"
+        iam.create_user(UserName=name)
+        if actions:
+            rule = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [rule]})
+            iam.put_user_policy(UserName=name, PolicyName="rights", PolicyDocument=policy)
+        return iam.create_access_key(UserName=name)["AccessKey"]
+
+    def become(self, user):
+        """Puts credentials into the environment, or removes them."""
+        from s3fs import S3FileSystem
+
+        S3FileSystem.clear_instance_cache()  # it keeps listings, and the credentials
+        for name, key in (
+            ("AWS_ACCESS_KEY_ID", "AccessKeyId"),
+            ("AWS_SECRET_ACCESS_KEY", "SecretAccessKey"),
+        ):
+            if user is None:
+                self._environment.delenv(name, raising=False)
+            else:
+                self._environment.setenv(name, user[key])
+
+    def check_rights(self, *, on):
+        """Whether requests are refused that their user has no rights for."""
+        request = urllib.request.Request(
+            f"{self.url}/moto-api/reset-auth",
+            data=b"0" if on else b"inf",
+            headers={"Content-Type": "text/plain"},
+        )
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
+
+    def stop(self):
+        """Stops the server, unless it is stopped."""
+        if self._server is not None:
+            self.check_rights(on=False)
+            self._server.stop()
+            self._server = None
+
+    def _client(self, service):
+        import boto3
+
+        return boto3.client(service)
