@@ -18,6 +18,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -390,7 +391,7 @@ def test_the_code_of_the_reference_runs(tokenizers):
 
     own, other = (vocagno.TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
     student, teacher = own.encode(TEXTS[:1]), other.encode(TEXTS[:1])
-    student_nll, teacher_nll = ([1.0] * len(tokens.ids) for tokens in (student, teacher))
+    student_nll, teacher_nll = (np.ones(len(tokens.ids)) for tokens in (student, teacher))
     ran = set()
     for name, text in _docstrings():
         for found in BLOCK.finditer(f"{text}\n"):
@@ -400,11 +401,13 @@ def test_the_code_of_the_reference_runs(tokenizers):
                 "teacher": teacher,
                 "student_nll": student_nll,
                 "teacher_nll": teacher_nll,
+                **{"small": own, "ids": student.ids, "logprobs": -student_nll},
+                **{"large": other, "other_ids": teacher.ids, "other_logprobs": -teacher_nll},
             }
             code = inspect.cleandoc(found["indented"] or found["fenced"])
             json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
             ran.add(name)
-    assert ran == {"vocagno.groups", "vocagno.evaluation.results"}
+    assert ran == {"vocagno.groups", "vocagno.credit", "vocagno.evaluation.results"}
 
 
 def test_no_block_is_overlooked():

@@ -1,6 +1,6 @@
 """The command `vocagno`."""
 
-from vocagno.cli import alignment, curves, evaluation, guidance, scores, stores, training
+from vocagno.cli import alignment, curves, evaluation, guidance, report, scores, stores, training
 from vocagno.config.commands import Command, Program
 from vocagno.quickstart import students
 
@@ -21,6 +21,7 @@ main: Program = Program(
         "scores import": Command(scores.add_import, scores.import_),
         "eval": Command(evaluation.add_eval, evaluation.eval_),
         "curves": Command(curves.add_curves, curves.curves),
+        "report": Command(report.add_report, report.report, has_json=False),
         "train": Command(training.add_train, training.train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),
     },

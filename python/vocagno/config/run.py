@@ -404,6 +404,14 @@ class Config:
             f"{self.train.steps}",
         )
 
+    @property
+    def draws_samples(self) -> bool:
+        """Whether the run draws what the teacher chose of some documents: at its end, if the text
+        is at hand, or as `train.sample_every` wants."""
+        chooses = self.guidance.selects and self.guidance.needs_teacher
+        reads_text = not (self.data.rows and self.teacher.scores)
+        return chooses and (reads_text or self.train.sample_every is not None)
+
     def as_options(self) -> dict[str, Any]:
         """Every option by its full name (`train.steps`)."""
         return _flat(asdict(self))

@@ -32,8 +32,9 @@ def credit(
     student's own log-probabilities, or evenly. So the sums over a group, and over a text, are the
     teacher's. With one token on each side nothing is shared.
 
-        reward = vocagno.credit(student, ids, teacher, other_ids, other_logprobs,
-                                student_logprobs=logprobs) - logprobs  # minus the reverse KL
+        credits = vocagno.credit(small, ids, large, other_ids, other_logprobs,
+                                 student_logprobs=logprobs)
+        reward = credits - logprobs  # minus the reverse KL
 
     Args:
         student_ids, teacher_ids: (N,) and (M,) ids of the same B texts, one after the other, such

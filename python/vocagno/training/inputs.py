@@ -243,13 +243,13 @@ def _samples(
     rows: MixedRows,
     tokenizer: StudentTokenizer,
 ) -> list[Sample]:
-    if config.train.sample_every is None:
+    if not config.draws_samples:
         return []
     samples: list[Sample] = []
     for number, name in enumerate(rows.stores):
         before = rows.first_document(number)
         chosen = choose_samples(corpus(name), tokenizer, config.data.seq_len, before)
-        if not chosen:
+        if not chosen and config.train.sample_every is not None:
             raise ConfigError(f"train.sample_every: the first documents of {name} are empty")
         of_corpus = f" of {name}" if len(rows.stores) > 1 else ""
         samples += [replace(sample, title=sample.title + of_corpus) for sample in chosen]

@@ -40,6 +40,7 @@ from vocagno.training.metrics import (
 from vocagno.training.model_card import model_card
 from vocagno.training.optimizer import build_optimizer, learning_rate, settle_optimizer
 from vocagno.training.profiling import profiling
+from vocagno.training.report import REPORT, keep_passages, write_report
 from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import MicroBatch, Stepper
@@ -213,6 +214,7 @@ class Training:
                     window.pass_over(time.monotonic() - aside)
                 progress.at(done)
         self._publish()
+        self._report_run()
         return True
 
     def _batches(self, first_step: int) -> MicroBatches:
@@ -335,6 +337,16 @@ class Training:
         if self.accelerator.is_main_process:
             page = self.inputs.output / "samples" / f"step_{done}.html"
             write_page(page, passages, done, self.inputs.guidance)
+
+    def _report_run(self) -> None:
+        """Writes the page of the run; the model is on disk by now."""
+        passages = []
+        if self.sampler is not None:
+            passages = self.sampler.passages(self.student, self.accelerator.device)
+        if self.accelerator.is_main_process:
+            output = self.inputs.output
+            keep_passages(output, passages)
+            write_report([output], output / REPORT)
 
     def _publish(self) -> None:
         """Writes the final model and tokenizer as `from_pretrained` reads them."""

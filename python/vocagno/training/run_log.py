@@ -134,6 +134,12 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     )
 
 
+def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """All lines of the log of a run. Raises: RunError as `read_run`."""
+    for _, entry in _entries(_log(folder)):
+        yield entry
+
+
 def write_csv(path: Path, runs: Sequence[Run]) -> None:
     """Writes the points of all runs; a cell is empty where nothing was measured."""
     header = ("run", *(field.name for field in fields(Point)))

@@ -39,12 +39,13 @@ def render_page(
     """
     rules = guidance if isinstance(guidance, Mapping) else {"": guidance or PAPERS_RULE}
     legend = page_legend(passages, rules)
-    return _page(title, introduction, summary_rows, [legend, *map(_section, passages)])
+    body = [table_of("Result", summary_rows), legend, *map(section_of, passages)]
+    return page_of(title, introduction, body)
 
 
 def render_fragment(passage: Passage) -> str:
     """One passage for a notebook: its style applies to nothing else there."""
-    return _fragment(_section(passage), page_legend([passage], {"": PAPERS_RULE}))
+    return _fragment(section_of(passage), page_legend([passage], {"": PAPERS_RULE}))
 
 
 def guidance_page(
@@ -60,8 +61,9 @@ def guidance_page(
         guidance: the rule that ranked the passage.
         introduction, summary_rows: as of `render_page`.
     """
-    body = [guidance_legend(passage, guidance), _guidance_sections(passage, guidance)]
-    return _page("What the teacher chose", introduction, summary_rows, body)
+    legend, sections = guidance_legend(passage, guidance), _guidance_sections(passage, guidance)
+    body = [table_of("Result", summary_rows), legend, sections]
+    return page_of("What the teacher chose", introduction, body)
 
 
 def guidance_fragment(passage: Passage, guidance: GuidanceConfig) -> str:
@@ -69,14 +71,10 @@ def guidance_fragment(passage: Passage, guidance: GuidanceConfig) -> str:
     return _fragment(_guidance_sections(passage, guidance), guidance_legend(passage, guidance))
 
 
-def _page(
-    title: str,
-    introduction: str,
-    summary_rows: Sequence[Mapping[str, str]],
-    body: Sequence[str],
-) -> str:
+def page_of(title: str, introduction: str, body: Sequence[str]) -> str:
+    """A page with a heading, a sentence or two under it, and parts in HTML."""
     lead = f"<p class=lead>{escaped(introduction)}</p>" if introduction else ""
-    parts = [f"<header><h1>{escaped(title)}</h1>{lead}</header>", _summary(summary_rows), *body]
+    parts = [f"<header><h1>{escaped(title)}</h1>{lead}</header>", *body]
     return f"""<!DOCTYPE html>
 <html lang=en><head><meta charset=utf-8>
 <meta name=viewport content="width=device-width,initial-scale=1">
@@ -99,8 +97,9 @@ def _style() -> str:
     return files("vocagno.views").joinpath("page.css").read_text(encoding="utf-8")
 
 
-def _section(passage: Passage) -> str:
-    heading = _heading(passage)
+def section_of(passage: Passage, more: str = "") -> str:
+    """A passage as alignment and, if it has losses, as choice of tokens; `more` ends its title."""
+    heading = _heading(passage, more)
     if not passage.has_losses:
         return f"<section>{heading}</p>{alignment_html(passage)}</section>"
     kept = sum(map(passage.is_kept, range(len(passage.student))))
@@ -124,17 +123,18 @@ def _guidance_sections(passage: Passage, guidance: GuidanceConfig) -> str:
     )
 
 
-def _heading(passage: Passage) -> str:
+def _heading(passage: Passage, more: str = "") -> str:
     """Title and counts, in a paragraph that is still open."""
     return (
-        f"<h2>{escaped(passage.title)}</h2><p class=counts>{len(passage.data):,} bytes · "
+        f"<h2>{escaped(passage.title + more)}</h2><p class=counts>{len(passage.data):,} bytes · "
         f"{len(passage.student):,} student tokens · {len(passage.teacher):,} teacher tokens"
     )
 
 
-def _summary(rows: Sequence[Mapping[str, str]]) -> str:
+def table_of(label: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """A table of plain cells; the first row has all headings. Without rows: nothing."""
     lines = [[(name, "", escaped(row.get(name, ""))) for name in rows[0]] for row in rows]
-    return _table("Result", "", [("", line) for line in lines])
+    return _table(label, "", [("", line) for line in lines])
 
 
 def _numbers(passage: Passage, guidance: GuidanceConfig) -> str:

@@ -1,9 +1,10 @@
 """The data of a picture: a text, its tokens on both sides, and their mapping."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from vocagno.views.glyphs import token_label
 
@@ -94,6 +95,18 @@ class Passage:
                         f"{side} token {row}: span [{token.start}, {token.end}) is not inside the "
                         f"text's {size} bytes"
                     )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them, for `from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Passage":
+        """The passage that gave `as_dict`."""
+        student = [StudentToken(**token) for token in fields["student"]]
+        teacher = [Token(**token) for token in fields["teacher"]]
+        mapping = [(first, stop) for first, stop in fields["mapping"]]
+        return cls(**{**fields, "student": student, "teacher": teacher, "mapping": mapping})
 
     @cached_property
     def data(self) -> bytes:

@@ -1,0 +1,194 @@
+"""The report of training runs, from what they left in their folders."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vocagno.config.run import Config
+from vocagno.guidance.totals import REASONS
+from vocagno.system.files import appearing, write_json
+from vocagno.training.anomalies import described
+from vocagno.training.configuration import kept_config
+from vocagno.training.metrics import ThresholdWatch, unusual_selection
+from vocagno.training.run_log import Run, read_entries, read_runs
+from vocagno.views.passage import Passage
+from vocagno.views.report import Measured, ReportedRun, report_page
+
+REPORT = "report.html"
+"""In the folder of a run."""
+_PASSAGES = "passages.json"
+_MOST_SPIKES = 5
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_INTRODUCTION = (
+    "Losses are in nats a token. A difference is from the first run. Hours are those of training "
+    "steps, without validation and checkpoints."
+)
+
+
+def keep_passages(output: Path, passages: Sequence[Passage]) -> None:
+    """Keeps what the teacher chose of some documents, for the report."""
+    write_json(output / _PASSAGES, [passage.as_dict() for passage in passages])
+
+
+def write_report(folders: Sequence[Path], path: Path) -> None:
+    """Writes one page for runs, finished or not; the first is the one they are compared with.
+
+    Raises: RunError as `read_runs`; ConfigError for a configuration that cannot be read.
+    """
+    runs = [_reported(run) for run in read_runs(folders)]
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    losses = [_last(run, "validation_loss") for run in runs]
+    if len(runs) > 1 and losses[0] is not None:
+        runs = [
+            replace(run, facts=_with_difference(run.facts, loss, losses[0]))
+            for run, loss in zip(runs, losses, strict=True)
+        ]
+    page = report_page(runs, title=title, introduction=_INTRODUCTION)
+    with appearing(path) as file:
+        file.write(page.encode())
+
+
+def _last(run: ReportedRun, quantity: str) -> float | None:
+    points = run.curves.get(quantity)
+    return points[-1].value if points else None
+
+
+def _with_difference(facts: Mapping[str, str], loss: float | None, first: float) -> dict[str, str]:
+    """The facts with the difference of the held-out loss behind it."""
+    found = {}
+    for name, cell in facts.items():
+        found[name] = cell
+        if name == "held-out loss":
+            found["difference"] = f"{loss - first:+.4f}" if loss not in (None, first) else ""
+    return found
+
+
+def _reported(run: Run) -> ReportedRun:
+    config, entries = kept_config(run.folder), list(read_entries(run.folder))
+    kept = run.folder / _PASSAGES
+    passages = json.loads(kept.read_bytes()) if kept.is_file() else []
+    return ReportedRun(
+        name=run.name,
+        facts=_facts(run, entries),
+        curves=_curves(run, entries),
+        reasons=_reasons(entries),
+        warnings=_warnings(entries, config),
+        configuration=(run.folder / "config.yaml").read_text(encoding="utf-8"),
+        options={
+            name: _WORDS.get(str(value), str(value))
+            for name, value in config.as_options().items()
+            if name != "output"
+        },
+        guidance=config.guidance,
+        passages=[Passage.from_dict(one) for one in passages],
+    )
+
+
+def _facts(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    found = run.as_dict()
+    windows = [entry for entry in entries if "loss" in entry]
+    hours = sum(_seconds(entry) for entry in windows) / 3600
+    shares = {
+        "MFU": "mfu",
+        "waiting for data": "data_share",
+        "the teacher's time": "teacher_share",
+    }
+    return {
+        "steps": f"{found['steps']:,}",
+        "tokens": f"{found['tokens']:,}",
+        "held-out loss": _number(found["last_validation_loss"], ".4f"),
+        "best": _number(found["best_validation_loss"], ".4f"),
+        "trained on": f"{run.kept_share:.1%}",
+        "tokens/s": _number(found["mean_tokens_per_s"], ",.0f"),
+        "hours": f"{hours:.3g}",
+        **{
+            name: f"{_mean(entry[key] for entry in windows if key in entry):.1%}"
+            for name, key in shares.items()
+            if any(key in entry for entry in windows)
+        },
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def _seconds(entry: Mapping[str, Any]) -> float:
+    """Of the steps of a window."""
+    return float(entry["tokens"] / entry["tokens_per_s"]) if entry["tokens_per_s"] else 0.0
+
+
+def _curves(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured]]:
+    """Values over tokens and hours; a validation is at the steps before it."""
+    hours_at, hours = {0: 0.0}, 0.0
+    for entry in entries:
+        if "loss" in entry:
+            hours += _seconds(entry) / 3600
+        hours_at[entry["step"]] = hours
+    found: dict[str, list[Measured]] = {}
+
+    def add(name: str, tokens: int, step: int, value: float) -> None:
+        one = Measured(tokens=tokens, hours=hours_at.get(step, 0.0), value=value)
+        found.setdefault(name, []).append(one)
+
+    tokens_at = {point.step: point.tokens for point in run.points}
+    for point in run.points:
+        for name in ("loss", "validation_loss", "kept_fraction"):
+            if (value := getattr(point, name)) is not None:
+                add(name, point.tokens, point.step, value)
+    for entry in entries:
+        step = entry["step"]
+        if "loss" in entry:
+            add("tokens_per_s", tokens_at[step], step, entry["tokens_per_s"])
+        for name, loss in entry.get("validation_losses", {}).items():
+            add(f"held out: {name}", tokens_at[step], step, loss)
+    return found
+
+
+def _reasons(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Coverage, and the share of the tokens without a teacher loss by reason."""
+    windows = [entry for entry in entries if "unmapped" in entry]
+    if not windows:
+        return {}
+    total, counts = sum(entry["tokens"] for entry in windows), Counter[str]()
+    for entry in windows:
+        counts.update(entry["unmapped"])
+    scored = [entry["scored"] for entry in windows if "scored" in entry]
+    return {
+        "coverage": f"{_mean(entry['coverage'] for entry in windows):.2%}",
+        "scored": f"{_mean(scored):.2%}" if scored else "",
+        **{reason: f"{counts[reason] / max(1, total):.2%}" for reason in REASONS},
+    }
+
+
+def _warnings(entries: Sequence[Mapping[str, Any]], config: Config) -> list[str]:
+    """What the run said of itself while it trained."""
+    found, spikes, skipped = [], [], 0
+    watch = ThresholdWatch(config.guidance, config.train.steps)
+    unusual: str | None = None
+    for entry in entries:
+        skipped += entry.get("skipped", 0)
+        spikes += entry.get("spikes", [])
+        if "loss" not in entry:
+            continue
+        unusual = unusual or unusual_selection(dict(entry), config.guidance)
+        if flattening := watch.look(dict(entry)):
+            found.append(flattening)
+    found += [unusual] if unusual else []
+    if skipped:
+        found.append(f"{skipped:,} steps were skipped: their gradient was NaN or infinite")
+    found += [
+        f"step {spike['step']}: a loss of {spike['loss']:.3f}; {described(spike['rows'])}"
+        for spike in spikes[:_MOST_SPIKES]
+    ]
+    if len(spikes) > _MOST_SPIKES:
+        found.append(f"{len(spikes) - _MOST_SPIKES:,} more spikes of the loss (metrics.jsonl)")
+    return found

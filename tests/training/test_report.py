@@ -1,0 +1,157 @@
+"""The page of a run and of several: what it shows, that it stands alone, and what is refused."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from corpora import write_corpus
+from pages import Balanced
+from run_folders import CONFIG, training, validation, write_run
+from runs import metrics, train_here
+from vocagno.cli.app import main
+from vocagno.training.report import REPORT
+
+LOG = [
+    training(100, 9.0, tokens=1000, speed=500.0),
+    training(200, 2.0, tokens=1000, speed=250.0, kept=0.5),
+    validation(200, 1.5),
+    training(300, 1.0, tokens=1000, speed=500.0, kept=0.5),
+    validation(300, 1.25),
+]
+
+
+def folder_of(path, *entries, **options):
+    write_run(path, *entries)
+    config = CONFIG | options
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    return path
+
+
+def page_of(tmp_path, *folders):
+    assert main(["report", *map(str, folders), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    Balanced().feed(re.sub(r"<svg.*?</svg>(?=</figure>| )", "", page))
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=|@import|url\(", page)
+    return page
+
+
+def rows(page, label):
+    """The cells of a table, by its label."""
+    table = re.search(f"aria-label='{label}'.*?</table>", page, re.DOTALL).group()
+    lines = re.findall(r"<tr.*?</tr>", table)
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in lines]
+
+
+def test_runs_are_compared_with_the_first(tmp_path):
+    first = folder_of(tmp_path / "first", *LOG)
+    second = folder_of(tmp_path / "second", *LOG[:-1], validation(300, 1.5), optimizer={"lr": 2e-3})
+    page = page_of(tmp_path, first, second)
+    head, *cells = rows(page, "Runs")
+    one, other = (dict(zip(head, line, strict=True)) for line in cells)
+    assert (one["held-out loss"], one["difference"]) == ("1.2500", "")
+    assert (other["held-out loss"], other["difference"]) == ("1.5000", "+0.2500")
+    assert one["trained on"] == "66.7%"
+    assert one["hours"] == "0.00222"  # 8 seconds
+    assert rows(page, "Options")[1:] == [["optimizer.lr", "0.001", "0.002"]]
+    assert page.count("<figure") == 6  # two losses over tokens and hours, share, speed
+    assert "teacher&#x27;s coverage" not in page  # nothing was aligned
+
+
+def test_coverage_reasons_and_warnings(tmp_path):
+    aligned = {"coverage": 0.995, "scored": 1.0}
+    reasons = dict.fromkeys(("special", "truncated", "unscored", "missing", "partial"), 0)
+    unmapped = {"unmapped": reasons | {"special": 20, "hole": 5}}
+    spike = {
+        "spikes": [
+            {
+                "step": 250,
+                "loss": 7.0,
+                "rows": [{"row": 3, "loss": 9.0, "documents": [1, 2], "corpus": "web.jsonl"}],
+            }
+        ]
+    }
+    entries = [entry | aligned | unmapped if "tokens" in entry else entry for entry in LOG]
+    entries[3] |= spike | {"skipped": 2, "threshold": 0.7}
+    page = page_of(tmp_path, folder_of(tmp_path / "run", *entries))
+    head, line = rows(page, "Coverage")
+    cells = dict(zip(head, line, strict=True))
+    assert cells["coverage"] == "99.50%"
+    assert (cells["special"], cells["hole"]) == ("2.00%", "0.50%")
+    assert "step 250: a loss of 7.000; row 3 of web.jsonl (loss 9, documents 1, 2)" in page
+    assert "2 steps were skipped" in page
+    assert "the threshold of guidance.top_fraction 0.4 is +0.70 nats" in page
+
+
+def test_every_run_leaves_its_page(tmp_path, config, corpus):
+    held_out = {"a": str(corpus), "b": str(write_corpus(tmp_path / "v.jsonl", ["Some text."]))}
+    path = config(data={"validation": held_out}, guidance={"top_fraction": None})
+    assert train_here(path) == 0
+    page = (tmp_path / "run" / REPORT).read_text()
+    assert "held out: a" in page
+    assert "held out: b" in page
+    assert page.count("<h3>What the teacher chose</h3>") == 3
+    assert "data-teacher=" in page
+    last = metrics(tmp_path / "run")[1][-1]
+    assert f"{last['validation_loss']:.4f}" in page
+    assert page_of(tmp_path, tmp_path / "run") == page  # the command writes the same
+    assert "model_type: llama" in page  # the configuration
+
+
+def test_a_naive_run_has_a_page_without_a_teacher(tmp_path, config):
+    assert train_here(config(guidance={"method": "cpt"})) == 0
+    page = (tmp_path / "run" / REPORT).read_text()
+    assert "What the teacher chose" not in page
+    assert rows(page, "Runs")[1][0] == "run"
+
+
+def test_a_live_teacher_is_shown_too(tmp_path, config):
+    assert train_here(config(teacher={"mode": "live"})) == 0
+    assert "What the teacher chose" in (tmp_path / "run" / REPORT).read_text()
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 2
+    assert "no metrics.jsonl in it" in capsys.readouterr().err
+    run = folder_of(tmp_path / "run", *LOG)
+    assert main(["report", str(run), str(run)]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_browser_draws_it_without_script_or_network(tmp_path):
+    """Headless Chromium: nothing overflows a narrow window, and the curves have a size."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium or google-chrome on PATH")
+    page_of(tmp_path, *(folder_of(tmp_path / name, *LOG) for name in ("one", "two")))
+    probe = """<script>document.title = JSON.stringify({
+      overflow: document.documentElement.scrollWidth - innerWidth,
+      charts: [...document.querySelectorAll('.chart>svg')].map(s => s.clientWidth),
+      lines: [...document.querySelectorAll('polyline')].map(l => l.getBBox().width)})</script>"""
+    copy = tmp_path / "probed.html"
+    copy.write_text((tmp_path / "page.html").read_text() + probe)
+    for width in (420, 1300):
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+        words = [
+            browser,
+            *options,
+            f"--window-size={width},900",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            copy.as_uri(),
+        ]
+        dom = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+        found = json.loads(re.search("<title>(.*?)</title>", dom).group(1))
+        assert found["overflow"] <= 0
+        assert len(found["charts"]) == 6
+        assert all(size > 250 for size in found["charts"])
+        assert all(size > 0 for size in found["lines"])
