@@ -1,0 +1,78 @@
+"""`examples/vocagno.ipynb`, cell by cell, with few documents and steps."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from vocagno.quickstart import assets
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "vocagno.ipynb"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with the configurations, cut down; the notebook is started in `examples`."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
+    monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
+    (tmp_path / "configs").mkdir()
+    for name in ("teacher", "guided"):
+        config = yaml.safe_load((ROOT / "configs" / f"quickstart-{name}.yaml").read_text())
+        config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
+        config["optimizer"]["warmup_steps"] = 1
+        (tmp_path / "configs" / f"quickstart-{name}.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")
+    display = ModuleType("IPython.display")
+    display.HTML = lambda page: page
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return tmp_path
+
+
+def shown(source, scope, monkeypatch):
+    """Runs a cell; the value of its last expression, which Jupyter shows."""
+    lines = [line.replace("%cd ..", "chdir('..')") for line in source]
+    scope["chdir"] = monkeypatch.chdir
+    tree = ast.parse("".join(lines))
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), scope)
+    return last and eval(compile(ast.Expression(last.value), "cell", "eval"), scope)
+
+
+def test_every_cell_runs_and_shows_what_the_text_says(project, monkeypatch, capsys):
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    scope, results = {}, []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []  # none is kept
+            results.append(shown(cell["source"], scope, monkeypatch))
+    alignment, mapping, guided, page = [one for one in results if one is not None]
+    assert "data-student" in alignment._repr_html_()
+    assert len(mapping) == 8
+    assert "How to read this" in guided._repr_html_()
+    assert "What the teacher chose" in page
+    assert len([line for line in capsys.readouterr().out.splitlines() if line[:1] in "'\""]) == 8
+    assert (project / "runs" / "notebook" / "final" / "model.safetensors").is_file()
+
+
+def test_its_links_lead_somewhere():
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    text = "".join("".join(cell["source"]) for cell in notebook["cells"])
+    targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]
+    assert targets
+    assert all((NOTEBOOK.parent / target).is_file() for target in targets)
