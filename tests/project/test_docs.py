@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -163,6 +164,21 @@ def test_the_table_of_rules_follows_from_its_runs():
             row[2 * number : 2 * number + 2] = cells
     del expected["naive"]
     assert sorted(shown) == sorted(expected.values())
+
+
+def test_the_picture_of_rules_shows_the_table():
+    """Each figure in the picture is one of the table, rounded; the file was drawn from it."""
+    pytest.importorskip("matplotlib")
+    picture = runpy.run_path(str(ROOT / "docs" / "pictures" / "rules.py"))["draw"]()
+    shown = [text.get_text() for panel in picture.axes for text in panel.texts]
+    figures = [text for text in shown if text[:1] in "+-"]
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0]
+    known = {f"{float(value):+.3f}" for value in re.findall(r"([+-]\d\.\d{4}) ±", table)}
+    assert len(figures) == 13
+    assert set(figures) <= known
+    drawn = (ROOT / "docs" / "pictures" / "rules.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {text} -->" in drawn for text in shown)
 
 
 def test_the_table_of_many_shards_is_that_of_the_results():
