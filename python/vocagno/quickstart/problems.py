@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HELD_OUT_ONE_IN = 8
 """One in this many number combinations of a template is never trained on."""
@@ -162,8 +163,9 @@ def noise_line(rng: random.Random) -> str:
 
 def documents(
     seed: int, count: int, noise_fraction: float, *, held_out: bool = False
-) -> Iterator[dict[str, str]]:
-    """Yields `count` documents `{"text": ...}` of two to five problems each.
+) -> Iterator[dict[str, Any]]:
+    """Yields `count` documents `{"text": ...}` of two to five problems each; `noise` has
+    the bytes of its junk, as half-open ranges.
 
     `noise_fraction` is the expected share of junk among the non-blank lines, in [0, 1). Junk is
     between problems, never inside one, so a question is always followed by its own working.
@@ -172,15 +174,19 @@ def documents(
         raise ValueError(f"noise_fraction must be in [0, 1), got {noise_fraction}")
     rng = random.Random(seed)
     for _ in range(count):
-        blocks = []
+        text, noise = "", []
         for _ in range(rng.randint(2, 5)):
             lines = problem(rng, held_out=held_out).lines
             junk = []
             for _ in lines:  # a geometric number of junk lines for each line of mathematics
                 while rng.random() < noise_fraction:
                     junk.append(noise_line(rng))
-            blocks += ["\n".join(block) for block in (junk, lines) if block]
-        yield {"text": "\n\n".join(blocks) + "\n"}
+            if junk:
+                start = len(text.encode())
+                text += "\n".join(junk) + "\n\n"
+                noise.append([start, len(text.encode())])
+            text += "\n".join(lines) + "\n\n"
+        yield {"text": text[:-1]} | ({"noise": noise} if noise else {})
 
 
 def held_out_problems(seed: int, count: int) -> list[Problem]:
@@ -210,7 +216,7 @@ def write_corpus(
     contains no junk: a mathematics teacher has read better texts than its student will.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    contents: dict[str, Iterable[dict[str, str]]] = {
+    contents: dict[str, Iterable[dict[str, Any]]] = {
         "train": documents(4 * seed, train_documents, noise_fraction),
         "valid-clean": documents(4 * seed + 1, valid_documents, 0.0, held_out=True),
         "problems": (

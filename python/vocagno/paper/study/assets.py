@@ -9,6 +9,7 @@ from vocagno.system.files import file_digest, write_json
 from vocagno.system.shared_work import exclusively
 
 _LEARNED_FROM = "learned-from.json"
+_QUESTIONS = 1000
 
 
 def make_assets(plan: Plan, train: str, out: Path) -> None:
@@ -21,24 +22,25 @@ def make_assets(plan: Plan, train: str, out: Path) -> None:
         return
     with exclusively("assets", out):
         if plan.assets == "quickstart":
-            _make_quickstart(plan.noise, out)
+            _make_quickstart(plan, out)
         for name, tokenizer in plan.tokenizers.items():
             text = (tokenizer.text or train).replace(OUT, str(out))
             _make_tokenizer(name, text, tokenizer.vocabulary, out / name)
 
 
-def _make_quickstart(noise: list[float], out: Path) -> None:
+def _make_quickstart(plan: Plan, out: Path) -> None:
     """The quickstart's own, and its corpus again with other shares of junk."""
     from vocagno.quickstart import assets
     from vocagno.quickstart.problems import write_corpus
 
     assets.make_assets(assets.CONFIGS)
-    for fraction in noise:
+    count = plan.documents or assets.TRAIN_DOCUMENTS
+    for fraction in plan.noise:
         folder = out / f"noise-{100 * fraction:02g}"
         if not folder.is_dir():
             unfinished = folder.with_suffix(".tmp")
-            sizes = {"train_documents": assets.TRAIN_DOCUMENTS, "valid_documents": 1}
-            write_corpus(unfinished, **sizes, questions=1, noise_fraction=fraction)
+            sizes = {"train_documents": count, "valid_documents": 1, "questions": _QUESTIONS}
+            write_corpus(unfinished, **sizes, noise_fraction=fraction)
             unfinished.rename(folder)
 
 

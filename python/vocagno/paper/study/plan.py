@@ -57,6 +57,8 @@ class Plan:
     """What is made first where missing. quickstart: its corpus, tokenizers and teacher."""
     noise: list[float] = field(default_factory=list)
     """quickstart: corpora with such shares of junk lines, as `{out}/noise-25` for 0.25."""
+    documents: int | None = None
+    """Of each of these corpora; null: as many as the quickstart's."""
     tokenizers: dict[str, LearnedTokenizer] = field(default_factory=dict)
     """Tokenizers learned first where missing, by their folders in that of the study: `small` is
     `{out}/small`."""
@@ -95,6 +97,10 @@ class Plan:
         require(
             self.questions_every is None or (self.questions_every >= 1 and bool(self.questions)),
             "questions_every: expected at least 1 step, and `questions`",
+        )
+        require(
+            self.documents is None or (self.documents >= 1 and bool(self.noise)),
+            "documents: expected at least 1, and `noise`",
         )
         require(all(0 <= share < 1 for share in self.noise), f"noise: not in [0, 1): {self.noise}")
         runs = {f"{slug(name)}-{seed}" for name in self.variants for seed in self.seeds}
