@@ -146,9 +146,9 @@ crate: ## the crate as it would be published, its documentation without a warnin
 
 BENCH := benches/results/$(shell date +%Y-%m-%d)-benchmarks
 
-bench: $(VENV)/.built ## every aligner beside ours; writes a page and the README's table. TRL and spacy-alignments: if installed
+bench: $(VENV)/.built ## every aligner beside ours; writes a page and the table of docs/benchmarks.md. TRL and spacy-alignments: if installed
 	$(BIN)/pytest -q benches --benchmark-json=target/bench.json --benchmark-max-time=0.5 --benchmark-quiet
-	$(BIN)/python benches/report.py target/bench.json $(BENCH).md --readme README.md
+	$(BIN)/python benches/report.py target/bench.json $(BENCH).md --table docs/benchmarks.md
 
 # The corpus and the tokenizers are yours; TEACHER is a model's folder, GGUF the name of a file in it, if its weights are one.
 SCORES := benches/results/$(shell date +%Y-%m-%d)-scores.jsonl

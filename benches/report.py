@@ -1,6 +1,6 @@
-"""Turns the JSON of `make bench` into a results page, a chart and the README's table.
+"""Turns the JSON of `make bench` into a results page, a chart and the table of docs/benchmarks.md.
 
-    python benches/report.py RESULT.json benches/results/NAME.md [--readme README.md]
+    python benches/report.py RESULT.json benches/results/NAME.md [--table docs/benchmarks.md]
 
 Nothing is typed in: figures, ratios, machine, versions and date are those of the JSON.
 """
@@ -8,6 +8,7 @@ Nothing is typed in: figures, ratios, machine, versions and date are those of th
 import argparse
 import html
 import json
+import os
 from pathlib import Path
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
@@ -17,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path)
     parser.add_argument("page", type=Path)
-    parser.add_argument("--readme", type=Path)
+    parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     result = json.loads(options.result.read_bytes())
     groups: dict[str, list[dict]] = {}
@@ -28,12 +29,12 @@ def main() -> None:
     curve = options.page.with_name(f"{options.page.stem}-scaling.svg")
     curve.write_text(curves(groups["scaling: tokens of both sides"]), encoding="utf-8")
     options.page.write_text(page(result, groups, chart.name, curve.name), encoding="utf-8")
-    if options.readme:
-        text = options.readme.read_text(encoding="utf-8")
+    if options.table:
+        text = options.table.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
         after = rest.split(END)[1]
-        table = readme_table(groups, chart, options.page, options.readme.parent)
-        options.readme.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
+        table = short_table(groups, chart, options.page, options.table.parent)
+        options.table.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
 
 
 def page(result: dict, groups: dict[str, list[dict]], chart: str, curve: str) -> str:
@@ -119,7 +120,7 @@ def memory_table(benchmarks: list[dict]) -> list[str]:
     ]
 
 
-def readme_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Path) -> str:
+def short_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Path) -> str:
     """Rows of 2,048 tokens and the pipeline."""
     names = ["align, 2,048 tokens", "align and reduce (max), 2,048 tokens"]
     lines = ["| what | | median | ratio |", "|---|---|---|---|"]
@@ -135,8 +136,7 @@ def readme_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: P
             f"| text to losses, {threads} | vocagno, spans "
             f"from {info['path']} | {info['pipeline_ms']:.0f} ms | {info['ratio']:.2f} |"
         )
-    where = page.resolve().relative_to(root.resolve()).as_posix()
-    picture = chart.resolve().relative_to(root.resolve()).as_posix()
+    where, picture = (Path(os.path.relpath(file, root)).as_posix() for file in (page, chart))
     return "\n".join(
         [*lines, "", f"![Times to align]({picture})", "", f"[All of it]({where}).", ""]
     )

@@ -9,7 +9,25 @@ README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
 
-def test_the_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_example_runs_with_nothing_prepared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(list(filter(None, code.splitlines()))) == 10
+    exec(compile(code, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].split() == ["'ability'", "['Probability']", "1.2"]
+    assert printed[5] == f"{'certain'!r:10} {[' Unc', 'ertainty']!s:24} 2.6"
+    assert len(printed) == 7
+
+
+def test_it_is_read_in_minutes():
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    prose = re.sub(r"^    .*$|^\|.*$", "", prose, flags=re.MULTILINE)
+    assert len(TEXT.splitlines()) <= 120
+    assert len(re.sub(r"\]\([^)]*\)", "", prose).split()) <= 700
+
+
+def test_the_example_of_the_first_page_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("transformers")
     from vocagno.quickstart.problems import documents
     from vocagno.quickstart.tokenizers import train_tokenizers
@@ -17,9 +35,10 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     texts = [document["text"] for document in documents(0, 300, 0.3)]
     train_tokenizers(texts, tmp_path / "runs" / "quickstart" / "tokenizers")
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    page = (README.parent / "docs" / "start.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope = {}
-    exec(compile(code, "README.md", "exec"), scope)
+    exec(compile(code, "start.md", "exec"), scope)
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == len(scope["kept"]) > 5
     student, mapping = scope["student"], scope["mapping"]
