@@ -1,4 +1,4 @@
-"""Draws rules.svg: what each rule does to the held-out loss, on three texts.
+"""Draws rules.svg: what each rule does to the held-out loss, on four texts.
 
     python docs/pictures/rules.py    # in the folder of the project; needs vocagno[viz]
 
@@ -19,8 +19,9 @@ HERE = Path(__file__).parent
 STUDY = HERE.parent / "study" / "guidance"
 TEXTS = {
     "clean": "clean text",
-    "junk": "two thirds of it lines of junk",
-    "pages": "30 % of it mark-up and menus",
+    "junk": "two thirds of it junk lines",
+    "pages": "30 % of it mark-up, menus",
+    "swap": "one word in seven replaced",
 }
 RULES = {
     "paper": "the paper's rule",
@@ -47,7 +48,7 @@ def differences(text: str) -> dict[str, list[float]]:
 
 
 def draw() -> Figure:
-    figure = Figure(figsize=(8.6, 2.7), layout="constrained")
+    figure = Figure(figsize=(10.4, 2.7), layout="constrained")
     axes = figure.subplots(1, len(TEXTS), sharex=True, sharey=True)
     for panel, (text, title) in zip(axes, TEXTS.items(), strict=True):
         _panel(panel, differences(text))

@@ -148,7 +148,7 @@ def test_the_table_of_rules_follows_from_its_runs():
     table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0].strip()
     shown = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
     expected: dict[str, list[str]] = {}
-    for number, text in enumerate(("clean", "junk", "pages")):
+    for number, text in enumerate(("clean", "junk", "pages", "swap")):
         with (ROOT / "docs" / "study" / "guidance" / text / "runs.csv").open() as file:
             runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
         seeds = sorted({seed for _, seed in runs})
@@ -160,7 +160,7 @@ def test_the_table_of_rules_follows_from_its_runs():
             ]
             kept = 100 * fmean(float(run["trained_on"]) for run in own)
             cells = [f"{kept:.1f} %", f"{fmean(losses):+.4f} ± {stdev(losses):.4f}"]
-            row = expected.setdefault(variant, [""] * 6)
+            row = expected.setdefault(variant, [""] * 8)
             row[2 * number : 2 * number + 2] = cells
     del expected["naive"]
     assert sorted(shown) == sorted(expected.values())
@@ -175,7 +175,7 @@ def test_the_picture_of_rules_shows_the_table():
     page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
     table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0]
     known = {f"{float(value):+.3f}" for value in re.findall(r"([+-]\d\.\d{4}) ±", table)}
-    assert len(figures) == 13
+    assert len(figures) == 17
     assert set(figures) <= known
     drawn = (ROOT / "docs" / "pictures" / "rules.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {text} -->" in drawn for text in shown)
