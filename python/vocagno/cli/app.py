@@ -1,6 +1,16 @@
 """The command `vocagno`."""
 
-from vocagno.cli import alignment, curves, evaluation, guidance, report, scores, stores, training
+from vocagno.cli import (
+    alignment,
+    baking,
+    curves,
+    evaluation,
+    guidance,
+    report,
+    scores,
+    stores,
+    training,
+)
 from vocagno.config.commands import Command, Program
 from vocagno.quickstart import students
 
@@ -14,6 +24,7 @@ main: Program = Program(
         "guidance": Command(guidance.add_guidance, guidance.guidance),
         "prepare": Command(stores.add_prepare, stores.prepare),
         "score": Command(stores.add_score, stores.score),
+        "bake": Command(baking.add_bake, baking.bake),
         "scores info": Command(scores.add_info, scores.info),
         "scores finish": Command(scores.add_finish, scores.finish),
         "scores verify": Command(scores.add_verify, scores.verify),

@@ -139,7 +139,7 @@ class Collator:
             tensors[name] = torch.from_numpy(of_places.copy())
         if self._needs_lines:
             assert self.line_ends is not None
-            lines = _line_numbers(ids, piece, self.line_ends)
+            lines = line_numbers(ids, piece, self.line_ends)
             tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
         if self.guidance.window_max_loss is not None and self.scores is not None:
             sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
@@ -244,7 +244,7 @@ def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArr
     return np.append(values, np.array(fill, values.dtype))[places]
 
 
-def _line_numbers(
+def line_numbers(
     ids: NDArray[np.int64], piece: NDArray[np.int64], ends_line: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """The number of each token's line in its row, all rows counted through; -1 at padding. A line

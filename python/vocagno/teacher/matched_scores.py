@@ -28,7 +28,7 @@ class MatchedScores:
         self._places: NDArray[np.int64] | None = None  # None: documents have the same numbers
         if rows.text_hashes != store.text_hashes:
             wanted, tokens = rows.documents()
-            self._places = _places(wanted, _hashes(store))
+            self._places = TextIndex(_hashes(store)).places(wanted)
             missing = (self._places < 0) & (tokens > 0)
             self.missing_documents = int(missing.sum())
             self.missing_share = float(tokens[missing].sum() / max(1, tokens.sum()))
@@ -40,20 +40,34 @@ class MatchedScores:
         return self.store.piece(document, first_byte, end_byte) if document >= 0 else NOT_SCORED
 
 
+class TextIndex:
+    """Finds documents by the hash of their text: 32 bytes of memory each."""
+
+    def __init__(self, hashes: NDArray[Any]) -> None:
+        """Args: hashes: (documents,) 16 bytes each: `corpus.text_hash`."""
+        self._hashes: NDArray[np.uint64] = hashes.view(np.uint64).reshape(-1, 2)
+        self._order = np.argsort(self._hashes[:, 0], kind="stable")
+        self._sorted = self._hashes[self._order, 0]
+
+    @classmethod
+    def of(cls, store: ScoreStore) -> "TextIndex":
+        """Of all documents of a store. Reads only their hashes, which are not checked: a document
+        is, with its hash, when it is read."""
+        return cls(np.concatenate([shard.text_hashes for shard in store.shards()]))
+
+    def places(self, wanted: NDArray[Any]) -> NDArray[np.int64]:
+        """The first document with each 16-byte hash, or -1."""
+        words = wanted.view(np.uint64).reshape(-1, 2)
+        if not len(self._order):
+            return np.full(len(words), -1, np.int64)
+        nearest = np.searchsorted(self._sorted, words[:, 0])
+        places = self._order[np.minimum(nearest, len(self._order) - 1)]
+        return np.where((self._hashes[places] == words).all(1), places, -1)
+
+
 def _hashes(scores: ScoreStore) -> NDArray[Any]:
     found = []
     for shard in scores.shards():
         shard.check("document")
         found.append(shard.text_hashes)
     return np.concatenate(found)
-
-
-def _places(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64]:
-    """The first position of each 16-byte hash in `found`, or -1."""
-    wanted, found = (hashes.view(np.uint64).reshape(-1, 2) for hashes in (wanted, found))
-    order = np.argsort(found[:, 0], kind="stable")
-    if not len(order):
-        return np.full(len(wanted), -1, np.int64)
-    nearest = np.searchsorted(found[:, 0], wanted[:, 0], sorter=order)
-    places = order[np.minimum(nearest, len(order) - 1)]
-    return np.where((found[places] == wanted).all(1), places, -1)

@@ -240,6 +240,14 @@ class TokenSpans:
         """
         return self._decoded(*_documents(ids, cu_seqlens))[0]
 
+    def texts_and_tokens(
+        self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None
+    ) -> tuple[list[str], TokenizedTexts]:
+        """`decode` and `from_ids` in one pass. Args, Raises: as `decode`."""
+        checked, boundaries = _documents(ids, cu_seqlens)
+        texts, spans = self._decoded(checked, boundaries)
+        return texts, TokenizedTexts(checked, spans, boundaries, np.ones(len(texts), bool))
+
     def _decoded(
         self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
     ) -> tuple[list[str], NDArray[np.int32]]:
@@ -308,8 +316,7 @@ class TokenSpans:
         """
         ids, boundaries = _documents(ids, cu_seqlens)
         if texts is None:
-            found, spans = self._decoded(ids, boundaries)
-            return TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
+            return self.texts_and_tokens(ids, boundaries)[1]
         texts = _checked_texts(texts)
         if len(texts) != len(boundaries) - 1:
             raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")

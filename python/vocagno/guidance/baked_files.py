@@ -1,0 +1,158 @@
+"""Bakes the teacher's losses of a token file: one float16 a token, and one uint8 for a weight."""
+
+from collections import Counter
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.baked import LOSSES, WEIGHTS, read_manifest
+from vocagno.data.baked_parts import BakedParts
+from vocagno.data.store.shards import StoreError
+from vocagno.data.token_files import TokenFile
+from vocagno.errors import GuidanceError
+from vocagno.guidance.baking import Baker, check_rule
+from vocagno.system.files import digest
+from vocagno.system.progress import Progress
+from vocagno.teacher.scores import ScoreStore
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+from vocagno.tokens.tokenizer_files import TokenizerError
+
+PART_TOKENS = 1 << 23
+"""Tokens that processes share the work by, and that a killed process loses."""
+BATCH_TOKENS = 1 << 18
+"""Tokens that are aligned at a time: what bounds the memory, together with the longest document."""
+_RULE = ("unit", "window", "window_max_loss", "min_weight", "aggregation", "unmapped")
+
+
+def bake_file(
+    file: TokenFile,
+    spans: TokenSpans,
+    store: ScoreStore,
+    folder: Path,
+    losses: GuidanceConfig,
+    rule: GuidanceConfig | None = None,
+    *,
+    show_progress: bool = False,
+) -> dict[str, Any]:
+    """Writes the streams of a token file into a folder, for `BakedLosses`. Any number of processes
+    may do so at the same time; each returns when all is done.
+
+    Args:
+        spans: the student's tokenizer.
+        losses: its `unit` and `aggregation` say what the losses are, and its `min_coverage` how
+            many of the tokens need one.
+        rule: of the weights; None: no weights.
+    Returns: the counts of the manifest.
+    Raises: TokenFileError or StoreError for a folder with something else; TokenizerError for ids
+        that are not of this tokenizer; ConfigError as `check_rule`; StoreError or GuidanceError for
+        less coverage than `losses.min_coverage`.
+    """
+    if rule is not None:
+        check_rule(rule)
+    streams = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
+    num_parts = -(-file.num_tokens // PART_TOKENS)
+    given = _made_from(file, spans, store, losses, rule)
+    parts = BakedParts(folder, file.num_tokens, num_parts, streams, given)
+    baker = cache(lambda: Baker(spans, store, losses, rule))
+    total: Counter[str] = Counter()
+
+    def make(name: str) -> None:
+        number, counts = parts.names.index(name), Counter[str]()
+        first, stop = (file.first_start((number + n) * PART_TOKENS) for n in (0, 1))
+        for at, boundaries in file.batches(first, stop, BATCH_TOKENS):
+            found = baker().bake(*_documents(file, spans, at, boundaries))
+            parts.write(LOSSES, at, found.losses)
+            if found.weights is not None:
+                parts.write(WEIGHTS, at, found.weights)
+            counts.update(found.counts)
+            progress.at(total["tokens"] + counts["tokens"])
+        block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
+        parts.note(name, digest(block.tobytes()), counts)
+
+    def report(name: str) -> None:
+        total.update(parts.counts(name))
+        _check_missing(total, file, store, losses.min_coverage)
+        progress.at(total["tokens"])
+
+    def fields(tokens_hash: str, counts: Counter[str]) -> dict[str, Any]:
+        _check_scored(counts, losses.min_coverage)
+        about = {
+            "name": file.path.name,
+            "bytes": file.path.stat().st_size,
+            "first_byte": file.first_byte,
+            "tokens": file.num_tokens,
+            "dtype": file.ids.dtype.name,
+            "sample_hash": given["token_file"]["sample_hash"],
+            "hash": tokens_hash,
+            "block_bytes": PART_TOKENS * file.ids.dtype.itemsize,
+        }
+        return {"token_file": about, "counts": dict(counts)}
+
+    if not parts.is_finished():
+        with Progress("baking", file.num_tokens, unit="tokens", show=show_progress) as progress:
+            parts.make(make, report)
+        parts.finish(fields)
+    counts: dict[str, int] = read_manifest(folder)["counts"]
+    return counts
+
+
+def _made_from(
+    file: TokenFile,
+    spans: TokenSpans,
+    store: ScoreStore,
+    losses: GuidanceConfig,
+    rule: GuidanceConfig | None,
+) -> dict[str, Any]:
+    """All that determines the streams, and no place of it."""
+    shards = (entry.file_hash for entry in store.manifest.shards)
+    return {
+        "token_file": file.identity(),
+        "tokenizer": spans.fingerprint,
+        "scores": {"made_from": store.manifest.made_from, "hash": digest(*shards)},
+        "losses": {"unit": losses.unit, "aggregation": losses.aggregation},
+        "rule": None if rule is None else {name: asdict(rule)[name] for name in _RULE},
+        "part_tokens": PART_TOKENS,
+        "batch_tokens": BATCH_TOKENS,
+    }
+
+
+def _documents(
+    file: TokenFile, spans: TokenSpans, at: int, boundaries: NDArray[np.int64]
+) -> tuple[list[str], TokenizedTexts]:
+    """Some documents of the file. Raises: TokenizerError that names file and place."""
+    ids = np.asarray(file.ids[at : at + int(boundaries[-1])])
+    try:
+        return spans.texts_and_tokens(ids, boundaries)
+    except ValueError as error:  # of ids that are negative or too large, too
+        raise TokenizerError(
+            f"{file.path}: in the {len(boundaries) - 1:,} documents from token {at:,} on: {error}"
+        ) from error
+
+
+def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limit: float) -> None:
+    """Raises: StoreError as soon as too many of the file's tokens have no scores."""
+    if 1 - total["missing_tokens"] / file.num_tokens < limit:
+        raise StoreError(
+            f"{store.folder}: {total['missing_documents']:,} of the first {total['documents']:,} "
+            f"documents of {file.path} have no scores (--min_coverage: {limit:.2%}): edited or "
+            "added since the corpus was scored, another corpus, or ids of another tokenizer; run "
+            "`vocagno score` on it"
+        )
+
+
+def _check_scored(counts: Counter[str], limit: float) -> None:
+    """Raises: GuidanceError if too few of the tokens with text have a teacher loss."""
+    share = counts["scored"] / max(1, counts["scorable"])
+    if counts["scorable"] and share < limit:
+        reasons = {name: counts[name] for name in ("truncated", "hole", "unscored")}
+        worst = max(reasons, key=lambda name: reasons[name])
+        raise GuidanceError(
+            f"only {share:.2%} of the tokens have a teacher loss (--min_coverage: {limit:.2%}). "
+            f"Main cause: {worst} ({reasons[worst]:,} tokens). Check the spans of both tokenizers, "
+            "or lower the limit."
+        )

@@ -1,0 +1,188 @@
+"""The teacher's loss of each token of documents that are kept as ids, and a weight where the rule
+needs no student.
+
+n: tokens of some documents, one after the other.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.alignment.mapping import Reason, unmapped_reasons
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.corpus import text_hash
+from vocagno.data.rows import Row
+from vocagno.errors import ConfigError, require
+from vocagno.guidance.collator import line_numbers
+from vocagno.guidance.mappings import ComparedTokens
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.pieces import Pieces
+from vocagno.guidance.selective import token_weights
+from vocagno.guidance.units import Units
+from vocagno.teacher.matched_scores import NOT_SCORED, TextIndex
+from vocagno.teacher.scores import DocumentScores, ScoreStore
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+_FULL = 255
+"""A weight of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """The streams of n tokens."""
+
+    losses: NDArray[np.float16]
+    """(n,) nats; NaN where there is none."""
+    weights: NDArray[np.uint8] | None
+    """(n,) 0 to 255 for 0 to 1; None if no rule was given."""
+    counts: Counter[str]
+    """Documents and tokens, by what became of them."""
+
+
+def check_rule(rule: GuidanceConfig) -> None:
+    """Refuses rules whose weights need the student's losses, or the rows of a trainer.
+
+    Raises: ConfigError naming the option.
+    """
+    require(
+        rule.method == "vocagno",
+        f"guidance.method: {rule.method}: weights can be baked for vocagno only",
+    )
+    for name in ("top_fraction", "max_threshold", "window_threshold"):
+        require(
+            getattr(rule, name) is None,
+            f"guidance.{name}: which tokens it keeps depends on the student's losses, so weights "
+            "cannot be baked; omit it, or omit --weights and compare the losses in your loss",
+        )
+    if rule.window != "line" or rule.window_max_loss is None:
+        raise ConfigError(
+            f"guidance.window: {rule.window}: a trainer cuts rows elsewhere, so weights can be "
+            "baked for window: line with window_max_loss only"
+        )
+
+
+class Baker:
+    """Aligns documents with their scores, as training does."""
+
+    def __init__(
+        self,
+        spans: TokenSpans,
+        store: ScoreStore,
+        losses: GuidanceConfig,
+        rule: GuidanceConfig | None = None,
+    ) -> None:
+        """Args:
+            spans: the student's tokenizer.
+            losses: its `unit` and `aggregation` say what the losses are.
+            rule: of the weights.
+        Raises: as `check_rule`.
+        """
+        if rule is not None:
+            check_rule(rule)
+            rule = replace(rule, scope="sequence")
+        self._store = store
+        self._index = TextIndex.of(store)
+        self._losses = losses
+        self._rule = rule
+        self._line_ends = spans.line_ends() if rule is not None else None
+
+    def bake(self, texts: list[str], tokens: TokenizedTexts) -> Baked:
+        """The streams of some whole documents.
+
+        Args: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
+        Raises: StoreError for damaged scores.
+        """
+        hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
+        pieces = Pieces([_as_row(tokens)], _Documents(self._store, self._index.places(hashes)))
+        method = method_of(self._losses)
+        meeting = method.meeting(pieces)
+        compared = method.compared(pieces, meeting, None)
+        with np.errstate(over="ignore"):
+            losses = compared.teacher_loss[:-1].astype(np.float16)
+        losses[~np.isfinite(losses)] = np.nan
+        weights = None
+        if self._rule is not None:
+            if (self._rule.unit, self._rule.aggregation) != (
+                self._losses.unit,
+                self._losses.aggregation,
+            ):
+                compared = method_of(self._rule).compared(pieces, meeting, None)
+            weights = self._weights(tokens, compared)
+        return Baked(losses, weights, self._counts(pieces, meeting, losses))
+
+    def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
+        """The rule's weights. A loss of zero stands for the student's, which has no effect."""
+        assert self._rule is not None
+        assert self._line_ends is not None
+        n, groups = len(tokens.ids), compared.groups
+        piece = np.repeat(np.arange(len(tokens)), np.diff(tokens.cu_seqlens))
+        lines = line_numbers(tokens.ids[None].astype(np.int64), piece[None], self._line_ends)
+        units = Units(
+            groups_BT=None if groups is None else torch.from_numpy(groups[None, :n]),
+            lines_BT=torch.from_numpy(lines),
+            bytes_BT=torch.from_numpy(tokens.spans[None, :, 1] - tokens.spans[None, :, 0]),
+        )
+        weights_BT = token_weights(
+            torch.zeros(1, n),
+            torch.from_numpy(compared.teacher_loss[None, :n]),
+            torch.zeros(1, n, dtype=torch.int64),
+            self._rule,
+            units=units,
+        )
+        return (weights_BT[0] * _FULL).round().to(torch.uint8).numpy()
+
+    def _counts(
+        self, pieces: Pieces, meeting: NDArray[np.int32], losses: NDArray[np.float16]
+    ) -> Counter[str]:
+        reasons = unmapped_reasons(
+            pieces.student,
+            pieces.teacher,
+            meeting,
+            losses=pieces.teacher_nll,
+            **pieces.cu_seqlens,
+        )[:-1]
+        is_known = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
+        is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & is_known
+        scorable = is_text & ~(pieces.first_only(meeting)[:-1] & (reasons == Reason.UNSCORED))
+        why = np.bincount(reasons[is_text], minlength=len(Reason)).tolist()
+        return Counter(
+            documents=len(pieces.is_missing),
+            missing_documents=int(pieces.is_missing.sum()),
+            tokens=len(losses),
+            missing_tokens=int((~is_known).sum()),
+            losses=int(np.isfinite(losses).sum()),
+            with_text=int(is_text.sum()),
+            scorable=int(scorable.sum()),
+            scored=int((scorable & (reasons == Reason.MAPPED)).sum()),
+            truncated=why[Reason.TRUNCATED],
+            hole=why[Reason.HOLE],
+            unscored=why[Reason.UNSCORED],
+        )
+
+
+class _Documents:
+    """The scores of whole documents, as `StoredScores`."""
+
+    def __init__(self, store: ScoreStore, places: NDArray[np.int64]) -> None:
+        self._store = store
+        self._places: list[int] = places.tolist()
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
+        place = self._places[document]
+        return self._store.document(place) if place >= 0 else NOT_SCORED
+
+
+def _as_row(tokens: TokenizedTexts) -> Row:
+    """All documents as one row. A token without text ends it, so that no text counts as cut."""
+    sizes = np.diff(tokens.cu_seqlens).astype(np.int32)
+    sizes[-1] += 1
+    return Row(
+        np.append(tokens.ids, np.int32(0)),
+        np.concatenate([tokens.spans, np.zeros((1, 2), np.int32)]),
+        np.arange(len(sizes), dtype=np.int64),
+        sizes,
+        np.zeros(len(sizes), np.int32),
+    )

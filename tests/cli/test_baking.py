@@ -1,0 +1,117 @@
+"""`vocagno bake`, as a user types it."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+from families import TEXTS
+from token_streams import (
+    documents_of,
+    write_datatrove,
+    write_losses,
+    write_megatron,
+    write_numpy,
+)
+from vocagno.cli.app import main
+from vocagno.data.baked import BakedLosses
+
+
+@pytest.fixture
+def files(tmp_path, tokenizers, tokenizer_files):
+    """Token files of every format with the same documents; the options that all take."""
+    texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
+    write_losses(tmp_path / "scores", tokenizers["byte-level"], texts)
+    documents = documents_of(tokenizers["llama"], texts)
+    write_megatron(tmp_path / "megatron", documents, "i4", 2)
+    write_datatrove(tmp_path / "trove.ds", documents)
+    write_numpy(tmp_path / "header.npy", documents, "u4")
+    (tmp_path / "plain.npy").write_bytes(np.concatenate(documents).astype("<u2").tobytes())
+    np.save(tmp_path / "places.npy", np.cumsum([0, *map(len, documents)]))
+    return ["--scores", tmp_path / "scores", "--tokenizer", tokenizer_files / "student.json"]
+
+
+def bake(tmp_path, files, tokens, *more):
+    given = tmp_path / tokens, *files, "--out", tmp_path / f"{tokens}.baked", *more
+    return main(["bake", *map(str, given)])
+
+
+INPUTS = {
+    "megatron": [],
+    "megatron.bin": [],
+    "trove.ds": [],
+    "header.npy": ["--eos", "</s>"],
+    "plain.npy": ["--dtype", "uint16"],
+}
+
+
+def test_every_format_gives_the_same_streams(tmp_path, files, capsys):
+    found = []
+    for tokens, more in INPUTS.items():
+        assert bake(tmp_path, files, tokens, *more, "--weights", "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["documents"] == len(TEXTS)
+        assert result["missing_documents"] == 0
+        baked = BakedLosses(tmp_path / f"{tokens}.baked")
+        baked.check(tmp_path / tokens, whole=True)
+        found.append((baked.losses.tobytes(), baked.weights.tobytes()))
+    assert bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy") == 2
+    assert "holds losses of another token file" in capsys.readouterr().err
+    more = "--boundaries", tmp_path / "places.npy", "--out", tmp_path / "places", "--weights"
+    assert bake(tmp_path, files, "header.npy", *more) == 0
+    places = BakedLosses(tmp_path / "places")
+    found.append((places.losses.tobytes(), places.weights.tobytes()))
+    assert len(set(found)) == 1
+    assert "missing_documents  0" in capsys.readouterr().out
+
+
+def test_options_say_what_the_losses_are(tmp_path, files):
+    streams = {}
+    for name, more in {
+        "default": [],
+        "max": ["--unit", "token", "--aggregation", "max"],
+        "mean": ["--aggregation", "mean"],
+        "group": ["--unit", "group"],
+    }.items():
+        assert bake(tmp_path, files, "trove.ds", "--out", tmp_path / name, *more) == 0
+        streams[name] = BakedLosses(tmp_path / name).losses.tobytes()
+    assert streams["default"] == streams["max"]
+    assert len(set(streams.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more", "message"),
+    [
+        ("trove.ds", ["--eos", "</s>"], "--eos: is for a .npy without --boundaries; omit it"),
+        ("trove.ds", ["--dtype", "uint16"], "--dtype: is for .npy;"),
+        ("trove.ds", ["--dtype", "int8"], "--dtype"),
+        ("plain.npy", [], "without NumPy's header; give --dtype uint16 or uint32"),
+        ("header.npy", ["--eos", "42"], "'42' is not a token"),
+        ("header.npy", ["--eos", "▁x"], "--eos: '▁x' is an ordinary token"),
+        ("trove.ds", ["--unit", "group", "--aggregation", "mean"], "a group adds its losses up"),
+        ("trove.ds", ["--min_coverage", "1.5"], "--min_coverage must be in [0, 1], got 1.5"),
+        ("trove.ds", ["--guidance.window_max_loss", "1"], "is the rule of the weights; add --we"),
+        (
+            "trove.ds",
+            ["--weights", "--guidance.top_fraction", "0.4"],
+            "guidance.top_fraction: which tokens it keeps depends on the student's losses",
+        ),
+        ("none.bin", [], "none.bin: this token file does not exist"),
+        ("trove.ds", ["--scores", "none"], "this store of scores does not exist"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, files, capsys, tokens, more, message):
+    assert bake(tmp_path, files, tokens, *more) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+    assert message in line
+    assert not (tmp_path / f"{tokens}.baked").exists()
+
+
+def test_help_says_it(capsys):
+    assert main(["bake", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for option in ("--unit", "--guidance.window_max_loss", "--boundaries", "--min_coverage"):
+        assert option in shown

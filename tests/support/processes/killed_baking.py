@@ -1,0 +1,51 @@
+"""The command `vocagno`, with small parts and batches of token files, which kills itself (SIGKILL)
+at a chosen point.
+
+    killed_baking.py POINT TURN bake TOKENS ...
+
+POINT: `write`, `note` or `finish` for a kill in the middle of the TURN-th call, `none` for none.
+"""
+
+import os
+import signal
+import sys
+
+from vocagno.cli.app import main
+from vocagno.data import baked_parts
+from vocagno.guidance import baked_files
+
+baked_files.PART_TOKENS, baked_files.BATCH_TOKENS = 400, 150
+
+
+def arm(point, turn):
+    """Makes this process die in the turn-th call of a step: half of it is done."""
+    parts, left = baked_parts.BakedParts, [turn]
+
+    def due():
+        left[0] -= 1
+        return left[0] == 0
+
+    def write(self, stream, first, values):
+        if point == "write" and due():
+            original(self, stream, first, values[: len(values) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, stream, first, values)
+
+    def dying(*arguments):
+        if due():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return steps[point][1](*arguments)
+
+    original = parts.write
+    parts.write = write
+    steps = {
+        "note": ("write_json", baked_parts.write_json),
+        "finish": ("flush_folder", baked_parts.flush_folder),
+    }
+    if point in steps:
+        setattr(baked_parts, steps[point][0], dying)
+
+
+if __name__ == "__main__":
+    arm(sys.argv[1], int(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))
