@@ -5,6 +5,29 @@
 `install()` before a GOLDTrainer is made is all that it takes. Run as a program, it compares both on
 a text under two tokenizers (files, folders or names): the groups of both, and the time to find them
 in the lists that TRL keeps, and in arrays.
+
+What changes, in milliseconds of CPU (one core of an AMD EPYC; 16 mathematical texts, 18,444 tokens
+of Llama 3 and 21,119 of GPT-2, the teacher Qwen2.5; the shortest of 25 runs, of 7 for offsets):
+
+| student | what | TRL | vocagno |
+|---|---|---|---|
+| Llama 3 | ids and byte offsets of both (tokenizing only: 49) | 128 | 48 |
+| Llama 3 | groups, in lists | 11.8 | 10.8 |
+| Llama 3 | groups, in arrays | | 0.21 |
+| GPT-2 | ids and byte offsets of both (tokenizing only: 64) | 151 | 55 |
+| GPT-2 | groups, in lists | 15.1 | 12.7 |
+| GPT-2 | groups, in arrays | | 0.26 |
+| TinyLlama | ids and byte offsets of both | refused | 46 |
+
+In lists both take the time to build lists. The groups are the same on all 215 texts of mathematics,
+and on 638 of 708 texts made to be hard (Llama 3 and Qwen2.5). Of the others TRL refuses 43, and 27
+differ: Qwen2.5 composes characters (NFC), and what TRL knows of their offsets is not all of them,
+or not the same for the parts of a character.
+
+TRL's tests of GOLD (`tests/experimental/test_gold_trainer.py` of 1.10.0.dev0, the newest that was
+at hand; the package has no tests) were run on trl 1.16 without a network, with Llama 3's and
+Qwen2.5's tokenizers from files: the same 35 of 70 pass with and without `install()`. The others
+fail or are skipped with both: 21 want files of a hub, 6 attributes of their release, 8 are skipped.
 """
 
 import os
@@ -46,7 +69,13 @@ def encode(
 def align(student: Offsets, teacher: Offsets) -> tuple[list[list[int]], list[list[int]]]:
     """For `ULDLoss._align_by_byte_offsets`: the rows of each group on both sides."""
     groups = vocagno.groups(_as_array(student), _as_array(teacher))
-    own, other = ([list(range(*rows)) for rows in side.tolist()] for side in groups[:2])
+    own, other = (
+        [
+            [first] if stop - first == 1 else list(range(first, stop))
+            for first, stop in side.tolist()
+        ]
+        for side in groups[:2]
+    )
     return own, other
 
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
 from folders import contents
+from hub_server import serving, uses_hub
 from vocagno.cli.app import main
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.finishing import finish_store
@@ -152,7 +154,12 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
     assert contents(again) == contents(store)
     assert imported["tokens"] == exported["tokens"] == ScoreStore(store).num_tokens
     card = (parquet / "README.md").read_text()
-    assert card.startswith('---\npretty_name: "A \\"title\\""\n')
+    assert yaml.safe_load(card.split("---\n")[1]) == {
+        "pretty_name": 'A "title"',
+        "tags": ["vocagno", "token-level-losses"],
+        "size_categories": ["n<1K"],
+        "configs": [{"config_name": "default", "data_files": "scores-*.parquet"}],
+    }
     assert f"{exported['tokens']:,} tokens in all" in card
 
 
@@ -171,6 +178,30 @@ def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
         np.testing.assert_array_equal(np.float16(loaded[index]["nll"]), document.nll)
         spans = np.stack([loaded[index]["byte_start"], loaded[index]["byte_end"]], 1)
         np.testing.assert_array_equal(spans, document.spans)
+
+
+def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, capsys, monkeypatch):
+    store, _ = made
+    parquet = tmp_path / "parquet"
+    with serving() as hub:
+        uses_hub(monkeypatch, hub)
+        arguments = ["scores", "export", store, "--out", parquet, "--push_to_hub", "losses"]
+        found = result(capsys, *arguments)
+        assert found["pushed"].startswith(f"{hub.url}/")
+        assert hub.private == {"datasets/tester/losses": True}
+        assert hub.files["datasets/tester/losses"] == contents(parquet)
+        public = [tmp_path / "public", "--push_to_hub", "open", "--hub_private_repo", "false"]
+        result(capsys, *arguments[:4], *public)
+        assert hub.private["datasets/tester/open"] is False
+        # Without rights nothing is exported; if the hub fails later, the files are there.
+        hub.statuses = {"create": 403}
+        arguments[4] = tmp_path / "again"
+        assert main([str(word) for word in arguments]) == 2
+        assert not (tmp_path / "again").exists()
+        hub.statuses = {"commit": 403}
+        assert main([str(word) for word in arguments]) == 2
+    assert contents(tmp_path / "again") == contents(parquet)
+    assert f"hf upload losses {tmp_path / 'again'} . --repo-type dataset" in capsys.readouterr().err
 
 
 def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):

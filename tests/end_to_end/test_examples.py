@@ -62,6 +62,8 @@ def test_every_example_is_run_here():
         *LEARNING,
         "align",
         "bits_per_byte",
+        "guided_sft",
+        "on_policy",
         "probe",
         "trl_gold",
     }

@@ -74,7 +74,7 @@ CAUGHT = {
     "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
     "vocagno": ("*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*", "{python} -m vocagno"),
     "accelerate": (
-        "*--config_file*|*--num_processes*",  # GPUs, and other machines
+        "*--config_file*|*--num_processes*|*--push_to_hub*",  # GPUs, other machines, a hub
         "{python} -m accelerate.commands.accelerate_cli",
     ),
     "torchrun": ("*", ""),  # several machines

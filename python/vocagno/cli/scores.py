@@ -32,6 +32,17 @@ def add_export(parser: Any) -> None:
     _add_store(parser)
     parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
     parser.add_argument("--title", type=str, default="Teacher scores", help="of the dataset card")
+    parser.add_argument(
+        "--push_to_hub",
+        type=str | None,
+        help="repository to upload the files to, as a data set of the Hugging Face hub",
+    )
+    parser.add_argument(
+        "--hub_private_repo",
+        type=bool,
+        default=True,
+        help="whether a new repository is private",
+    )
 
 
 def add_import(parser: Any) -> None:
@@ -115,11 +126,16 @@ def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:
 
 def export(options: Any) -> dict[str, Any]:
     """The files, and how large they are."""
+    from vocagno.system.hub import HubRepository
     from vocagno.teacher.exchange import dataset_card, export_scores
     from vocagno.teacher.scores import ScoreStore
     from vocagno.teacher.statistics import losses_of
 
     store = ScoreStore(options.store)
+    repository = None
+    if options.push_to_hub is not None:
+        repository = HubRepository(options.push_to_hub, "dataset", options.hub_private_repo)
+        repository.create()  # a wrong name or token is found before the export
     card = dataset_card(store, losses_of(store), options.title)
     with _progress("exporting", len(store.manifest.shards), "shards") as progress:
         files = export_scores(store, options.out, card, progress.at)
@@ -130,6 +146,7 @@ def export(options: Any) -> dict[str, Any]:
         **_counts(store),
         "bytes": size,
         "bytes_per_token": round(size / max(1, store.num_tokens), 3),
+        **({} if repository is None else {"pushed": repository.push(options.out)}),
     }
 
 

@@ -360,6 +360,10 @@ class Config:
     """auto: resume from the last checkpoint in `output`; never: stop if there is one."""
     output: Path
     """Folder of the run: resolved configuration, metrics, checkpoints, final model."""
+    push_to_hub: str | None = None
+    """Repository of the Hugging Face hub to upload the final model to, with its card."""
+    hub_private_repo: bool = True
+    """Whether a repository that `push_to_hub` creates is private."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -103,6 +103,13 @@ def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
     return [_row(stream, slice(start, start + seq_len + 1)) for start in starts]
 
 
+def document_rows(stream: Stream) -> list[Row]:
+    """A row for each document of a stream, of any length."""
+    heads = np.flatnonzero(np.diff(stream.documents, prepend=stream.documents[:1] - 1)).tolist()
+    stops = [*heads[1:], len(stream.ids)]
+    return [_row(stream, slice(start, stop)) for start, stop in zip(heads, stops, strict=True)]
+
+
 def _row(stream: Stream, place: slice) -> Row:
     documents = stream.documents[place]
     heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))

@@ -13,18 +13,27 @@ from vocagno.system.lazy import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
     from vocagno.guidance.criteria import Criteria
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
     from vocagno.guidance.units import Units
     from vocagno.models.head import language_head
-    from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
+    from vocagno.training.hf_trainer import (
+        DataCollatorWithTeacherLoss,
+        GuidedCollator,
+        GuidedTrainer,
+    )
 
 __all__ = [
     "Criteria",
+    "DataCollatorWithTeacherLoss",
     "GuidanceConfig",
     "GuidedCollator",
     "GuidedTrainer",
+    "TeacherLossColumns",
+    "TeacherTexts",
     "Units",
+    "add_teacher_loss",
     "count_kept",
     "language_head",
     "segment_reduce",
@@ -36,10 +45,14 @@ __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         "Criteria": "vocagno.guidance.criteria",
+        "DataCollatorWithTeacherLoss": "vocagno.training.hf_trainer",
         "GuidanceConfig": "vocagno.config.guidance",
         "GuidedCollator": "vocagno.training.hf_trainer",
         "GuidedTrainer": "vocagno.training.hf_trainer",
+        "TeacherLossColumns": "vocagno.guidance.columns",
+        "TeacherTexts": "vocagno.guidance.columns",
         "Units": "vocagno.guidance.units",
+        "add_teacher_loss": "vocagno.guidance.columns",
         "count_kept": "vocagno.guidance.selective",
         "language_head": "vocagno.models.head",
         "segment_reduce": "vocagno.alignment.segments",

@@ -21,7 +21,7 @@ INTERRUPTED = 130
 _KEPT = "Finished work is kept. Run the same command again to resume."
 _EXTRAS = {
     "cli": ("jsonargparse", "rich", "filelock", "tokenizers", "yaml"),
-    "data": ("pyarrow", "tqdm"),
+    "data": ("huggingface_hub", "pyarrow", "tqdm"),
     "eval": ("lm_eval", "math_verify", "sympy", "word2number"),
     "viz": ("matplotlib",),
 }

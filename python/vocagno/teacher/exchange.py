@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from huggingface_hub import DatasetCard, DatasetCardData
 
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Entry, check_names
@@ -198,7 +199,7 @@ def _lists(column: pa.ChunkedArray) -> list[Any]:
 
 
 def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
-    """A dataset card in Markdown, with the front matter for a hub."""
+    """A dataset card in Markdown, with the metadata of the Hugging Face hub on top."""
     made_from, found = store.manifest.made_from, losses.as_dict()
     settings = "\n".join(
         f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
@@ -207,18 +208,13 @@ def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
         f"| {float(share):.0%} | {value:.3f} |"
         for share, value in found.get("quantiles", {}).items()
     )
-    return f"""---
-pretty_name: {json.dumps(title)}
-tags:
-- vocagno
-- token-level-losses
-size_categories:
-- {_size_category(len(store))}
-configs:
-- config_name: default
-  data_files: "scores-*.parquet"
----
-# {title}
+    metadata = DatasetCardData(
+        pretty_name=title,
+        tags=["vocagno", "token-level-losses"],
+        size_categories=[_size_category(len(store))],
+        configs=[{"config_name": "default", "data_files": "scores-*.parquet"}],
+    )
+    body = f"""# {title}
 
 Losses of a teacher language model: one for each token of {len(store):,} documents,
 {store.num_tokens:,} tokens in all. Each loss is stored with the bytes of text that its token
@@ -250,6 +246,7 @@ Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher
 |---|---|
 {quantiles}
 """
+    return str(DatasetCard(f"---\n{metadata}\n---\n{body}"))
 
 
 def _size_category(documents: int) -> str:

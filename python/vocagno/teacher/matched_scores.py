@@ -1,11 +1,16 @@
 """Matches stored scores to documents by their text, not by their position."""
 
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vocagno.data.corpus import text_hash
 from vocagno.data.rows import RowStore
+from vocagno.data.store.manifest import MANIFEST
 from vocagno.teacher.scores import DocumentScores, ScoreStore
 
 NOT_SCORED = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
@@ -63,6 +68,32 @@ class TextIndex:
         nearest = np.searchsorted(self._sorted, words[:, 0])
         places = self._order[np.minimum(nearest, len(self._order) - 1)]
         return np.where((self._hashes[places] == words).all(1), places, -1)
+
+
+class ScoresOfTexts:
+    """The scores of texts in a store, found by their hashes. It pickles as the store's folder."""
+
+    def __init__(self, store: ScoreStore) -> None:
+        """Reads the hashes of all documents."""
+        self.store = store
+        self._index = TextIndex(_hashes(store))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        manifest = (self.store.folder / MANIFEST).read_bytes()
+        return _reopened, (str(self.store.folder), hashlib.blake2b(manifest).hexdigest())
+
+    def find(self, texts: Sequence[str]) -> list[DocumentScores]:
+        """The scores of each text; `NOT_SCORED` for a text that is not in the store."""
+        hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
+        return [
+            NOT_SCORED if place < 0 else self.store.document(place)
+            for place in self._index.places(hashes).tolist()
+        ]
+
+
+def _reopened(folder: str, _manifest: str) -> ScoresOfTexts:
+    """The hash of the manifest tells stores in one folder apart where pickles are compared."""
+    return ScoresOfTexts(ScoreStore(Path(folder)))
 
 
 def _hashes(scores: ScoreStore) -> NDArray[Any]:

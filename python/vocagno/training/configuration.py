@@ -25,8 +25,10 @@ _MAY_CHANGE = {
     "data": {"cache", "num_workers"},
     "eval": {"batch_size", "data", "every", "limit", "new_tokens", "tasks"},
     "guidance": {"min_coverage"},
+    "hub_private_repo": {""},
     "optimizer": {"skip_nonfinite"},
     "output": {""},
+    "push_to_hub": {""},
     "resume": {""},
     "teacher": {"batch_tokens", "device_map", "shard"},
     "train": {

@@ -1,6 +1,6 @@
-"""Guidance inside `transformers.Trainer`: a collator and a subclass, nothing of our loop."""
+"""Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,11 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.run import DataConfig, HeadLoss
 from vocagno.data.rows import Row
 from vocagno.guidance.collator import Collator
+from vocagno.guidance.columns import PADDING, padded
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.methods.base import StudentOutput
+from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.thresholded import group_ends
+from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.training.student import GuidedStudent
 
@@ -47,8 +50,54 @@ class GuidedCollator:
         return batch.inputs() | {"num_kept": counts.kept, "num_counted": num_counted}
 
 
+class DataCollatorWithTeacherLoss:
+    """Pads the columns of `add_teacher_loss` to what `GuidedTrainer` takes."""
+
+    def __init__(
+        self, guidance: GuidanceConfig | None = None, *, pad_to_multiple_of: int | None = None
+    ) -> None:
+        """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example."""
+        self._guidance: GuidanceConfig = guidance or GuidanceConfig()
+        self._method: Method = method_of(self._guidance)
+        self._multiple: int = pad_to_multiple_of or 1
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As `GuidedCollator`, of examples that are not packed.
+
+        Raises: ValueError for examples without the columns that the guidance needs.
+        """
+        needed = {"input_ids", "labels", "teacher_loss"}
+        needed |= {"groups"} if self._guidance.unit == "group" else set()
+        needed |= {"lines"} if self._guidance.window == "line" else set()
+        if missing := sorted(needed - examples[0].keys()):
+            raise ValueError(
+                f"examples without {', '.join(missing)}: make the columns by add_teacher_loss with "
+                "this guidance, and let the trainer keep them (remove_unused_columns=False)"
+            )
+        # One place is gone after the shift.
+        longest = max(2, *(len(example["input_ids"]) for example in examples)) - 1
+        width = -(-longest // self._multiple) * self._multiple + 1
+        tensors: dict[str, Any] = {}
+        for name in PADDING:
+            if name in examples[0]:
+                inputs, labels = causal_shift(padded(examples, name, width))
+                tensors[name] = (inputs if name == "input_ids" else labels).contiguous()
+        if "teacher_sums" in examples[0]:
+            sums = np.array([example["teacher_sums"] for example in examples])
+            tensors["teacher_sums"] = torch.from_numpy(sums)
+        roles = self._method.roles(tensors["teacher_loss"], tensors["labels"])
+        num_kept = self._method.most_kept(*roles, tensors)
+        num_predicted = int((tensors["labels"] != IGNORED).sum())
+        if self._guidance.has_fixed_threshold and "groups" in tensors:
+            tensors["chunk_ends"] = group_ends(tensors["groups"])
+        num_counted = num_predicted if self._guidance.normalize == "tokens" else num_kept
+        return tensors | {"num_kept": num_kept, "num_counted": num_counted}
+
+
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     """A Trainer that trains on the tokens that the teacher chooses.
+
+    Another trainer becomes guided by both as bases: `class Guided(GuidedTrainer, SFTTrainer)`.
 
     The model stays what it is: it is saved, loaded and generates as ever. Given a `teacher_loss`,
     its forward pass gives a `StudentOutput` instead of logits. A step's loss is divided by one
@@ -56,6 +105,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     """
 
     loss_is_scaled_for_ga: bool | None = True
+    _signature_columns: Any
 
     def __init__(
         self,
@@ -65,7 +115,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         head_loss_by: HeadLoss = "auto",
         **options: Any,
     ) -> None:
-        """Args: as `Trainer`, with a `GuidedCollator` as `data_collator`.
+        """Args: as the trainer, with a `GuidedCollator` or a `DataCollatorWithTeacherLoss` as
+            `data_collator`.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
             `guidance.scope: step`, which needs the counts of all processes, and for one process
@@ -80,6 +131,15 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
                 "teacher) or cpt"
             )
         student = GuidedStudent(model, guidance, head_loss_by)
+        super().__init__(model, *arguments, **options)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs, and nn.DataParallel is not supported: "
+                "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+            )
+        if self.model is not model:  # the trainer has put adapters on it
+            student = GuidedStudent(self.model, guidance, head_loss_by)
+        model = self.model
         original = model.forward
 
         def forward(*inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
@@ -87,13 +147,12 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
                 return original(*inputs, **named)
             return student.forward(teacher_loss=teacher_loss, **named)
 
-        super().__init__(model, *arguments, **options)
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"one process sees {self.args.n_gpu} GPUs, and nn.DataParallel is not supported: "
-                "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
-            )
         model.forward = forward
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        names = [*self._signature_columns, *PADDING, "teacher_sums"]
+        self._signature_columns = list(dict.fromkeys(names))
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

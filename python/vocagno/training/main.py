@@ -14,6 +14,7 @@ from vocagno.config.run import Config
 from vocagno.errors import ConfigError
 from vocagno.system.collectives import agreed
 from vocagno.system.exit_status import DONE, UNFINISHED, exit_status
+from vocagno.system.hub import HubRepository, HubUnreachableError
 from vocagno.system.signals import terminable
 from vocagno.system.text_tables import in_columns
 from vocagno.training.accelerator import start
@@ -69,11 +70,43 @@ def dry_run(config: Config, gpu: str | None) -> dict[str, Any]:
 
 
 def train(config: Config) -> int:
-    """Starts or resumes a run; the exit status: done, or unfinished with its state saved."""
+    """Starts or resumes a run; the exit status: done, or unfinished with its state saved.
+
+    Raises: HubError if the final model is on disk, but not on the hub, or if the hub refuses the
+        repository before the run.
+    """
     accelerator = start(config)
     main_process = accelerator.is_main_process
     with _locked(config.output) if main_process else nullcontext():
-        return DONE if _train(config, accelerator) else UNFINISHED
+        if main_process:
+            _create_repository(config)
+        if not _train(config, accelerator):
+            return UNFINISHED
+        if main_process:
+            _push(config)
+        return DONE
+
+
+def _create_repository(config: Config) -> None:
+    """Creates the repository of `push_to_hub`, so that a wrong name or token is found at once."""
+    if (repository := _repository(config)) is not None:
+        try:
+            repository.create()
+        except HubUnreachableError as error:
+            print(f"warning: {error}; trying again after the last step", file=sys.stderr)
+
+
+def _push(config: Config) -> None:
+    from vocagno.training.loop import final_folder
+
+    if (repository := _repository(config)) is not None:
+        print(f"pushed: {repository.push(final_folder(config.output))}", file=sys.stderr)
+
+
+def _repository(config: Config) -> HubRepository | None:
+    if config.push_to_hub is None:
+        return None
+    return HubRepository(config.push_to_hub, "model", config.hub_private_repo)
 
 
 @contextmanager

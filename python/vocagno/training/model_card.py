@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import ModelCard, ModelCardData
 
 from vocagno import __version__
 from vocagno.config.guidance import GuidanceConfig
@@ -28,9 +29,9 @@ def model_card(output: Path) -> str:
     student, teacher = options["student"]["model"], options["teacher"]["model"]
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
-    metadata: dict[str, Any] = {"library_name": "transformers", "tags": method.tags}
-    if student is not None and not Path(student).exists():  # a hub takes only names of its models
-        metadata["base_model"] = student
+    # A hub takes only names of its models.
+    base = None if student is None or Path(student).exists() else student
+    metadata = ModelCardData(library_name="transformers", base_model=base, tags=method.tags)
     facts = {
         "method": f"`{guidance.method}`",
         "student": "new" if student is None else f"`{student}`",
@@ -40,14 +41,14 @@ def model_card(output: Path) -> str:
         f"{data['seq_len']:,} tokens",
         **{name: f"{last[key]:.4f}" for key, name in _MEASURED.items() if key in last},
     }
-    return _CARD.format(
-        metadata=yaml.safe_dump(metadata, sort_keys=False).strip(),
+    body = _CARD.format(
         version=__version__,
         summary=method.summary,
         facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
         hashes=json.dumps(materials, indent=1),
         resolved=resolved.strip(),
     )
+    return str(ModelCard(f"---\n{metadata}\n---\n\n{body}"))
 
 
 def _corpora(given: str | dict[str, float]) -> str:
@@ -59,11 +60,7 @@ def _corpora(given: str | dict[str, float]) -> str:
 _MEASURED = {"loss": "loss, the last window", "validation_loss": "held-out loss"}
 """Names of values in `metrics.jsonl`, in nats a token."""
 
-_CARD = """---
-{metadata}
----
-
-# Trained by vocagno {version}
+_CARD = """# Trained by vocagno {version}
 
 {summary}
 

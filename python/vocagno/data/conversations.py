@@ -1,0 +1,159 @@
+"""Conversations as text: a chat template, and where the answers are in the text that it makes.
+
+A student and a teacher with different chat templates read different texts of a conversation. What
+they share are the answers: the contents of the assistant's messages, without surrounding white
+space.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.data.documents import CorpusError
+from vocagno.errors import InputError
+
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: mappings with a `role` and a `content`."""
+
+_MARKER = "vocagno-answer-{}-8c1f0e57"
+"""Stands for an answer while its place in the template is looked up."""
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The text of a conversation, as a model reads it."""
+
+    text: str
+    answers: NDArray[np.int32]
+    """(A, 2) bytes of the content of each assistant message, half-open, without white space around
+    it."""
+
+
+def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
+    """The text of a conversation.
+
+    Args:
+        tokenizer: of transformers, with a chat template; None: the contents, with a blank line
+            between them, for a model without a template.
+    Raises: CorpusError for messages without text, and if the template changes an answer.
+    """
+    contents = [_content(message, number) for number, message in enumerate(messages)]
+    asked = [
+        number
+        for number, message in enumerate(messages)
+        if message.get("role") == "assistant" and contents[number].strip()
+    ]
+    if tokenizer is None:
+        text = "\n\n".join(contents)
+        between = _between("\n\n".join(_marked(contents, asked)), len(asked))
+    else:
+        text = rendered(messages, tokenizer)
+        marked = _marked(contents, asked)
+        replaced = [
+            {**message, "content": content}
+            for message, content in zip(messages, marked, strict=True)
+        ]
+        between = _between(rendered(replaced, tokenizer), len(asked))
+    return Conversation(text, _answers(text, between, [contents[number] for number in asked]))
+
+
+def rendered(messages: Messages, tokenizer: Any) -> str:
+    """A conversation in the chat template of a tokenizer. Raises: InputError without a template."""
+    _template(tokenizer)
+    return str(tokenizer.apply_chat_template([dict(one) for one in messages], tokenize=False))
+
+
+def without_bos(text: str, tokenizer: Any, prefix_ids: Sequence[int]) -> str:
+    """Removes the BOS that a template wrote, if a teacher that reads the text adds it by itself."""
+    bos = getattr(tokenizer, "bos_token", None)
+    return text.removeprefix(bos) if bos and prefix_ids else text
+
+
+def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArray[np.bool_]]:
+    """The ids of a conversation, and which of them the assistant has written.
+
+    Raises: InputError for a chat template that does not mark what the assistant writes.
+    """
+    if not _GENERATION.search(_template(tokenizer)):
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the student'}: its chat template does not mark what the "
+            "assistant writes ({% generation %}), so the tokens to learn are unknown; set a "
+            "template that does (TRL's get_training_chat_template has some), or give `prompt` and "
+            "`completion`"
+        )
+    found = tokenizer.apply_chat_template(
+        [dict(one) for one in messages],
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    return list(found["input_ids"]), np.array(found["assistant_masks"], bool)
+
+
+def _template(tokenizer: Any) -> str:
+    try:
+        return str(tokenizer.get_chat_template())
+    except ValueError as error:  # no template, or several without a default
+        name = tokenizer.name_or_path or type(tokenizer).__name__
+        raise InputError(
+            f"{name}: has no chat template; set `tokenizer.chat_template`, or give `prompt` and "
+            "`completion`"
+        ) from error
+
+
+def _content(message: Mapping[str, Any], number: int) -> str:
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise CorpusError(
+            f"message {number}: expected a `content` of text, got {type(content).__name__}; "
+            "images and calls of tools are not supported"
+        )
+    return content
+
+
+def _marked(contents: Sequence[str], asked: Sequence[int]) -> list[str]:
+    """The contents, with a marker for each answer."""
+    places = {number: _MARKER.format(place) for place, number in enumerate(asked)}
+    return [places.get(number, content) for number, content in enumerate(contents)]
+
+
+def _between(text: str, count: int) -> list[str]:
+    """What a template writes before, between and after the answers."""
+    parts = []
+    for place in range(count):
+        before, marker, text = text.partition(_MARKER.format(place))
+        if not marker:
+            raise CorpusError(f"answer {place} is not in what the chat template makes of it")
+        parts.append(before)
+    return [*parts, text]
+
+
+def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArray[np.int32]:
+    """(A, 2) bytes of the answers. Templates may remove white space at their ends."""
+    spans, at = [], len(between[0])
+    is_same = text.startswith(between[0])
+    for place, (answer, behind) in enumerate(zip(answers, between[1:], strict=True)):
+        is_last = place == len(answers) - 1
+        for written in (answer, answer.strip(), answer.lstrip(), answer.rstrip()):
+            end = at + len(written)
+            ends_here = end + len(behind) == len(text) if is_last else True
+            if text.startswith(written + behind, at) and ends_here:
+                break
+        else:
+            is_same = False
+        if not is_same:
+            raise CorpusError(
+                f"the chat template changes answer {place}, {answer[:40]!r}, or what is around "
+                "it, by what it says, so its place in the text is unknown; use another template, "
+                "or `prompt` and `completion`"
+            )
+        first = at + len(written) - len(written.lstrip())
+        start = len(text[:first].encode())
+        spans.append((start, start + len(written.strip().encode())))
+        at = end + len(behind)
+    return np.array(spans, np.int32).reshape(-1, 2)

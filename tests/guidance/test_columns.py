@@ -1,0 +1,313 @@
+"""Columns of a data set: the losses, labels and groups of our own rows, for any trainer."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+datasets = pytest.importorskip("datasets")
+
+from corpora import write_corpus
+from families import HARD_TEXTS, TEXTS
+from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.run import DataConfig, TeacherConfig
+from vocagno.data.documents import CorpusError
+from vocagno.data.rows import document_rows, join_documents
+from vocagno.errors import InputError
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
+from vocagno.teacher.corpus_scores import load_teacher_of
+from vocagno.teacher.scores import ScoreStore
+from vocagno.tokens.token_spans import TokenSpans
+from vocagno.training.hf_trainer import DataCollatorWithTeacherLoss
+
+DOCUMENTS = [*TEXTS, *HARD_TEXTS, "x", ""]
+RULES = {
+    "default": GuidanceConfig(),
+    "paper": GuidanceConfig(top_fraction=0.4),
+    "mean": GuidanceConfig(top_fraction=0.4, unmapped="mean"),
+    "groups": GuidanceConfig(unit="group", max_threshold=0.0),
+    "chunks": GuidanceConfig(method="chunk", top_fraction=0.4),
+}
+STUDENT = (
+    "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+)
+TEACHER = "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}<end> {% endfor %}"
+CHAT = [
+    [
+        {"role": "user", "content": "Was ist 12 + 7? Yes."},
+        {"role": "assistant", "content": "Yes. 12 + 7 = 19"},
+        {"role": "user", "content": "Déjà vu?"},
+        {"role": "assistant", "content": "  Yes, naïvely: x² ≥ 3.14 👩‍🔬\n"},
+    ],
+    [{"role": "system", "content": "Short."}, {"role": "user", "content": "19"}],
+    [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "日本語"}],
+]
+
+
+def wrapped(tokenizer, **options):
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+
+
+@pytest.fixture(scope="module")
+def student(tokenizers):
+    return wrapped(tokenizers["llama"], eos_token="</s>", chat_template=STUDENT)
+
+
+@pytest.fixture(scope="module")
+def teacher_tokenizer(tokenizers):
+    return wrapped(tokenizers["byte-level"], chat_template=TEACHER)
+
+
+@pytest.fixture(scope="module")
+def teacher(teacher_model):
+    spans = TokenSpans(teacher_model / "tokenizer.json")
+    config = TeacherConfig(model=str(teacher_model), context=256)
+    return load_teacher_of(config, spans, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, teacher_model):
+    """The scores of `DOCUMENTS`, in another order."""
+    folder = tmp_path_factory.mktemp("columns")
+    corpus = write_corpus(folder / "c.jsonl", DOCUMENTS[::-1])
+    words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
+    scores = folder / "scores"
+    assert main(["score", str(corpus), *words, "--out", str(scores)]) == 0
+    return ScoreStore(scores)
+
+
+class Known:
+    """Scores by the number of the document."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def piece(self, document, first_byte, end_byte):
+        return self.scores[document]
+
+
+def own_batch(documents, student, teacher, guidance, prompt_bytes=None):
+    """The batch of our own collator, each document a row."""
+    spans = TokenSpans(student)
+    tokens = spans.encode(documents)
+    around = spans.prefix_ids, student.eos_token_id
+    rows = document_rows(join_documents(tokens, 0, *around, prompt_bytes))
+    width = max(len(row.ids) for row in rows)
+    data = DataConfig(train="", seq_len=width - 1)
+    return Collator(Known(teacher.score(documents)), guidance, data, spans.line_ends())(rows)
+
+
+def canonical(numbers):
+    """Numbers of groups as places: equal for equal groups."""
+    found = {}
+    flat = numbers.flatten().tolist()
+    return [-1 if one < 0 else found.setdefault(one, len(found)) for one in flat]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("source", ["teacher", "store"])
+def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, rule, source):
+    guidance = RULES[rule]
+    given = request.getfixturevalue(source)
+    made = TeacherLossColumns(student, given, guidance)({"text": DOCUMENTS})
+    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+    ours = DataCollatorWithTeacherLoss(guidance)(examples)
+    expected = own_batch(DOCUMENTS, student, teacher, guidance)
+    inputs = expected.inputs()
+    assert ours.keys() == inputs.keys() | {"num_kept", "num_counted"}
+    for name, value in inputs.items():
+        if name in ("groups", "lines"):
+            assert canonical(ours[name]) == canonical(value)
+            assert int(ours[name].max()) < value.shape[0] * (value.shape[1] + 1)
+        else:
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    counts = expected.counts
+    assert ours["num_kept"] == counts.kept
+    assert ours["num_counted"] in (counts.predicted, counts.kept)
+    for example, text in zip(examples, DOCUMENTS, strict=True):
+        assert example["labels"][0] == -100
+        assert np.isnan(example["teacher_loss"][0])
+        assert len(example["input_ids"]) == len(example["labels"]) == len(example["teacher_loss"])
+        assert text or not np.isfinite(example["teacher_loss"]).any()
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+@pytest.mark.parametrize("source", ["teacher", "store"])
+def test_map_gives_the_columns_in_any_number_of_processes(request, student, source, num_proc):
+    given = request.getfixturevalue(source)
+    data = datasets.Dataset.from_dict({"text": DOCUMENTS, "more": list(range(len(DOCUMENTS)))})
+    made = add_teacher_loss(data, student, given, num_proc=num_proc, batch_size=5)
+    whole = TeacherLossColumns(student, given)({"text": DOCUMENTS})
+    assert set(made.column_names) == whole.keys()
+    assert made.features["teacher_loss"].feature.dtype == "float32"
+    assert made.features["input_ids"].feature.dtype == "int32"
+    for index, example in enumerate(made.with_format("numpy")):
+        for name, values in whole.items():
+            rtol = 0 if source == "store" else 1e-3  # float16, of batches of other sizes
+            np.testing.assert_allclose(example[name], values[index], rtol, atol=rtol)
+
+
+def test_prompts_are_not_learnt(student, teacher):
+    prompts = [text[: len(text) // 2] for text in TEXTS]
+    completions = [text[len(text) // 2 :] for text in TEXTS]
+    made = TeacherLossColumns(student, teacher)({"prompt": prompts, "completion": completions})
+    sizes = [len(prompt.encode()) for prompt in prompts]
+    expected = own_batch(TEXTS, student, teacher, GuidanceConfig(), sizes).tensors["labels"]
+    for labels, row in zip(made["labels"], expected, strict=True):
+        np.testing.assert_array_equal(labels[1:], row[: len(labels) - 1])
+        assert (labels[:2] == -100).all()
+        assert labels[-1] == student.eos_token_id
+
+
+def test_only_what_the_assistant_has_written_is_learnt(student, teacher, teacher_tokenizer):
+    columns = TeacherLossColumns(
+        student, teacher, RULES["paper"], teacher_tokenizer=teacher_tokenizer
+    )
+    made = columns({"messages": CHAT})
+    spans = TokenSpans(student)
+    for messages, ids, labels, losses in zip(
+        CHAT, made["input_ids"], made["labels"], made["teacher_loss"], strict=True
+    ):
+        masked = student.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
+        assert ids.tolist() == masked["input_ids"]
+        learnt = np.array(masked["assistant_masks"], bool)
+        np.testing.assert_array_equal(labels, np.where(learnt, ids, -100))
+        text = student.apply_chat_template(messages, tokenize=False)
+        found = spans.encode([text]).spans
+        answers = np.zeros(len(text.encode()) + 1, bool)
+        at = 0
+        for message in messages:
+            answer = message["content"].strip()
+            at = text.index(answer, text.index(f"<{message['role']}>", at))
+            if message["role"] == "assistant":
+                first = len(text[:at].encode())
+                answers[first : first + len(answer.encode())] = True
+        in_answer = np.array([answers[start:end].any() for start, end in found])
+        assert not np.isfinite(losses[~in_answer]).any()
+        assert np.isfinite(losses[in_answer]).mean() > 0.8 if in_answer.any() else True
+
+
+def test_an_answer_has_the_losses_of_the_teachers_own_template(student, teacher, teacher_tokenizer):
+    """Computed by hand from the teacher's losses of its own text."""
+    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    assert texts[2] == "[user] Hi<end> [assistant] 日本語<end> "
+    scores = teacher.score([texts[2]])[0]
+    first = len(b"[user] Hi<end> [assistant] ")
+    inside = (scores.spans[:, 0] >= first) & (scores.spans[:, 1] <= first + 9)
+    total = float(scores.nll[inside].astype(np.float32).max())
+    columns = TeacherLossColumns(
+        student, teacher, RULES["paper"], teacher_tokenizer=teacher_tokenizer
+    )
+    losses = columns({"messages": CHAT[2:]})["teacher_loss"][0]
+    assert np.nanmax(losses) == pytest.approx(total)
+
+
+def test_scores_of_conversations_are_found(
+    student, teacher, teacher_tokenizer, teacher_model, tmp_path
+):
+    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+    words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
+    assert main(["score", str(corpus), *words, "--out", str(tmp_path / "scores")]) == 0
+    options = {"teacher_tokenizer": teacher_tokenizer}
+    stored = TeacherLossColumns(student, ScoreStore(tmp_path / "scores"), **options)
+    live = TeacherLossColumns(student, teacher, **options)
+    again = pickle.loads(pickle.dumps(stored))
+    for one in (stored, again):
+        for found, expected in zip(
+            one({"messages": CHAT})["teacher_loss"],
+            live({"messages": CHAT})["teacher_loss"],
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-2)
+
+
+def test_a_teacher_without_a_template_reads_the_contents(student, teacher):
+    assert TeacherTexts()({"messages": CHAT[2:]}) == {"text": ["Hi\n\n日本語"]}
+    losses = TeacherLossColumns(student, teacher)({"messages": CHAT[2:]})["teacher_loss"][0]
+    assert np.isfinite(losses).any()
+
+
+def test_the_bos_of_a_template_is_not_read_twice(tokenizers):
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    backend = Tokenizer.from_str(tokenizers["llama"].to_str())
+    bos = ("<s>", backend.token_to_id("<s>"))
+    for adds_bos in (False, True):
+        single = "<s> $A" if adds_bos else "$A"
+        backend.post_processor = TemplateProcessing(single=single, special_tokens=[bos])
+        tokenizer = wrapped(backend, bos_token="<s>", chat_template="<s>" + TEACHER)
+        text = TeacherTexts(tokenizer)({"messages": CHAT[2:]})["text"][0]
+        assert text.startswith("[user]" if adds_bos else "<s>[user]")
+
+
+@pytest.mark.parametrize("length", [2, 7, 12])
+def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
+    for examples in ({"text": DOCUMENTS}, {"messages": CHAT}):
+        options = {"teacher_tokenizer": teacher_tokenizer}
+        whole = TeacherLossColumns(student, teacher, RULES["paper"], **options)(examples)
+        cut = TeacherLossColumns(student, teacher, RULES["paper"], max_length=length, **options)(
+            examples
+        )
+        for name in ("input_ids", "labels", "teacher_loss"):
+            for some, more in zip(cut[name], whole[name], strict=True):
+                np.testing.assert_array_equal(some, more[:length])
+
+
+def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokenizer, tokenizers):
+    def refused(words, error, examples, *given, **options):
+        with pytest.raises(error, match=words):
+            TeacherLossColumns(*given, **options)(examples)
+
+    text = {"text": [*TEXTS[:2], "not scored"]}
+    refused("has no scores of 1 of 3 examples; .* 'not scored'", InputError, text, student, store)
+    found = TeacherLossColumns(student, store, allow_missing=True)(text)["teacher_loss"][2]
+    assert np.isnan(found).all()
+    chat = {"messages": CHAT}
+    no_marks = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=TEACHER)
+    refused(r"does not mark what the assistant writes", InputError, chat, no_marks, teacher)
+    none = wrapped(tokenizers["llama"], eos_token="</s>")
+    refused("has no chat template", InputError, chat, none, teacher)
+    refused("no eos_token", InputError, text, wrapped(tokenizers["llama"]), teacher)
+    image = {"messages": [[{"role": "user", "content": [{"type": "image"}]}]]}
+    refused("example 0 of its batch: message 0: expected", CorpusError, image, student, teacher)
+    refused("got other", CorpusError, {"other": ["a"]}, student, teacher)
+    messages = {"prompt": [CHAT[0][:1]], "completion": [CHAT[0][1:2]]}
+    refused("`prompt` must be a string", CorpusError, messages, student, teacher)
+    changing = wrapped(
+        tokenizers["byte-level"],
+        chat_template="{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+    )
+    refused(
+        "changes answer|is not in what",
+        CorpusError,
+        chat,
+        student,
+        teacher,
+        teacher_tokenizer=changing,
+    )
+    with pytest.raises(ValueError, match="without groups, lines, teacher_loss"):
+        DataCollatorWithTeacherLoss()([{"input_ids": [1, 2], "labels": [1, 2]}])
+
+
+def test_answers_are_found_where_the_template_puts_them(tokenizers):
+    """Also where a user has said the same before, and white space was removed."""
+    from vocagno.data.conversations import conversation
+
+    for template in (STUDENT, TEACHER, None):
+        tokenizer = template and wrapped(tokenizers["llama"], chat_template=template)
+        for messages in CHAT:
+            found = conversation(messages, tokenizer)
+            raw = found.text.encode()
+            said = [raw[start:end].decode() for start, end in found.answers]
+            wanted = [m["content"].strip() for m in messages if m["role"] == "assistant"]
+            assert said == wanted
