@@ -220,7 +220,10 @@ def test_options_of_training(config, typed, answer, capsys):
         ({"optimiser": 1}, r"optimiser in .*: no such option; did you mean optimizer\?"),
         ({"train": {"steps": [1]}}, r"train\.steps in .*: expected a whole number, got \[1\]"),
         ({"train": {"steps": None}}, r"missing: --train\.steps \(or in .*\); see `.*train .*`"),
-        ({"data": {"train": 3}}, r"data\.train in .*: expected text, got 3"),
+        (
+            {"data": {"train": 3}},
+            r"data\.train in .*: expected a mapping of `name: value` or text, got 3",
+        ),
         ({"guidance": {"method": ["cpt"]}}, r"guidance\.method in .*: expected one of vocagno, .*"),
         ({"teacher": {"scores": [1]}}, r"teacher\.scores in .*: .* a path, or null, got \[1\]"),
         ({"output": 3}, r"output in .*: expected a path, got 3"),

@@ -63,6 +63,7 @@ def test_every_example_is_run_here():
         "align",
         "bits_per_byte",
         "guided_sft",
+        "megatron_loss",
         "on_policy",
         "probe",
         "trl_gold",
