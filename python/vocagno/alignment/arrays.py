@@ -67,6 +67,13 @@ def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
     return mapping.astype(np.int32)
 
 
+def rows_in(ranges: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All rows of (G, 2) half-open ranges, one range after the other, and the (G,) size of each."""
+    first, stop = ranges.astype(np.int64).T
+    sizes = stop - first
+    return np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum()), sizes
+
+
 def as_losses(values: ArrayLike) -> NDArray[Any]:
     """Losses as contiguous float32 or float64. float16 and integers become float32; masked losses
     become NaN ("no loss")."""

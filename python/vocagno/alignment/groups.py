@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_cu_seqlens, as_span_pair
+from vocagno.alignment.arrays import as_cu_seqlens, as_span_pair, rows_in
 
 _strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
@@ -42,20 +42,17 @@ class Groups(NamedTuple):
 
         Losses of empty spans that lie inside a group (special tokens) are counted.
         """
-        student, first, stop = _summed(student_nll, self.student, "student_nll")
-        teacher, _, _ = _summed(teacher_nll, self.teacher, "teacher_nll")
-        count = stop - first
+        student = _summed(student_nll, self.student, "student_nll")
+        teacher = _summed(teacher_nll, self.teacher, "teacher_nll")
+        places, count = rows_in(self.student)
         of_group = np.where(count > 0, (student - teacher) / np.maximum(count, 1), np.nan)
         excess = np.full(np.shape(student_nll), np.nan, np.float32)
-        places = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
         excess[places] = np.repeat(of_group, count)
         return excess
 
 
-def _summed(
-    losses: ArrayLike, ranges: NDArray[np.int32], name: str
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite; and the ranges."""
+def _summed(losses: ArrayLike, ranges: NDArray[np.int32], name: str) -> NDArray[np.float64]:
+    """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite."""
     values = np.asarray(losses, np.float64)
     first, stop = ranges.astype(np.int64).T
     if values.ndim != 1 or len(values) < stop.max(initial=0):
@@ -67,7 +64,7 @@ def _summed(
     running = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
     missing = np.concatenate([[0], np.cumsum(~is_finite)])
     sums = running[stop] - running[first]
-    return np.where(missing[stop] == missing[first], sums, np.nan), first, stop
+    return np.where(missing[stop] == missing[first], sums, np.nan)
 
 
 def groups(

@@ -7,6 +7,7 @@ shards that it finished.
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -39,7 +40,7 @@ else:
     from datatrove.pipeline.base import PipelineStep
 
 
-class ShardMaker(PipelineStep):
+class ShardMaker(PipelineStep, ABC):
     """Makes the shards of a store from the documents that pass, and passes them on.
 
     Follow it, in an executor that `depends` on this one, with a `StoreFinisher`.
@@ -57,13 +58,13 @@ class ShardMaker(PipelineStep):
         self.folder: Path = Path(folder)
         self.shard_bytes: int = shard_bytes
 
+    @abstractmethod
     def made_from(self) -> dict[str, Any]:
         """The inputs, apart from the text, that determine the shards."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
         """Writes one shard atomically."""
-        raise NotImplementedError
 
     def run(self, data: Iterator[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Makes the shards of task `rank`.

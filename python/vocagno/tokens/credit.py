@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vocagno.alignment.arrays import rows_in
 from vocagno.alignment.groups import groups
 from vocagno.tokens.pretokenized import spans_of_same_texts
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
@@ -97,9 +98,7 @@ def _numbers(
 
     Any other token without text is a dummy prefix, which belongs to what follows.
     """
-    first, stop = ranges.astype(np.int64).T
-    count = stop - first
-    rows = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    rows, count = rows_in(ranges)
     numbers = np.full(len(tokens.ids), -1)
     numbers[rows] = np.repeat(np.arange(len(ranges)), count)
     has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
