@@ -123,7 +123,7 @@ wheel: $(VENV)/.packages ## dist/: a wheel for this platform, and the sources
 	$(BIN)/maturin build --quiet --release --out dist
 	$(BIN)/maturin sdist --out dist
 
-smoke: wheel ## the wheel in an empty environment of every Python there is; the sources in one
+smoke: wheel ## the wheel in an empty environment of every Python that is found; the sources in one
 	$(BIN)/python tests/smoke.py dist/*.whl
 	$(BIN)/python tests/smoke.py dist/*.tar.gz
 

@@ -1,21 +1,25 @@
-"""Installs a wheel into an empty environment of every Python that can be had, and uses it there.
+"""Installs a wheel into an empty environment of every Python that is found, and uses it there.
 
     python tests/smoke.py dist/vocagno-*.whl
 
-Pythons are `python3.10` and later in PATH, pyenv's, and the one that runs this; of sources
-(.tar.gz, which take a Rust toolchain) that one alone. Fails if the wheel is as large as a megabyte,
-or if one of them does not do what the README says of NumPy alone.
+Pythons are those in PATH, pyenv's, and the one that runs this. Each installation is tried once.
+Sources (.tar.gz, which take a Rust toolchain) are tried with the Python that runs this only. Fails
+if the wheel is as large as a megabyte, if no Python fits, or if one of them does not do what the
+README says of NumPy.
 """
 
+import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 LARGEST = 1_000_000
-MINORS = range(10, 16)
+OLDEST = 10
+PROGRAM = re.compile(r"python(3(\.\d+t?)?)?(\.exe)?")
 USE = """
 import sys
 import numpy as np
@@ -38,19 +42,69 @@ print(sys.version.split()[0], "numpy", np.__version__, "vocagno", vocagno.__vers
 """
 
 
-def pythons() -> list[str]:
-    """One for each minor version."""
-    found = []
-    for minor in MINORS:
-        named = shutil.which(f"python3.{minor}")
-        others = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
-        for candidate in [*([named] if named else []), *map(str, others), sys.executable]:
-            asked = [candidate, "-c", "import sys, venv; print(sys.version_info[1])"]
-            answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-            if answer.returncode == 0 and answer.stdout.strip() == str(minor):
-                found.append(candidate)
-                break
+ASK = """
+import json, sys, sysconfig
+free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+print(json.dumps([sys.base_prefix, sys.version_info[0], sys.version_info[1], free]))
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """An installation of Python 3."""
+
+    prefix: str
+    minor: int
+    free_threaded: bool
+
+    def takes(self, package: str) -> bool:
+        """Whether a wheel of this name, or sources, can be installed."""
+        if not package.endswith(".whl"):
+            return self.minor >= OLDEST
+        python, abi = package.split("-")[-3:-1]
+        built_for = int(python.removeprefix("cp3"))
+        if abi == "abi3":
+            return self.minor >= built_for and not self.free_threaded
+        return self.minor == built_for and self.free_threaded == abi.endswith("t")
+
+
+def programs() -> list[str]:
+    """Everything that looks like a Python."""
+    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
+    folders += sorted(Path.home().glob(".pyenv/versions/*/bin"))
+    return [
+        str(path)
+        for folder in dict.fromkeys(folders)
+        if folder.is_dir()
+        for path in sorted(folder.iterdir())
+        if PROGRAM.fullmatch(path.name)
+    ]
+
+
+def pythons(candidates: list[str]) -> dict[Python, str]:
+    """A program of each installation; those that do not run, and Python 2, are skipped."""
+    found: dict[Python, str] = {}
+    for program in candidates:
+        try:
+            asked = [program, "-I", "-c", ASK]
+            answer = subprocess.run(asked, capture_output=True, check=True, timeout=60)
+            prefix, major, minor, free_threaded = json.loads(answer.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError):  # a shim, Windows' alias
+            continue
+        if major == 3:
+            prefix = str(Path(prefix).resolve())
+            found.setdefault(Python(prefix, minor, free_threaded), program)
     return found
+
+
+def use(package: Path, program: str) -> None:
+    """Installs with the pip of this Python: those of Debian bring none."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python"
+        subprocess.run([program, "-m", "venv", "--without-pip", folder], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", folder, "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--quiet", package], check=True)
+        subprocess.run([own, "-I", "-c", USE], check=True, cwd=folder)
 
 
 def main() -> None:
@@ -60,13 +114,13 @@ def main() -> None:
     print(f"{package.name}: {size:,} bytes", flush=True)
     if is_wheel and size >= LARGEST:
         sys.exit(f"expected fewer than {LARGEST:,}")
-    for python in pythons() if is_wheel else [sys.executable]:
-        with tempfile.TemporaryDirectory() as folder:
-            own = Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python"
-            subprocess.run([python, "-m", "venv", folder], check=True)
-            install = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*install, package], check=True)
-            subprocess.run([own, "-I", "-c", USE], check=True, cwd=folder)
+    found = pythons(programs() if is_wheel else [sys.executable])
+    fitting = {one: program for one, program in found.items() if one.takes(package.name)}
+    if not fitting:
+        sys.exit(f"no Python for it among {list(found)}")
+    for one, program in sorted(fitting.items(), key=lambda item: item[0].minor):
+        print(f"3.{one.minor}{'t' * one.free_threaded} in {one.prefix}:", end=" ", flush=True)
+        use(package, program)
 
 
 if __name__ == "__main__":
