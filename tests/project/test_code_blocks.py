@@ -54,6 +54,7 @@ PROGRAMS = (
     "lm_eval",
     "sbatch",
     "sky",
+    "docker",
     ".",
     "R=",
     "RUN=",
@@ -79,6 +80,7 @@ CAUGHT = {
     ),
     "torchrun": ("*", ""),  # several machines
     "sky": ("*", ""),  # tests/project/test_clusters.py runs its task
+    "docker": ("*", ""),  # a daemon, and a network
     "python": (
         "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
         "{python}",
@@ -363,7 +365,16 @@ def _read_sky(arguments):
     read_task(Path(path), dict(one.split("=") for one in given))
 
 
+def _read_docker(arguments):
+    """`build ... .`, or `run ... vocagno ARGUMENTS`"""
+    if arguments[0] == "run":
+        return _read_vocagno(arguments[arguments.index("vocagno") + 1 :])
+    assert arguments[0] == "build"
+    assert (ROOT / arguments[-1] / "Dockerfile").is_file()
+
+
 READ = {
+    "docker": _read_docker,
     "sky": _read_sky,
     "torchrun": _read_accelerate,
     "make": _read_make,
