@@ -18,8 +18,10 @@ import torch
 
 from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
 from vocagno import TokenSpans
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, HeadLoss, OptimizerConfig
+from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.train import HeadLoss
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from machine import machine, print_lines
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import PAPERS_RULE
-from vocagno.config.run import DataConfig, TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.rows import RowStore

@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu.gauge import device_name, drawn_model, in_turn
 from machine import machine, print_lines
 from vocagno import TokenSpans
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, text_hash
 from vocagno.models.head import chunks
 from vocagno.models.loading import load_teacher, local_device

@@ -16,7 +16,8 @@ from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, materials
-from vocagno.config.run import DataConfig, OptimizerConfig
+from vocagno.config.data import DataConfig
+from vocagno.config.optimizer import OptimizerConfig
 from vocagno.guidance.collator import Batch, Collator
 from vocagno.models.loading import local_device
 from vocagno.training.optimizer import build_optimizer

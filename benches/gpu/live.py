@@ -16,8 +16,8 @@ from gpu.sizes import Sizes
 from gpu.steps import Kinds, tidy
 from guided_steps import GUIDED
 from vocagno import TokenSpans
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts
 from vocagno.guidance.collator import Collator

@@ -11,7 +11,8 @@ from cuda_device import DEVICE, needs_cuda, no_waiting
 from families import TEXTS
 from runs import metrics, train_here, write_config
 from tiny_models import tiny_llama
-from vocagno.config.run import OptimizerConfig, TeacherConfig
+from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.models.head import hidden_states, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.models.packing import keeps_apart

@@ -14,7 +14,7 @@ from families import TEXTS
 from runs import environment
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.guidance import (
     DataCollatorWithTeacherLoss,

@@ -9,8 +9,8 @@ pytest.importorskip("pyarrow")
 from families import TEXTS
 from token_streams import write_losses
 from vocagno import TokenSpans
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.baking import Baker, check_rule

@@ -11,8 +11,8 @@ from live_documents import DOCUMENTS, SEQ_LEN
 from method_runs import config_writer, prepared
 from runs import metrics, train_here
 from vocagno import TokenSpans
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.guidance.chunk_weights import chunk_weights, most_kept, random_ranks
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.mappings import (

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 import vocagno
 from tiny_models import tiny_llama
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance import collator as data_module

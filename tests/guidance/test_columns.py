@@ -11,8 +11,9 @@ datasets = pytest.importorskip("datasets")
 from corpora import write_corpus
 from families import HARD_TEXTS, TEXTS
 from vocagno.cli.app import main
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.documents import CorpusError
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import InputError

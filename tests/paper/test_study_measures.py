@@ -13,7 +13,7 @@ import yaml
 from corpora import write_corpus
 from families import TEXTS
 from runs import train_here, write_config
-from vocagno.config.run import DataConfig
+from vocagno.config.data import DataConfig
 from vocagno.errors import InputError
 from vocagno.models.head import LanguageHead
 from vocagno.paper.study import answers, carrying_out, confidence

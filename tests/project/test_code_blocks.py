@@ -280,9 +280,9 @@ def _commands(text, where, _, place):
 
 
 def _yaml(text, *_):
+    from vocagno.config.data import DataConfig
     from vocagno.config.evaluation import EvaluationConfig
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.run import DataConfig
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take

@@ -41,7 +41,8 @@ def test_weights_in_pickles_are_refused(tmp_path, teacher_model):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    from vocagno.config.run import StudentConfig, TeacherConfig
+    from vocagno.config.student import StudentConfig
+    from vocagno.config.teacher import TeacherConfig
     from vocagno.errors import InputError
     from vocagno.evaluation.asking import load
     from vocagno.models.loading import load_student, load_teacher, student_settings

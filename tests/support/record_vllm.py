@@ -18,7 +18,7 @@ import torch
 from families import TEXTS
 from vllm_server import PYTHON, VllmServer, save_teacher
 from vocagno import TokenSpans
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.teacher.corpus_scores import load_scorer
 from vocagno.teacher.server import ServerError, ServerScorer
 from vocagno.teacher.windows import Window

@@ -13,7 +13,7 @@ from tiny_models import scaled_models, tiny_llama
 torch = pytest.importorskip("torch")
 
 from vocagno import TokenSpans
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError

@@ -16,9 +16,12 @@ from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli.app import main as command_line
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config, DataConfig, StudentConfig, TeacherConfig
-from vocagno.config.run import TrainConfig as Train
+from vocagno.config.run import Config
+from vocagno.config.student import StudentConfig
+from vocagno.config.teacher import TeacherConfig
+from vocagno.config.train import TrainConfig as Train
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.store.shards import StoreError

@@ -10,7 +10,7 @@ pytest.importorskip("requests")
 from folders import contents
 from score_server import serving
 from vocagno.cli.app import main
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher import server as module

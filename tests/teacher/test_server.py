@@ -16,7 +16,7 @@ from folders import contents
 from runs import metrics, train_here
 from score_server import RECORDED, State, log_probability, replaying, reply, serving
 from vocagno.cli.app import main
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.teacher import server as module
 from vocagno.teacher.scores import ScoreStore

@@ -14,7 +14,7 @@ from folders import contents
 from stand_in_vllm import LLM, stand_in
 from tiny_models import tiny_llama
 from vocagno.cli.app import main
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.teacher import vllm_engine
 from vocagno.teacher.scores import ScoreStore

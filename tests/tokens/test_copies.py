@@ -140,8 +140,9 @@ def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_pa
     """What the loader hands to workers that are not forked."""
     pytest.importorskip("torch")
     from corpora import write_corpus
+    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.run import DataConfig, TeacherConfig
+    from vocagno.config.teacher import TeacherConfig
     from vocagno.data.corpus import scan
     from vocagno.data.prepare import kept_texts, prepared_rows
     from vocagno.guidance.collator import Collator

@@ -22,8 +22,10 @@ from pages import Balanced, passage
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.cli.app import main
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
+from vocagno.config.student import StudentConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError

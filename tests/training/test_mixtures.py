@@ -79,8 +79,8 @@ def test_held_out_losses_are_those_of_each_text(tmp_path, config, corpora, capfd
 
 def test_rows_and_their_scores_belong_together(tmp_path, config, corpora):
     """The losses of a mixture are those of the row and its scores in the corpus that it is of."""
+    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.run import DataConfig
     from vocagno.guidance.collator import Collator
     from vocagno.teacher import MatchedScores, ScoreStore
 

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from runs import train_here
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import OptimizerConfig, TrainConfig
+from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.train import TrainConfig
 from vocagno.errors import ConfigError
 from vocagno.models.layers import graphs_stay_whole
 from vocagno.training import loop

@@ -112,7 +112,7 @@ def _answers(
 ) -> "tuple[dict[str, list[Verdict]], dict[str, Any]]":
     """Verdicts by benchmark, and what they are verdicts of."""
     from vocagno import __version__
-    from vocagno.config.run import TeacherConfig
+    from vocagno.config.teacher import TeacherConfig
     from vocagno.evaluation.asking import load
     from vocagno.evaluation.journal import check_same_run, note_run
     from vocagno.evaluation.running import evaluate, prepared, say_what_is_short

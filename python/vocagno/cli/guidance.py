@@ -26,7 +26,7 @@ def add_guidance(parser: Any) -> None:
     As a table, a page, a figure or numbers. The text is ranked as a row of its own.
     """
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.run import TeacherConfig
+    from vocagno.config.teacher import TeacherConfig
 
     parser.add_argument("student", type=str, help=_MODEL)
     parser.add_argument("teacher", type=str, help=_MODEL)
@@ -50,7 +50,8 @@ def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
 def guidance(options: Any) -> dict[str, Any] | None:
     """Writes page, figure and numbers; the guidance as data, or as a table."""
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.run import StudentConfig, TeacherConfig
+    from vocagno.config.student import StudentConfig
+    from vocagno.config.teacher import TeacherConfig
 
     if options.out is not None and options.out.suffix != ".csv":
         raise InputError(f"--out: the numbers are written as .csv, got {options.out}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_score(parser: Any) -> None:
     """Run a teacher over a corpus, and store its loss of every token."""
-    from vocagno.config.run import TeacherConfig
+    from vocagno.config.teacher import TeacherConfig
 
     _add_corpus(parser)
     parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
@@ -61,7 +61,7 @@ def add_prepare(parser: Any) -> None:
 
 
 def _add_corpus(parser: Any) -> None:
-    from vocagno.config.run import DataConfig
+    from vocagno.config.data import DataConfig
 
     cache = DataConfig.__dataclass_fields__["cache"].default
     parser.add_argument("corpus", type=str, help=CORPUS)

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 from vocagno.alignment.mapping import Reason
 from vocagno.alignment.segments import row_sums
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.data.mixture import MixedRows
 from vocagno.data.rows import Row, RowStore, WithEmpty
 from vocagno.guidance.methods import method_of

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.data.conversations import Conversation, conversation, learnt_tokens, without_bos
 from vocagno.data.documents import CorpusError, Document, document_of
 from vocagno.data.rows import Row, document_rows, join_documents

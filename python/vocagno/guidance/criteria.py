@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.guidance.units import Units
 from vocagno.models.head import Head
 from vocagno.teacher.states import TeacherStates

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.errors import ConfigError
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.criteria import StudentSide

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.methods import method_of

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import torch
 
-from vocagno.config.run import Dtype, StudentConfig, TeacherConfig
+from vocagno.config.student import StudentConfig
+from vocagno.config.teacher import Dtype, TeacherConfig
 from vocagno.errors import ConfigError, naming
 from vocagno.models.layers import shard_over_processes
 from vocagno.system.files import digest, file_digest, write_json

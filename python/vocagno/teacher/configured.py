@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.store.builder import Part, store_key
 from vocagno.data.store.shards import StoreError

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard
 from vocagno.data.store.builder import Advance, Part, StoreKind, make_store
 from vocagno.data.store.tally import Made

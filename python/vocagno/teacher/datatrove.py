@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import SHARD_BYTES, ShardTexts
 from vocagno.data.datatrove import ShardMaker, StoreFinisher
 from vocagno.errors import ConfigError

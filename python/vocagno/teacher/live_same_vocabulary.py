@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig
 from vocagno.errors import ConfigError
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import chunked_entropy, chunked_nll, hidden_states

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.config.run import Batching
+from vocagno.config.teacher import Batching
 from vocagno.errors import ConfigError
 from vocagno.models.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.models.causal import causal_shift

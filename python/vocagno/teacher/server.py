@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import InputError
 from vocagno.teacher.windows import TextReader, Window
 

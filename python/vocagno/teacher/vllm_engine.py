@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vocagno.config.run import TeacherConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
 from vocagno.teacher.windows import Window

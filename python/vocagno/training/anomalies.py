@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vocagno.config.run import TrainConfig
+from vocagno.config.train import TrainConfig
 from vocagno.data.mixture import MixedRows
 from vocagno.errors import GuidanceError
 from vocagno.guidance.methods.base import Method

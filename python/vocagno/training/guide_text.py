@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, StudentConfig, TeacherConfig
+from vocagno.config.student import StudentConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.collator import Collator, line_ends

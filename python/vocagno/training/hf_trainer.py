@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Trainer
 
+from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import DataConfig, HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.data.rows import Row
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.columns import PADDING, padded

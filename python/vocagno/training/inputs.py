@@ -13,10 +13,14 @@ from typing import Any
 
 import torch
 
+from vocagno.config.data import DataConfig
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.mixture import row_counts
-from vocagno.config.run import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
+from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.run import Config
+from vocagno.config.student import StudentConfig
+from vocagno.config.train import TrainConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.mixture import MixedPieces, MixedRows
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned

@@ -13,7 +13,7 @@ import accelerate
 from accelerate.utils import DistributedType
 
 from vocagno.config.mixture import row_counts
-from vocagno.config.run import TrainConfig
+from vocagno.config.train import TrainConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vocagno.config.run import OptimizerConfig
+from vocagno.config.optimizer import OptimizerConfig
 from vocagno.errors import ConfigError
 
 

@@ -10,7 +10,8 @@ import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
 
-from vocagno.config.run import OptimizerConfig, TrainConfig
+from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.train import TrainConfig
 from vocagno.guidance.collator import Batch
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.totals import TokenCounts

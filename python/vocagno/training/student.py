@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of

@@ -7,7 +7,7 @@ from typing import Any
 import accelerate
 import torch
 
-from vocagno.config.run import TrainConfig
+from vocagno.config.train import TrainConfig
 from vocagno.data.rows import RowStore, WithEmpty
 from vocagno.guidance.collator import Collator, loader
 from vocagno.guidance.totals import LossSums

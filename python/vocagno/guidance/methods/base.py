@@ -16,7 +16,7 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align
 from vocagno.alignment.reduction import reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens

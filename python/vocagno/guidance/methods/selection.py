@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vocagno.config.run import HeadLoss
+from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, chosen_cross_entropy
 from vocagno.guidance.methods.base import Method
