@@ -1,0 +1,64 @@
+"""The limit `window_max_loss` for a teacher, from text that is known to be clean.
+
+A teacher that is weak, or strange to the domain, loses more on every line. So the limit is a
+quantile of its losses on clean text: the share of clean tokens that it drops is then known.
+
+n: tokens with a teacher loss.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.data.rows import Row
+from vocagno.errors import require
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.noise import teacher_loss_of_neighbours
+from vocagno.guidance.units import Units
+
+
+def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
+    """(n,) nats a byte: what `window_max_loss` limits, for every token with a teacher loss; minus
+    infinity for a token without neighbours, which is never noise.
+
+    Args:
+        rows: as `RowStore` gives them.
+        collator: with the scores of their documents, and a guidance with `window_max_loss`, whose
+            value has no effect.
+    """
+    found = [torch.empty(0, dtype=torch.float64)]
+    for row in rows:
+        tensors = collator([row]).tensors
+        units = Units(tensors.get("groups"), tensors.get("lines"), tensors["token_bytes"])
+        teacher_BT, labels_BT = tensors["teacher_loss"], tensors["labels"]
+        around_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, collator.guidance)
+        competing_BT, _ = collator.method.roles(teacher_BT, labels_BT)
+        found.append(around_BT[competing_BT].nan_to_num(nan=-math.inf, neginf=-math.inf))
+    return torch.cat(found).numpy()
+
+
+def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
+    """The least `window_max_loss`, in whole hundredths of a nat a byte, that keeps at least this
+    share of the tokens.
+
+    Args:
+        share: in (0, 1].
+        losses: `losses_of_neighbours` of clean text.
+    Raises: ConfigError for another share, or without losses.
+    """
+    require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
+    require(losses.size > 0, "no token of the clean text has a teacher loss")
+    highest = float(np.sort(losses)[math.ceil(share * losses.size) - 1])
+    require(math.isfinite(highest), "the clean text has too few lines of more than one token")
+    hundredths = math.floor(100 * highest)
+    while kept_share(hundredths / 100, losses) < share:
+        hundredths += 1
+    return hundredths / 100
+
+
+def kept_share(limit: float, losses: NDArray[np.float64]) -> float:
+    """The share of the tokens that a `window_max_loss` keeps."""
+    return float(np.mean(losses <= limit))

@@ -1,0 +1,79 @@
+"""The limit for lines of noise that keeps a share of clean text."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vocagno.config.data import DataConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.rows import cut_rows, join_documents
+from vocagno.errors import ConfigError
+from vocagno.guidance.collator import Collator
+from vocagno.guidance.limits import kept_share, limit_that_keeps, losses_of_neighbours
+from vocagno.guidance.noise import SMOOTHING_BYTES
+from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.token_spans import TokenizedTexts
+
+NEWLINE = 7
+LENGTHS = [3, 2, 4, 1, 5, 1, 2, 2]
+"""Of the tokens of a document of two lines; ids 0 to 7, of which the last ends a line."""
+LOSSES = [np.nan, 4.0, 2.5, 0.5, 9.0, 1.5, 0.25, 1.0]
+"""The teacher has the same tokens; its first has no loss."""
+IDS = [0, 1, 2, NEWLINE, 3, 4, 5, 6]
+
+
+class Scores:
+    def piece(self, index, first_byte, end_byte):
+        ends = np.cumsum(LENGTHS)
+        spans = np.stack([ends - LENGTHS, ends], axis=1).astype(np.int32)
+        return DocumentScores(spans, np.array(LOSSES, np.float16))
+
+
+def losses(seq_len=20):
+    """Of a row that holds the document between BOS and EOS."""
+    ends = np.cumsum(LENGTHS)
+    spans = np.stack([ends - LENGTHS, ends], axis=1).astype(np.int32)
+    ids = np.array(IDS, np.int32)
+    tokens = TokenizedTexts(ids, spans, np.array([0, len(ids)]), np.ones(1, bool))
+    rows = cut_rows(join_documents(tokens, 0, (8,), 9), seq_len)
+    line_ends = np.arange(10) == NEWLINE
+    data = DataConfig(train="unused", seq_len=seq_len)
+    return losses_of_neighbours(rows, Collator(Scores(), GuidanceConfig(), data, line_ends))
+
+
+def test_each_token_has_the_loss_of_the_rest_of_its_line():
+    expected = []
+    for line in (range(1, 4), range(4, 8)):  # the document's first token has no teacher loss
+        for token in line:
+            rest = [other for other in line if other != token]
+            lost = sum(LOSSES[other] for other in rest) + SMOOTHING_BYTES
+            expected.append(lost / (sum(LENGTHS[other] for other in rest) + SMOOTHING_BYTES))
+    np.testing.assert_allclose(losses(), expected, rtol=1e-6)
+
+
+def test_a_token_without_neighbours_is_never_noise():
+    found = losses(seq_len=2)  # rows of two predicted tokens
+    assert np.isneginf(found).any()
+    assert kept_share(-100.0, found) == np.mean(np.isneginf(found))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.9, 0.99, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_the_least_that_keeps_the_share(share, seed):
+    rng = np.random.default_rng(seed)
+    drawn = rng.exponential(size=rng.integers(1, 3000)).round(rng.integers(1, 4))
+    limit = limit_that_keeps(share, drawn)
+    assert kept_share(limit, drawn) >= share
+    assert kept_share(limit - 0.01, drawn) < share
+    assert float(f"{limit:.2f}") == limit
+
+
+def test_shares_and_texts_that_say_nothing_are_refused():
+    for share in (0.0, -1.0, 1.01, np.nan):
+        with pytest.raises(ConfigError, match=r"in \(0, 1\]"):
+            limit_that_keeps(share, np.ones(3))
+    with pytest.raises(ConfigError, match="no token of the clean text has a teacher loss"):
+        limit_that_keeps(0.99, np.empty(0))
+    with pytest.raises(ConfigError, match="too few lines of more than one token"):
+        limit_that_keeps(0.99, np.full(3, -np.inf))
