@@ -56,3 +56,18 @@ def test_what_it_names_exists():
     for name in re.findall(r"`([a-z_/]+\.py)`", TEXT):
         places = (root / name, package / name, package / "training" / name)
         assert any(place.is_file() for place in places), name
+
+
+def words_of_prose(page):
+    """Words outside code, tables and addresses of links."""
+    text = re.sub(r"^ *```.*?^ *```|^    .*?$|^\|.*?$", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)|`[^`]*`", "", text)
+    return [word for word in text.split() if re.search(r"[a-z]", word, re.IGNORECASE)]
+
+
+def test_the_docs_are_read_in_an_hour():
+    pages = [*(README.parent / "docs").glob("*.md")]
+    words = {page.name: len(words_of_prose(page.read_text(encoding="utf-8"))) for page in pages}
+    assert len(words) > 15
+    assert sum(words.values()) <= 12_000, words
+    assert max(words.values()) <= 1_800, words
