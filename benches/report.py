@@ -138,7 +138,7 @@ def short_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Pa
         )
     where, picture = (Path(os.path.relpath(file, root)).as_posix() for file in (page, chart))
     return "\n".join(
-        [*lines, "", f"![Times to align]({picture})", "", f"[All of it]({where}).", ""]
+        [*lines, "", f"![Times to align]({picture})", "", f"[All figures]({where}).", ""]
     )
 
 
