@@ -24,7 +24,7 @@ cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
 rules=(--only paper "groups 0" "groups -1" lines "lines and groups -1" random)
 few=(--only paper "groups -1" lines oracle)
 like=("lines, like" "lines 2.5, like" "groups -1, like" "lines 2.5 and groups -1, like")
-others=("groups 0, like" "paper, like" "lines, own" "groups 0, own" "lines, weak" "groups 0, weak")
+others=("groups 0, like" "paper, like" "lines, own" "groups 0, own" "lines, weak" "groups 0, weak" "lines 99 %" "lines 99 %, own" "lines 99 %, weak")
 large=(student.model="$out/models/runs/large-100/final")
 nothing=(
   student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4
@@ -42,7 +42,7 @@ cell junk junk "${rules[@]}" oracle "${like[@]}" --
 cell pages pages "${few[@]}" "${like[@]}" --
 cell swap swap "${few[@]}" "${like[@]}" --
 cell clean-teachers clean --seeds 10 11 12 --only "${others[@]}" --
-cell junk-teachers junk --seeds 10 11 12 --only "${others[@]}" "lines, read junk" "groups 0, read junk" --
+cell junk-teachers junk --seeds 10 11 12 --only "${others[@]}" "lines, read junk" "groups 0, read junk" "lines 99 %, read junk" --
 cell clean-nothing clean --only paper lines -- "${nothing[@]}"
 cell junk-nothing junk --only paper lines oracle -- "${nothing[@]}"
 cell clean-large clean --seeds 10 11 12 --only paper lines -- "${large[@]}"

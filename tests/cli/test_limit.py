@@ -61,7 +61,35 @@ def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, capsys):
     assert len(lines) == 5
     shares = [[float(one) for one in re.findall(r"([\d.]+)%", line)] for line in lines]
     assert all(len(pair) == 2 for pair in shares)
-    assert re.fullmatch(r"guidance.window_max_loss: [\d.]+  # keeps 99.0% of .*", last)
+    (limit, share) = re.match(
+        r"guidance.window_max_loss: ([\d.]+)  # keeps ([\d.]+)% of", last
+    ).groups()
+    assert float(share) >= 99
+    assert [float(limit), float(share)] in [
+        [float(line.split()[0]), pair[0]] for line, pair in zip(lines, shares, strict=True)
+    ]
+
+
+def test_stores_that_were_made_before_give_the_same(tmp_path, command, capsys):
+    junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
+    of_cache = [*command, "--corpus", str(junk), "--json"]
+    assert main(of_cache) == 0
+    found = json.loads(capsys.readouterr().out)
+    teacher = command[command.index("--teacher.model") :]
+    stores = []
+    for name in (command[1], str(junk)):
+        stores.append(str(tmp_path / f"scores-{len(stores)}"))
+        assert main(["score", name, *teacher, "--out", stores[-1]]) == 0
+    capsys.readouterr()
+    start = command[: command.index("--teacher.model")]
+    given = ["--scores", stores[0], "--corpus_scores", stores[1], "--cache", str(tmp_path / "new")]
+    assert main([*start, "--corpus", str(junk), *given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    other = ["--scores", stores[0], "--cache", str(tmp_path / "new")]
+    assert main([start[0], str(junk), *start[2:], *other]) == 2
+    assert f"has no scores of {len(JUNK)} documents of {junk}" in capsys.readouterr().err
+    assert main([*start, *given, "--json"]) == 2
+    assert "--corpus_scores: are of --corpus" in capsys.readouterr().err
 
 
 def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys):

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+import yaml
 
 from runs import environment
 from shared_data import shared
@@ -141,26 +142,60 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+def differences_of_rules(text):
+    """By variant, on a text of the study of rules: the mean and the standard deviation of the
+    differences from naive training, and the percentage of tokens kept."""
+    with (ROOT / "docs" / "study" / "guidance" / text / "runs.csv").open() as file:
+        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+    found = {}
+    for variant in dict.fromkeys(variant for variant, _ in runs):
+        seeds = [seed for name, seed in runs if name == variant]
+        losses = [
+            float(runs[variant, seed]["held_out_loss"])
+            - float(runs["naive", seed]["held_out_loss"])
+            for seed in seeds
+        ]
+        kept = 100 * fmean(float(runs[variant, seed]["trained_on"]) for seed in seeds)
+        found[variant] = f"{fmean(losses):+.4f} ± {stdev(losses):.4f} ({kept:.1f} %)"
+    return found
+
+
+def cells_of_table(page, name):
+    """The cells of the lines of a marked table, without the first cell."""
+    table = page.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0].strip()
+    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
+
+
 def test_the_table_of_rules_follows_from_its_runs():
     page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
-    table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0].strip()
-    shown = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
     expected: dict[str, list[str]] = {}
     for number, text in enumerate(("clean", "junk", "pages", "swap")):
-        with (ROOT / "docs" / "study" / "guidance" / text / "runs.csv").open() as file:
-            runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
-        seeds = sorted({seed for _, seed in runs})
-        for variant in dict.fromkeys(variant for variant, _ in runs):
-            own = [runs[variant, seed] for seed in seeds]
-            losses = [
-                float(run["held_out_loss"]) - float(runs["naive", seed]["held_out_loss"])
-                for run, seed in zip(own, seeds, strict=True)
-            ]
-            kept = 100 * fmean(float(run["trained_on"]) for run in own)
-            row = expected.setdefault(variant, [""] * 4)
-            row[number] = f"{fmean(losses):+.4f} ± {stdev(losses):.4f} ({kept:.1f} %)"
+        for variant, cell in differences_of_rules(text).items():
+            expected.setdefault(variant, [""] * 4)[number] = cell
     del expected["naive"]
-    assert sorted(shown) == sorted(expected.values())
+    assert sorted(cells_of_table(page, "rules")) == sorted(expected.values())
+
+
+def test_the_table_of_teachers_follows_from_its_runs():
+    """The limits are those of the plan."""
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    plan = yaml.safe_load((ROOT / "configs/study/guidance.yaml").read_text())["variants"]
+    of_text = {
+        text: differences_of_rules(text) | differences_of_rules(f"{text}-teachers")
+        for text in ("clean", "junk")
+    }
+    pairs = [("lines", "lines 99 %"), ("lines, like", "lines 2.5, like")]
+    pairs += [(f"lines, {name}", f"lines 99 %, {name}") for name in ("own", "weak", "read junk")]
+    expected = [
+        [
+            of_text["clean"].get(usual, ""),
+            f"{plan[found]['guidance.window_max_loss']:.2f}",
+            of_text["clean"].get(found, ""),
+            of_text["junk"][found],
+        ]
+        for usual, found in pairs
+    ]
+    assert cells_of_table(page, "teachers") == expected
 
 
 def test_the_picture_of_rules_shows_the_table():

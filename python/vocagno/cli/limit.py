@@ -28,7 +28,9 @@ def add_limit(parser: Any) -> None:
     parser.add_argument("text", type=str, help=f"clean text of the domain: {CORPUS}")
     parser.add_argument("--tokenizer", required=True, help=f"of the student: {TOKENIZER}")
     parser.add_argument("--keep", type=float, default=0.99, help="share of the tokens to keep")
+    parser.add_argument("--scores", type=Path | None, help="store of teacher scores of the text")
     parser.add_argument("--corpus", type=str | None, help="training text to compare with")
+    parser.add_argument("--corpus_scores", type=Path | None, help="store of its teacher scores")
     parser.add_argument("--eos", type=str | None, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
     parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
@@ -47,9 +49,18 @@ def limit(options: Any) -> dict[str, Any] | None:
     require(0 < options.keep <= 1, f"--keep must be in (0, 1], got {options.keep}")
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
-    names = [options.text] if options.corpus is None else [options.text, options.corpus]
+    require(
+        options.corpus is not None or options.corpus_scores is None,
+        "--corpus_scores: are of --corpus; give that, too",
+    )
+    stores = {options.text: options.scores}
+    if options.corpus is not None:
+        stores[options.corpus] = options.corpus_scores
+    names = list(stores)
     with terminable():
-        losses = [_losses(name, options, tokenizer, teacher) for name in names]
+        losses = [
+            _losses(name, store, options, tokenizer, teacher) for name, store in stores.items()
+        ]
     shares = sorted({*_SHARES, options.keep})
     limits = {share: limit_that_keeps(share, losses[0]) for share in shares}
     kept = {
@@ -66,14 +77,22 @@ def limit(options: Any) -> dict[str, Any] | None:
     heading = ["nats a byte", *(f"kept of {name}" for name in names)]
     lines = [[f"{limits[share]:.2f}", *(f"{one:.1%}" for one in kept[share])] for share in shares]
     print(in_table([heading, *lines]))
-    print(f"\nguidance.window_max_loss: {chosen}  # keeps {options.keep:.1%} of {options.text}")
+    share = kept[options.keep][0]
+    print(f"\nguidance.window_max_loss: {chosen}  # keeps {share:.1%} of {options.text}")
     return None
 
 
 def _losses(
-    name: str, options: Any, tokenizer: "StudentTokenizer", teacher: "ConfiguredTeacher"
+    name: str,
+    store: Path | None,
+    options: Any,
+    tokenizer: "StudentTokenizer",
+    teacher: "ConfiguredTeacher",
 ) -> "NDArray[Any]":
-    """What the teacher loses on the neighbours of each token of a text, in nats a byte."""
+    """What the teacher loses on the neighbours of each token of a text, in nats a byte.
+
+    Args: store: of its scores; None: that in the cache, made if it is not there.
+    """
     from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.data.prepare import prepared_rows, scanned
@@ -85,6 +104,11 @@ def _losses(
     corpus = scanned(name, data.cache, show_progress=True)
     require(corpus.text_bytes > 0, f"{name}: every document is empty")
     rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
-    scores = MatchedScores(teacher.cached_scores(corpus, show_progress=True)[0], rows)
+    scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)
+    require(
+        not scores.missing_documents,
+        f"{scores.store.folder}: has no scores of {scores.missing_documents:,} documents of "
+        f"{name}; run `vocagno score` on it",
+    )
     collator = Collator(scores, GuidanceConfig(), data, tokenizer.spans.line_ends())
     return losses_of_neighbours((rows[number] for number in range(len(rows))), collator)

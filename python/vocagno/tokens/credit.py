@@ -39,7 +39,8 @@ def credit(
 
     Args:
         student_ids, teacher_ids: (N,) and (M,) ids of the same B texts, one after the other, such
-            as sampled responses. The student's need not be what its tokenizer makes of the text.
+            as sampled responses. The student's need not be what its tokenizer makes of the text. A
+            tokenizer with a dummy prefix has it only where a text starts: give prompt and response.
         teacher_logprobs: (M,) nats; NaN where there is none.
         student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.

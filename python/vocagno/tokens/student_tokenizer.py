@@ -50,8 +50,9 @@ def _declared_eos(source: str) -> str | None:
 def _usual_eos(spans: TokenSpans, source: str) -> str:
     found = [token for token in _USUAL_EOS if spans.token_id(token) is not None]
     if len(found) != 1:
+        guess = f" ({' or '.join(found)}?)" if found else ""
         raise ConfigError(
-            f"student.eos: {source} does not declare which token ends a document"
-            f"{' (' + ' or '.join(found) + '?)' if found else ''}; set student.eos"
+            f"student.eos: {source} does not declare which token ends a document{guess}; set "
+            "student.eos, or --eos of a command"
         )
     return found[0]

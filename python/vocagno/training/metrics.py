@@ -196,7 +196,7 @@ def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | 
         return (
             f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
             "others are noise by guidance.window. If the text is clean, its limits are too tight "
-            "for this teacher"
+            "for this teacher; `vocagno limit` finds one"
         )
     if not guidance.keeps_quota or guidance.top_fraction is None or "unmapped" not in entry:
         return None
