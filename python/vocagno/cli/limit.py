@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, TOKENIZER
+from vocagno.config.commands import CORPUS, TOKENIZER, add_cache
 from vocagno.errors import require
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ def add_limit(parser: Any) -> None:
     The teacher scores the text if it is not in the cache. With --corpus, also shows what the limits
     keep of a training text.
     """
-    from vocagno.config.data import DataConfig
     from vocagno.config.teacher import TeacherConfig
 
-    cache = DataConfig.__dataclass_fields__["cache"].default
     parser.add_argument("text", type=str, help=f"clean text of the domain: {CORPUS}")
     parser.add_argument("--tokenizer", required=True, help=f"of the student: {TOKENIZER}")
     parser.add_argument("--keep", type=float, default=0.99, help="share of the tokens to keep")
@@ -33,7 +31,7 @@ def add_limit(parser: Any) -> None:
     parser.add_argument("--corpus_scores", type=Path | None, help="store of its teacher scores")
     parser.add_argument("--eos", type=str | None, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
-    parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
+    add_cache(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
 

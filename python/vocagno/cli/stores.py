@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, add_gpu, check_gpu
+from vocagno.config.commands import CORPUS, add_cache, add_gpu, check_gpu
 from vocagno.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,12 +61,9 @@ def add_prepare(parser: Any) -> None:
 
 
 def _add_corpus(parser: Any) -> None:
-    from vocagno.config.data import DataConfig
-
-    cache = DataConfig.__dataclass_fields__["cache"].default
     parser.add_argument("corpus", type=str, help=CORPUS)
     parser.add_argument("--config", action="config", help="YAML file with these options")
-    parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
+    add_cache(parser)
 
 
 def score(options: Any) -> dict[str, Any] | None:

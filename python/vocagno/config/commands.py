@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from vocagno.config.arguments import did_you_mean, new_parser, read_arguments
@@ -27,6 +28,14 @@ def add_gpu(parser: Any) -> None:
         type=str | None,
         help="with --dry_run: compute from the peak of this GPU, such as H100; default: measure",
     )
+
+
+def add_cache(parser: Any) -> None:
+    """Adds `--cache`, by default that of a run."""
+    from vocagno.config.data import DataConfig
+
+    cache = DataConfig.__dataclass_fields__["cache"].default
+    parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
 
 
 def check_gpu(options: Any) -> None:

@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.corpus import text_hash
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.collator import line_numbers
 from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.pieces import Pieces
+from vocagno.guidance.pieces import Pieces, ScoresInOrder
 from vocagno.guidance.selective import token_weights
 from vocagno.guidance.units import Units
-from vocagno.teacher.matched_scores import NOT_SCORED, TextIndex
-from vocagno.teacher.scores import DocumentScores, ScoreStore
+from vocagno.teacher.matched_scores import TextIndex, find_scores
+from vocagno.teacher.scores import ScoreStore
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 _FULL = 255
@@ -95,8 +94,8 @@ class Baker:
         Args: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
         Raises: StoreError for damaged scores.
         """
-        hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
-        pieces = Pieces([_as_row(tokens)], _Documents(self._store, self._index.places(hashes)))
+        scores = ScoresInOrder(find_scores(self._store, self._index, texts))
+        pieces = Pieces([_as_row(tokens)], scores)
         method = method_of(self._losses)
         meeting = method.meeting(pieces)
         compared = method.compared(pieces, meeting, None)
@@ -161,18 +160,6 @@ class Baker:
             hole=why[Reason.HOLE],
             unscored=why[Reason.UNSCORED],
         )
-
-
-class _Documents:
-    """The scores of whole documents, as `StoredScores`."""
-
-    def __init__(self, store: ScoreStore, places: NDArray[np.int64]) -> None:
-        self._store = store
-        self._places: list[int] = places.tolist()
-
-    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        place = self._places[document]
-        return self._store.document(place) if place >= 0 else NOT_SCORED
 
 
 def _as_row(tokens: TokenizedTexts) -> Row:

@@ -24,7 +24,7 @@ from vocagno.data.rows import Row, RowStore, WithEmpty
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.teacher_view import Scores, TeacherView, teacher_view
-from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.thresholded import chunk_ends_of
 from vocagno.guidance.totals import TokenCounts
 from vocagno.guidance.units import NO_GROUP
 from vocagno.models.causal import IGNORED, causal_shift
@@ -154,10 +154,7 @@ class Collator:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
             tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
-        ends = None
-        if self.guidance.has_fixed_threshold and "groups" in tensors:
-            ends = group_ends(tensors["groups"])
-        return Batch(tensors, counts, live, ends)
+        return Batch(tensors, counts, live, chunk_ends_of(tensors, self.guidance))
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """The teacher's view of all tokens of all rows, in order."""

@@ -33,6 +33,7 @@ from vocagno.data.documents import CorpusError, Document, document_of
 from vocagno.data.rows import Row, document_rows, join_documents
 from vocagno.errors import InputError
 from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.models.causal import IGNORED
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.matched_scores import NOT_SCORED, ScoresOfTexts
@@ -175,7 +176,7 @@ class TeacherLossColumns:
         rows = [_truncated(row, self._max_length) for row in rows]
         width = max((len(row.ids) for row in rows), default=0)
         data = DataConfig(train="", seq_len=max(1, width - 1))
-        collator = Collator(_OfExamples(scores), self._guidance, data, self._line_ends)
+        collator = Collator(ScoresInOrder(scores), self._guidance, data, self._line_ends)
         tensors = collator(rows).tensors if rows else {}
         columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
         for name, values_BT in tensors.items():
@@ -236,17 +237,6 @@ class TeacherLossColumns:
                 "the texts that TeacherTexts gives, or set allow_missing"
             )
         return found
-
-
-class _OfExamples:
-    """Scores by the number of the example: a `StoredScores`."""
-
-    def __init__(self, scores: list[DocumentScores]) -> None:
-        self._scores = scores
-
-    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """As `StoredScores.piece`: all of an example."""
-        return self._scores[document]
 
 
 @contextmanager

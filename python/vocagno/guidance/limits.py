@@ -32,11 +32,11 @@ def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.
     found = [torch.empty(0, dtype=torch.float64)]
     for row in rows:
         tensors = collator([row]).tensors
-        units = Units(tensors.get("groups"), tensors.get("lines"), tensors["token_bytes"])
+        units = Units.of_batch(tensors)
         teacher_BT, labels_BT = tensors["teacher_loss"], tensors["labels"]
         around_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, collator.guidance)
         competing_BT, _ = collator.method.roles(teacher_BT, labels_BT)
-        found.append(around_BT[competing_BT].nan_to_num(nan=-math.inf, neginf=-math.inf))
+        found.append(around_BT.masked_fill(around_BT.isnan(), -math.inf)[competing_BT])
     return torch.cat(found).numpy()
 
 
@@ -51,7 +51,8 @@ def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
     """
     require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
     require(losses.size > 0, "no token of the clean text has a teacher loss")
-    highest = float(np.sort(losses)[math.ceil(share * losses.size) - 1])
+    rank = math.ceil(share * losses.size) - 1
+    highest = float(np.partition(losses, rank)[rank])
     require(math.isfinite(highest), "the clean text has too few lines of more than one token")
     hundredths = math.floor(100 * highest)
     while kept_share(hundredths / 100, losses) < share:

@@ -25,6 +25,17 @@ class StoredScores(Protocol):
         """As `ScoreStore.piece`."""
 
 
+class ScoresInOrder:
+    """`StoredScores` of whole documents, by their place in a list."""
+
+    def __init__(self, documents: Sequence[DocumentScores]) -> None:
+        self._documents = documents
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """As `StoredScores.piece`: all of the document."""
+        return self._documents[document]
+
+
 class Pieces:
     """Both sides of the pieces of some rows."""
 

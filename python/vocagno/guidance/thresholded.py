@@ -7,7 +7,7 @@ follow from one product of states and weights.
 B: rows, T: tokens of a row, N = B * T, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +62,15 @@ def thresholded_cross_entropy(
     thresholds_S = total.new_full((1,), guidance.threshold_without_quota, requires_grad=False)
     nll_BT, weights_BT = parts_N2[:, 1].view(shape), objective.weights_N.view(shape)
     return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)
+
+
+def chunk_ends_of(
+    tensors: Mapping[str, Tensor], guidance: GuidanceConfig
+) -> NDArray[np.int64] | None:
+    """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
+    if not guidance.has_fixed_threshold or "groups" not in tensors:
+        return None
+    return group_ends(tensors["groups"])
 
 
 def group_ends(groups: ArrayLike) -> NDArray[np.int64]:

@@ -36,7 +36,7 @@ def unit_facts(
         tensors: of a `Batch`.
         guidance: of a method that ranks tokens; others look at nothing of the kind.
     """
-    units = Units(tensors.get("groups"), tensors.get("lines"), tensors.get("token_bytes"))
+    units = Units.of_batch(tensors)
     if units.groups_BT is None and guidance.window is None:
         return UnitFacts(None, None, None)
     labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]

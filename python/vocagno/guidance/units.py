@@ -3,6 +3,7 @@
 B: rows, T: tokens of a row, N = B * T.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,6 +27,11 @@ class Units(NamedTuple):
     """The bytes of text that each token covers; for `window_max_loss`."""
     noise_BT: Tensor | None = None
     """As `is_noise_by_teacher`, where that is known already."""
+
+    @classmethod
+    def of_batch(cls, tensors: Mapping[str, Tensor]) -> "Units":
+        """Those in the tensors of a `Batch`."""
+        return cls(tensors.get("groups"), tensors.get("lines"), tensors.get("token_bytes"))
 
 
 def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:

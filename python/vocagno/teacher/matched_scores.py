@@ -74,7 +74,7 @@ class ScoresOfTexts:
     """The scores of texts in a store, found by their hashes. It pickles as the store's folder."""
 
     def __init__(self, store: ScoreStore) -> None:
-        """Reads the hashes of all documents."""
+        """Reads and checks all documents. Raises: StoreError for a damaged one."""
         self.store = store
         self._index = TextIndex(_hashes(store))
 
@@ -83,12 +83,21 @@ class ScoresOfTexts:
         return _reopened, (str(self.store.folder), hashlib.blake2b(manifest).hexdigest())
 
     def find(self, texts: Sequence[str]) -> list[DocumentScores]:
-        """The scores of each text; `NOT_SCORED` for a text that is not in the store."""
-        hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
-        return [
-            NOT_SCORED if place < 0 else self.store.document(place)
-            for place in self._index.places(hashes).tolist()
-        ]
+        """As `find_scores`."""
+        return find_scores(self.store, self._index, texts)
+
+
+def find_scores(store: ScoreStore, index: TextIndex, texts: Sequence[str]) -> list[DocumentScores]:
+    """The scores of each text; `NOT_SCORED` for a text that is not in the store.
+
+    Args: index: of the store.
+    Raises: StoreError for damaged scores.
+    """
+    hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
+    return [
+        NOT_SCORED if place < 0 else store.document(place)
+        for place in index.places(hashes).tolist()
+    ]
 
 
 def _reopened(folder: str, _manifest: str) -> ScoresOfTexts:

@@ -17,7 +17,7 @@ from vocagno.guidance.collator import Collator
 from vocagno.guidance.columns import PADDING, padded
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.thresholded import group_ends
+from vocagno.guidance.thresholded import chunk_ends_of
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.teacher.matched_scores import MatchedScores
 from vocagno.training.student import GuidedStudent
@@ -89,8 +89,8 @@ class DataCollatorWithTeacherLoss:
         roles = self._method.roles(tensors["teacher_loss"], tensors["labels"])
         num_kept = self._method.most_kept(*roles, tensors)
         num_predicted = int((tensors["labels"] != IGNORED).sum())
-        if self._guidance.has_fixed_threshold and "groups" in tensors:
-            tensors["chunk_ends"] = group_ends(tensors["groups"])
+        if (ends := chunk_ends_of(tensors, self._guidance)) is not None:
+            tensors["chunk_ends"] = ends
         num_counted = num_predicted if self._guidance.normalize == "tokens" else num_kept
         return tensors | {"num_kept": num_kept, "num_counted": num_counted}
 
