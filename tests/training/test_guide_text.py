@@ -134,6 +134,7 @@ RULES = {
     "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
     "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
     "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 2.5},
+    "noise alone": {"top_fraction": None, "unit": "group", "window": 3, "window_max_loss": 2.5},
     "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
     "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
 }
@@ -159,6 +160,8 @@ def by_hand(student_model, teacher_model, guidance):
     if guidance.top_fraction is not None:
         best = sorted(excess[competing])[-math.ceil(guidance.top_fraction * len(competing)) :]
         threshold = min([best[0], *([] if threshold is None else [threshold])])
+    if guidance.has_no_threshold:
+        threshold = -np.inf
     spans = TokenSpans(student_model).encode([CUT]).spans
     line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
     sizes = [0, *np.diff(spans)[:, 0], 0]
@@ -203,15 +206,19 @@ def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_mode
     np.testing.assert_allclose(found(guided, "neighbours_excess"), around, atol=1e-4)
     np.testing.assert_allclose(found(guided, "neighbours_loss"), heard, atol=1e-4)
     np.testing.assert_allclose(found(guided, "weight"), weights, atol=1e-4)
-    assert guided.threshold == pytest.approx(threshold, abs=1e-4)
+    shown = -np.inf if guided.threshold is None else guided.threshold
+    assert shown == pytest.approx(threshold, abs=1e-4)
     least = (1 + guidance.min_weight) / 2
     assert found(guided, "kept").tolist() == (weights > least - 1e-4).tolist()
     competing = np.isfinite(excess)
     tokens = guided.as_dict()["tokens"]
     assert [token["why"] == "noise" for token in tokens] == noise.tolist()
-    judged = [token["why"] in ("reaches", "below", "weighted", "noise") for token in tokens]
+    judged = [
+        token["why"] in ("reaches", "below", "weighted", "noise", "not noise") for token in tokens
+    ]
     assert judged == competing.tolist()
-    reaches = [token["why"] == "reaches" for token in tokens]
+    outcome = "not noise" if guidance.has_no_threshold else "reaches"
+    reaches = [token["why"] == outcome for token in tokens]
     if guidance.weight == "hard":
         assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
     assert 0 < sum(weights[1:] > least - 1e-4) < len(weights) - 1  # the rule says something

@@ -448,6 +448,12 @@ BEFORE_ANY_MODEL = [
     (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
     (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
     (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
+    (
+        ["--teacher.scores", "{scores}", "--teacher.context", "128"],
+        "was made with teacher.context 2048, not 128; drop teacher.context to use these scores, "
+        "or teacher.scores to score again",
+    ),
+    (["--teacher.scores", "{scores}", "--teacher.dtype", "bfloat16"], "teacher.dtype float32, not"),
 ]
 
 

@@ -164,11 +164,13 @@ class ConfiguredTeacher:
         """The store in `folder`, one of `teacher.scores`; None: the one in the cache.
 
         Args: corpus: called if scores in the cache are wanted.
-        Raises: StoreError if that in `folder` was made by another teacher than the configured one.
+        Raises: StoreError if that in `folder` was made by another teacher than the configured one,
+            or by one that read otherwise.
         """
         if folder is None:
             return self.cached_scores(corpus(), show_progress=show_progress)[0]
         store = ScoreStore(folder)
+        _check_reading(store, self.config)
         if self.config.names_tokenizer:
             name = self.config.tokenizer or self.config.model
             store.check_tokenizer(self.spans.fingerprint, f"the tokenizer of {name}")
@@ -181,3 +183,14 @@ class ConfiguredTeacher:
                 "these scores, or teacher.scores to use that model"
             )
         return store
+
+
+def _check_reading(store: ScoreStore, config: TeacherConfig) -> None:
+    """Rejects scores that were made with another value of an option that is not at its default."""
+    for name in ("context", "min_context", "dtype"):
+        ours, theirs = getattr(config, name), store.manifest.made_from.get(name)
+        if theirs is not None and ours not in (theirs, getattr(TeacherConfig, name)):
+            raise StoreError(
+                f"teacher.scores: {store.folder} was made with teacher.{name} {theirs}, not "
+                f"{ours}; drop teacher.{name} to use these scores, or teacher.scores to score again"
+            )

@@ -100,7 +100,7 @@ class GuidedText:
         guidance, counts = self.guidance, self.counts
         group = " by the excess losses of their groups" if guidance.unit == "group" else ""
         if guidance.has_no_threshold:
-            found = f", of which {counts['reaches']:,} are not noise"
+            found = f", of which {counts['not noise']:,} are not noise"
         else:
             threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
             if guidance.weight == "hard":

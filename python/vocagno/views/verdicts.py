@@ -8,13 +8,21 @@ from vocagno.views.passage import Passage, StudentToken
 from vocagno.views.rules import excess_of, is_quota, percent, threshold_that_applied
 
 Why = Literal[
-    "top", "below", "reaches", "weighted", "noise", "included", "excluded", "not predicted"
+    "top",
+    "below",
+    "reaches",
+    "weighted",
+    "noise",
+    "not noise",
+    "included",
+    "excluded",
+    "not predicted",
 ]
 """The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
 largest or not. reaches, below: its excess loss reaches the threshold or not. weighted: its weight
-grows with its excess loss. noise: its neighbours decide, whatever its own losses. included,
-excluded: it has no teacher loss, and such tokens are kept or dropped. not predicted: it is the
-first token."""
+grows with its excess loss. noise: its neighbours decide, whatever its own losses. not noise: under
+a rule without a threshold. included, excluded: it has no teacher loss, and such tokens are kept or
+dropped. not predicted: it is the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Verdict:
     @property
     def competed(self) -> bool:
         """Whether the excess loss decides, or that of the neighbours."""
-        return self.why in ("top", "below", "reaches", "weighted", "noise")
+        return self.why in ("top", "below", "reaches", "weighted", "noise", "not noise")
 
     @property
     def short(self) -> str:
@@ -70,7 +78,7 @@ class Verdict:
         if is_quota(guidance):
             place = f"among the top {percent(guidance)} by excess loss"
             return f"not {place}" if self.why == "below" else place
-        if guidance.has_no_threshold:
+        if self.why == "not noise":
             return "its neighbours show no noise"
         threshold, excess = threshold_that_applied(guidance, self.threshold), self.token.excess
         # A token without a teacher loss belongs to no group.
@@ -101,6 +109,8 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
     if is_quota(guidance):
         return "top", "below", "included", "excluded"
+    if guidance.has_no_threshold:
+        return "not noise", *noise, "below", "included", "excluded"
     if guidance.weight == "hard":
         return "reaches", "below", *noise, "included", "excluded"
     return "weighted", *noise, "included", "excluded"
@@ -127,7 +137,9 @@ def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool, is_noise:
         return "noise"
     if guidance.weight != "hard":
         return "weighted"
-    return "reaches" if kept else "below"
+    if kept:
+        return "not noise" if guidance.has_no_threshold else "reaches"
+    return "below"
 
 
 def _noise(token: StudentToken, guidance: GuidanceConfig) -> str | None:
