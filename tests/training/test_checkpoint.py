@@ -1,7 +1,9 @@
 """A run that is stopped thirty times ends in the same bits as one that nobody stops."""
 
 import json
+import logging
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -133,3 +135,19 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path, config, capsys):
         assert train_here(path, "--train.steps", 4) == 2
     assert "another process is training in it" in capsys.readouterr().err
     assert train_here(path, "--train.steps", 4) == 0
+
+
+def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
+    """Weights that are stored once come back as they were."""
+    tied = ["--student.architecture.tie_word_embeddings", "true", "--train.checkpoint_every", 3]
+    path, run = config("run"), tmp_path / "run"
+    assert train_here(path, "--train.steps", 4, *tied) == 0
+    weights = final_weights(run)
+    shutil.rmtree(run / "checkpoints" / "step_4")
+    (run / "final").rename(tmp_path / "elsewhere")
+    assert train_here(path, "--train.steps", 4, *tied) == 0
+    again = final_weights(run)
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert "lm_head.weight" not in again
+    assert "shared tensor" not in caplog.text
+    assert not logging.getLogger("accelerate.utils.other").filters

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Checkpoints:
                 discard_folder(final)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
-        with written_whole(temporary):
+        with written_whole(temporary), _silent_about_tied_weights():
             accelerator.save_state(str(temporary))
             state = temporary / f"process_{accelerator.process_index}.json"
             write_json(state, self._process_state())
@@ -87,6 +88,21 @@ def saved_steps(folder: Path) -> list[int]:
     """The steps of all whole checkpoints in a folder, in no order."""
     names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
     return [int(name) for name in names if name.isdecimal()]
+
+
+@contextmanager
+def _silent_about_tied_weights() -> Iterator[None]:
+    """Accelerate warns at each checkpoint that a tied head is saved once, with the embeddings."""
+
+    def matters(record: logging.LogRecord) -> bool:
+        return "Removed shared tensor" not in record.getMessage()
+
+    log = logging.getLogger("accelerate.utils.other")
+    log.addFilter(matters)
+    try:
+        yield
+    finally:
+        log.removeFilter(matters)
 
 
 @contextmanager
