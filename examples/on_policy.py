@@ -78,11 +78,9 @@ class AcrossTokenizers:
     async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **more):
         """For `_compute_teacher_logprobs` of an agent loop, in the place of its own call."""
         student, teacher = tokenizer("STUDENT"), tokenizer("TEACHER")
-        has_text = ~student.is_special(response_ids)
-        prompt, response = (
-            student.decode(ids)[0] for ids in (prompt_ids, np.array(response_ids)[has_text])
-        )
-        both = teacher.encode([prompt, response])
+        sampled = np.array(response_ids)[~student.is_special(response_ids)]
+        response = student.decode(sampled, continues=True)[0]
+        both = teacher.encode([student.decode(prompt_ids)[0], response])
         _, found = await self.manager.compute_teacher_logprobs_single(both.ids.tolist(), **more)
         first = both.text(1).start
         logprobs = found[first - 1 : -1, 0].numpy()  # what predicts the response

@@ -79,7 +79,11 @@ class Manager:
 
 def test_verl_gets_rows_of_the_students_sequence(example, sides):
     student, teacher = sides
-    prompt, response = (student.encode([text]).ids.tolist() for text in (PROMPT, RESPONSE))
+    both = student.encode([PROMPT + RESPONSE])  # the response is without a dummy prefix
+    first = both.spans[:, 0].tolist().index(len(PROMPT.encode()))
+    prompt, response = both.ids[:first].tolist(), both.ids[first:].tolist()
+    assert student.has_dummy_prefix
+    assert student.decode(response, continues=True) == [RESPONSE]
     response.append(student.token_id("</s>"))
     own, manager = -np.random.default_rng(1).exponential(1, len(response)), Manager()
     found = asyncio.run(

@@ -12,14 +12,17 @@ from shared_data import REAL_TOKENIZERS, shared, shared_texts
 from vocagno import TokenizerError, TokenSpans
 
 
-def oracle(own, other, student_logprobs, teacher_logprobs):
-    """Group by group, from the definition."""
-    found = vocagno.groups(own.spans, other.spans)
+def oracle(own, other, student_logprobs, teacher_logprobs, *, both_have_prefixes=False):
+    """Group by group, from the definition. Dummy prefixes of both sides are the same space."""
+    sides = [own.spans, other.spans]
+    if both_have_prefixes:
+        sides = [np.concatenate([[[0, spans[0, 1] + 1]], spans[1:] + 1]) for spans in sides]
+    found = vocagno.groups(*sides)
     expected = np.full(len(own.ids), np.nan)
     for (a, b), (c, d) in zip(found.student.tolist(), found.teacher.tolist(), strict=True):
         # A dummy prefix before a group belongs to it.
-        rows = range(a - (a > 0 and own.spans[a - 1, 0] == own.spans[a - 1, 1]), b)
-        c -= c > 0 and other.spans[c - 1, 0] == other.spans[c - 1, 1]
+        rows = range(a - (a > 0 and sides[0][a - 1, 0] == sides[0][a - 1, 1]), b)
+        c -= c > 0 and sides[1][c - 1, 0] == sides[1][c - 1, 1]
         total = sum(teacher_logprobs[c:d])
         whole = sum(student_logprobs[row] for row in rows)
         for row in rows:
@@ -48,9 +51,11 @@ def test_credits_are_their_definition(tokenizers, student, teacher):
             )
         except TokenizerError:
             continue
-        np.testing.assert_allclose(found, oracle(own, other, logprobs, theirs), rtol=1e-9)
+        both = {"both_have_prefixes": small.has_dummy_prefix and large.has_dummy_prefix}
+        np.testing.assert_allclose(found, oracle(own, other, logprobs, theirs, **both), rtol=1e-9)
         even = vocagno.credit(small, own.ids, large, other.ids, theirs)
-        np.testing.assert_allclose(even, oracle(own, other, -np.ones(len(own.ids)), theirs))
+        ones = -np.ones(len(own.ids))
+        np.testing.assert_allclose(even, oracle(own, other, ones, theirs, **both))
         compared += 1
     if student == teacher == "byte-level":
         assert compared == 8
@@ -101,6 +106,53 @@ def test_sampled_tokens_need_not_be_what_the_tokenizer_makes(tokenizers):
     found = vocagno.credit(small, ids, large, other.ids, theirs)
     assert found.shape == ids.shape
     assert found.sum() == pytest.approx(theirs.sum())
+
+
+PROMPT = "Ana has 12 apples."
+
+
+def sampled_after(spans, prompt, response):
+    """The ids of a response after its prompt, which have no dummy prefix of their own."""
+    both, start = spans.encode([prompt + response]), len(prompt.encode())
+    first = int(np.searchsorted(both.spans[:, 1], start, side="right"))
+    assert both.spans[first, 0] == start
+    return both.ids[first:]
+
+
+@pytest.mark.parametrize("response", [" Bo has 3.", "Bo has 3.", "  Bo", " "])
+@pytest.mark.parametrize("student", ["llama", "byte-level"])
+@pytest.mark.parametrize("teacher", ["llama", "byte-level"])
+def test_responses_need_no_prompt_before_them(tokenizers, student, teacher, response):
+    """Whether a space at the start is in the text or a dummy prefix is what the other side says."""
+    small, large = TokenSpans(tokenizers[student]), TokenSpans(tokenizers[teacher])
+    ids = sampled_after(small, PROMPT, response)
+    assert small.decode(ids, continues=True) == [response]
+    for other in (sampled_after(large, PROMPT, response), large.encode([response]).ids):
+        theirs = drawn(np.random.default_rng(7), len(other))
+        found = vocagno.credit(small, ids, large, other, theirs)
+        assert found.sum() == pytest.approx(theirs.sum(), abs=1e-9)
+
+
+def test_a_batch_of_responses_and_whole_texts(tokenizers):
+    small, large = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+    texts = [" 19 of them", "of them", "a whole text", "another"]
+    own = [sampled_after(small, PROMPT, text) for text in texts[:2]]
+    own += [small.encode([text]).ids for text in texts[2:]]
+    other = large.encode([*texts[:3], "something else"])
+    ends = np.cumsum([0, *map(len, own)])
+    theirs = drawn(np.random.default_rng(8), len(other.ids))
+    given = small, np.concatenate(own), large, other.ids, theirs
+    boundaries = {"student_cu_seqlens": ends, "teacher_cu_seqlens": other.cu_seqlens}
+    with pytest.raises(TokenizerError, match="documents 3 are not the same text on both sides"):
+        vocagno.credit(*given, **boundaries)
+    found = vocagno.credit(*given, **boundaries, strict=False)
+    for index in range(3):
+        total = theirs[other.text(index)].sum()
+        assert found[ends[index] : ends[index + 1]].sum() == pytest.approx(total)
+    assert np.isnan(found[ends[3] :]).all()
+    boundaries["student_cu_seqlens"] = [0, ends[-1]]
+    with pytest.raises(ValueError, match="1 texts of the student and 4 of the teacher"):
+        vocagno.credit(*given, **boundaries)
 
 
 def test_the_end_of_a_text_is_compared_with_the_end(tokenizers):

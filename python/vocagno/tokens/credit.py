@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import rows_in
 from vocagno.alignment.groups import groups
-from vocagno.tokens.pretokenized import spans_of_same_texts
+from vocagno.tokens.pretokenized import spans_of_same_responses
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 _ABOVE_ZERO = 1e-3
@@ -40,7 +40,8 @@ def credit(
     Args:
         student_ids, teacher_ids: (N,) and (M,) ids of the same B texts, one after the other, such
             as sampled responses. The student's need not be what its tokenizer makes of the text. A
-            tokenizer with a dummy prefix has it only where a text starts: give prompt and response.
+            space that one side has at the start of a text, and the other has not, is not counted if
+            its tokenizer has a dummy prefix: responses need no prompt before them.
         teacher_logprobs: (M,) nats; NaN where there is none.
         student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.
@@ -51,7 +52,7 @@ def credit(
     Raises: TokenizerError as `spans_of_same_texts`; ValueError for another number of
         log-probabilities than ids, or for positive ones (losses are minus log-probabilities).
     """
-    own, other = spans_of_same_texts(
+    own, other = spans_of_same_responses(
         student,
         student_ids,
         teacher,

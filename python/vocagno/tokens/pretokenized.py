@@ -1,6 +1,8 @@
-"""Spans of two corpora with the same documents, both stored only as token ids."""
+"""Spans of two corpora with the same texts, both stored only as token ids."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,11 +53,73 @@ def spans_of_same_texts(
     bad = np.flatnonzero(~(left.proved & right.proved)).tolist()
     if bad and strict:
         raise _differ(student, teacher, texts, others, bad)
-    for index in bad:
+    _unmap(left, right, bad)
+    return left, right
+
+
+def spans_of_same_responses(
+    student: TokenSpans,
+    student_ids: ArrayLike,
+    teacher: TokenSpans,
+    teacher_ids: ArrayLike,
+    *,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+    strict: bool = True,
+) -> tuple[TokenizedTexts, TokenizedTexts]:
+    """As `spans_of_same_texts`, for texts that may also be the later part of others.
+
+    The ids of a tokenizer with a dummy prefix do not tell whether a space at their start is in the
+    text, or is the dummy prefix. It is in the text if the other side starts with one.
+    """
+    as_documents = partial(
+        spans_of_same_texts,
+        student,
+        student_ids,
+        teacher,
+        teacher_ids,
+        student_cu_seqlens=student_cu_seqlens,
+        teacher_cu_seqlens=teacher_cu_seqlens,
+        strict=strict,
+    )
+    if not (student.has_dummy_prefix or teacher.has_dummy_prefix):
+        return as_documents()
+    try:
+        texts, left = student.texts_and_tokens(student_ids, student_cu_seqlens, continues=True)
+        others, right = teacher.texts_and_tokens(teacher_ids, teacher_cu_seqlens, continues=True)
+    except TokenizerError:  # the ids of one side may be those of the other's text all the same
+        return as_documents()
+    if len(texts) != len(others):
+        raise ValueError(
+            f"cu_seqlens: {len(texts)} texts of the student and {len(others)} of the teacher"
+        )
+    bad = []
+    for index, (mine, theirs) in enumerate(zip(texts, others, strict=True)):
+        if mine == theirs:
+            continue
+        if student.has_dummy_prefix and mine == f" {theirs}":
+            _drop_space(left, index)
+        elif teacher.has_dummy_prefix and theirs == f" {mine}":
+            _drop_space(right, index)
+        else:
+            bad.append(index)
+    if bad and strict:
+        raise _differ(student, teacher, texts, others, bad)
+    _unmap(left, right, bad)
+    return left, right
+
+
+def _drop_space(tokens: TokenizedTexts, index: int) -> None:
+    """Takes the space at the start of a text out of it, so that it is a dummy prefix."""
+    spans = tokens.spans[tokens.text(index)]
+    np.maximum(spans - 1, 0, out=spans)
+
+
+def _unmap(left: TokenizedTexts, right: TokenizedTexts, documents: list[int]) -> None:
+    for index in documents:
         for side in (left, right):
             side.spans[side.text(index)] = 0
             side.proved[index] = False
-    return left, right
 
 
 def _differ(

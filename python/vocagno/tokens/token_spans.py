@@ -227,37 +227,54 @@ class TokenSpans:
                 spans[result.text(index)] = found[start:stop]
         return result
 
-    def decode(self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None) -> list[str]:
+    @property
+    def has_dummy_prefix(self) -> bool:
+        """Whether it puts a space before a text, which is not in the text (Llama 2, TinyLlama)."""
+        return self._vocabulary.dummy_prefix != "none"
+
+    @cached_property
+    def _table_of_continuations(self) -> _vocagno.PieceTable:
+        """For ids before which there are others: each space in them is in the text."""
+        if not self.has_dummy_prefix:
+            return self._table
+        return _vocagno.PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
+
+    def decode(
+        self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
+    ) -> list[str]:
         """The texts of B whole documents stored as ids, without special tokens.
 
         Args:
             ids: (n,) integers, concatenated documents, with or without special tokens around them.
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
+            continues: whether the ids continue others, as a response its prompt. They then start
+                without a dummy prefix.
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
             WordPiece), for ids that do not determine their text (the unknown token, added tokens
             that absorb white space), and for ids that are not a whole document, naming document and
             token.
         """
-        return self._decoded(*_documents(ids, cu_seqlens))[0]
+        return self._decoded(*_documents(ids, cu_seqlens), continues=continues)[0]
 
     def texts_and_tokens(
-        self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None
+        self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> tuple[list[str], TokenizedTexts]:
         """`decode` and `from_ids` in one pass. Args, Raises: as `decode`."""
         checked, boundaries = _documents(ids, cu_seqlens)
-        texts, spans = self._decoded(checked, boundaries)
+        texts, spans = self._decoded(checked, boundaries, continues=continues)
         return texts, TokenizedTexts(checked, spans, boundaries, np.ones(len(texts), bool))
 
     def _decoded(
-        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
+        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64], *, continues: bool
     ) -> tuple[list[str], NDArray[np.int32]]:
         if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
                 "encode"
             )
+        table = self._table_of_continuations if continues else self._table
         try:
-            found, spans = self._table.decode(ids, boundaries)
+            found, spans = table.decode(ids, boundaries)
         except _vocagno.SpanError as error:
             raise TokenizerError(f"{self.name}: {error}") from error
         self._refuse_ambiguous(ids, boundaries)
