@@ -6,8 +6,10 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import oracle
 from corpora import write_corpus
 from families import TEXTS
 from shared_data import shared
@@ -15,8 +17,10 @@ from shared_data import shared
 pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
 
+from vocagno import TokenizedTexts, TokenSpans
 from vocagno.cli import texts
 from vocagno.cli.app import main
+from vocagno.views.statistics import AlignmentRates
 
 
 @pytest.fixture
@@ -150,9 +154,35 @@ def test_overlap_on_a_corpus(pair, capsys, tmp_path):
     assert rates["mapped"] == rates["with_text"] == rates["student_tokens"] - rates["special"]
     assert rates["one_to_one"] + rates["one_to_many"] + rates["many_to_one"] == rates["mapped"]
     assert rates["student_proved"] == rates["teacher_proved"] == 8
+    student, teacher = (TokenSpans(path) for path in pair)
+    found = [
+        oracle.groups(student.encode([text]).spans, teacher.encode([text]).spans)[0]
+        for text in [*TEXTS[:6], "∑"]
+    ]
+    sizes = np.diff(np.concatenate(found)).ravel().tolist()
+    assert (rates["groups"], rates["largest_group"]) == (len(sizes), max(sizes))
+    assert rates["in_large_groups"] == 0
     printed = result(capsys, "overlap", *pair, str(corpus))
+    assert f"groups                {len(sizes):,}, the largest of {max(sizes)} student" in printed
     assert "coverage              100.00% of" in printed
     assert "unmapped              1 special, 0 truncated, 0 hole" in printed
+
+
+def test_groups_that_chain_are_counted():
+    """One side has spaces before its words, the other after them: no end of a token is shared."""
+    words = 20
+    ends = np.arange(2, 2 * words + 1, 2)
+    before = np.array(
+        [[0, 1], *([end - 1, end + 1] for end in ends[:-1]), [2 * words - 1, 2 * words]]
+    )
+    after = np.array([[end - 2, end] for end in ends])
+    rates = AlignmentRates()
+    sides = [
+        TokenizedTexts(np.arange(len(spans)), spans, np.array([0, len(spans)]), np.ones(1, bool))
+        for spans in (before, after)
+    ]
+    rates.add(["a " * words], *sides)
+    assert (rates.groups, rates.largest_group, rates.in_large_groups) == (1, words + 1, words + 1)
 
 
 def test_documents_without_a_token_are_named(tokenizers, capsys, tmp_path):

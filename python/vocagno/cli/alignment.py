@@ -102,6 +102,8 @@ def _vocabulary_rows(shared: Any) -> dict[str, str]:
 
 
 def _corpus_rows(rates: Any) -> dict[str, str]:
+    from vocagno.views.statistics import LARGE_GROUP
+
     def part(count: int) -> str:
         return f"{count:,}, {rates.share(count):.2%}"
 
@@ -119,6 +121,9 @@ def _corpus_rows(rates: Any) -> dict[str, str]:
         "1:N": part(rates.one_to_many),
         "N:1": part(rates.many_to_one),
         "unmapped": reasons,
+        "groups": f"{rates.groups:,}, the largest of {rates.largest_group:,} student tokens; "
+        f"{rates.share(rates.in_large_groups):.2%} of the tokens in groups of more than "
+        f"{LARGE_GROUP}",
         "proved from ids": f"{rates.student_proved:,} documents of the student, "
         f"{rates.teacher_proved:,} of the teacher",
     }

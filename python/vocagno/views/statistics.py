@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vocagno.alignment.groups import groups
 from vocagno.alignment.mapping import Reason, align, unmapped_reasons
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
@@ -92,6 +93,10 @@ def links(mapping: NDArray[np.int32], teacher_spans: NDArray[np.integer[Any]]) -
     return result
 
 
+LARGE_GROUP = 8
+"""A group of more student tokens than this says little about each of them."""
+
+
 @dataclass(slots=True)
 class AlignmentRates:
     """Counts over a corpus. Shares are of the student tokens with text."""
@@ -109,6 +114,12 @@ class AlignmentRates:
     special: int = 0
     truncated: int = 0
     hole: int = 0
+    groups: int = 0
+    """Smallest runs of both sides that cover the same bytes."""
+    in_large_groups: int = 0
+    """Student tokens in groups of more than `LARGE_GROUP`."""
+    largest_group: int = 0
+    """Student tokens of the largest group."""
     student_proved: int = 0
     """Documents whose student spans come from the ids only."""
     teacher_proved: int = 0
@@ -132,14 +143,16 @@ class AlignmentRates:
         reasons = unmapped_reasons(
             *spans, mapping, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1]
         )
+        found = groups(*spans, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1])
+        sizes = found.student[:, 1] - found.student[:, 0]
         kinds = np.bincount(links(mapping, teacher.spans), minlength=len(Link))
         why = np.bincount(reasons, minlength=len(Reason))
         for tokens, empty in (
             (student, self.student_without_tokens),
             (teacher, self.teacher_without_tokens),
         ):
-            found = zip(texts, np.diff(tokens.cu_seqlens).tolist(), strict=True)
-            empty += [self.documents + i for i, (text, n) in enumerate(found) if text and not n]
+            counts = zip(texts, np.diff(tokens.cu_seqlens).tolist(), strict=True)
+            empty += [self.documents + i for i, (text, n) in enumerate(counts) if text and not n]
         self.documents += len(texts)
         self.bytes += sum(len(text.encode()) for text in texts)
         self.student_tokens += len(student.ids)
@@ -151,6 +164,9 @@ class AlignmentRates:
         self.special += int(why[Reason.SPECIAL])
         self.truncated += int(why[Reason.TRUNCATED])
         self.hole += int(why[Reason.HOLE])
+        self.groups += len(sizes)
+        self.in_large_groups += int(sizes[sizes > LARGE_GROUP].sum())
+        self.largest_group = max(self.largest_group, int(sizes.max(initial=0)))
         self.one_to_one += int(kinds[Link.ONE_TO_ONE])
         self.one_to_many += int(kinds[Link.ONE_TO_MANY])
         self.many_to_one += int(kinds[Link.MANY_TO_ONE])
