@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
     from vocagno.guidance.criteria import Criteria
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
+    from vocagno.guidance.text_batches import GuidedBatch, guided_batch
     from vocagno.guidance.units import Units
     from vocagno.models.head import language_head
     from vocagno.training.hf_trainer import (
@@ -28,6 +29,7 @@ __all__ = [
     "Criteria",
     "DataCollatorWithTeacherLoss",
     "GuidanceConfig",
+    "GuidedBatch",
     "GuidedCollator",
     "GuidedTrainer",
     "TeacherLossColumns",
@@ -35,6 +37,7 @@ __all__ = [
     "Units",
     "add_teacher_loss",
     "count_kept",
+    "guided_batch",
     "language_head",
     "segment_reduce",
     "selective_cross_entropy",
@@ -47,6 +50,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "Criteria": "vocagno.guidance.criteria",
         "DataCollatorWithTeacherLoss": "vocagno.training.hf_trainer",
         "GuidanceConfig": "vocagno.config.guidance",
+        "GuidedBatch": "vocagno.guidance.text_batches",
         "GuidedCollator": "vocagno.training.hf_trainer",
         "GuidedTrainer": "vocagno.training.hf_trainer",
         "TeacherLossColumns": "vocagno.guidance.columns",
@@ -54,6 +58,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "Units": "vocagno.guidance.units",
         "add_teacher_loss": "vocagno.guidance.columns",
         "count_kept": "vocagno.guidance.selective",
+        "guided_batch": "vocagno.guidance.text_batches",
         "language_head": "vocagno.models.head",
         "segment_reduce": "vocagno.alignment.segments",
         "selective_cross_entropy": "vocagno.guidance.selective",

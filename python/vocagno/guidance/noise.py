@@ -42,9 +42,9 @@ def teacher_loss_of_neighbours(
     assert config.window is not None
     if units.bytes_BT is None:
         raise ValueError(
-            "guidance.window_max_loss needs the bytes of the tokens; give units (Criteria), use "
-            "GuidedCollator or add_teacher_loss, which make them, or a rule of single tokens, such "
-            "as GuidanceConfig(top_fraction=0.4)"
+            "guidance.window_max_loss needs the bytes of the tokens; give the criteria that "
+            "guided_batch makes, use GuidedCollator or add_teacher_loss, which make them, too, or "
+            "a rule of single tokens, such as GuidanceConfig(top_fraction=0.4)"
         )
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
     loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)

@@ -80,8 +80,9 @@ def choose(
     if config.unit == "group":
         if units.groups_BT is None:
             raise ValueError(
-                "guidance.unit: group needs the groups of the tokens; give units (Criteria), or "
-                "another rule, such as the paper's, GuidanceConfig(top_fraction=0.4)"
+                "guidance.unit: group needs the groups of the tokens; give the criteria that "
+                "guided_batch makes, or another rule, such as the paper's, "
+                "GuidanceConfig(top_fraction=0.4)"
             )
         nll_BT = group_means(nll_BT, units.groups_BT)
     excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))

@@ -175,6 +175,10 @@ class TokenSpans:
 
     def line_ends(self) -> NDArray[np.bool_]:
         """(V,): whether each id contains a line break, and so ends a line of text."""
+        return self._line_ends.copy()
+
+    @cached_property
+    def _line_ends(self) -> NDArray[np.bool_]:
         ids = [[index] for index in range(self.vocabulary_size)]
         return np.array(["\n" in text for text in self._tokenizer.decode_batch(ids)])
 

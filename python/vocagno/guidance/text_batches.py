@@ -1,0 +1,131 @@
+"""A batch of texts for a training loop of one's own: tokens of both sides and losses to tensors.
+
+B: texts, T: predicted tokens of the longest, N and M: tokens of the student and of the teacher.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from vocagno.config.data import DataConfig
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.rows import document_rows, join_documents
+from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.guidance.units import Units
+from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.token_spans import TokenSpans
+from vocagno.tokens.tokenized_texts import TokenizedTexts
+
+_BELOW_ZERO = -1e-3
+"""Least that rounding may make of a loss."""
+
+
+class GuidedBatch(NamedTuple):
+    """The arguments of `selective_cross_entropy`, on the CPU until `to` moves them."""
+
+    input_ids_BT: Tensor
+    """int64, 0 at padding."""
+    labels_BT: Tensor
+    """int64: what follows each of them; -100 where nothing is learnt."""
+    teacher_loss_BT: Tensor
+    """float32, nats, of each label; NaN where the teacher has none."""
+    criteria: Criteria
+    num_kept: int | None
+    """How many tokens will be kept, if the rule tells it beforehand."""
+
+    def to(self, device: torch.device | str) -> "GuidedBatch":
+        """The same on a device."""
+        moved: GuidedBatch = _moved(self, torch.device(device))
+        return moved
+
+
+def guided_batch(
+    student: TokenSpans,
+    own: TokenizedTexts,
+    other: TokenizedTexts,
+    teacher_nll: ArrayLike,
+    guidance: GuidanceConfig | None = None,
+    *,
+    eos_id: int,
+    prompt_bytes: Sequence[int] | None = None,
+) -> GuidedBatch:
+    """A row for each of B texts, between the BOS of the student's tokenizer, if it has one, and its
+    EOS, as in training by `train.py`.
+
+        own, other = student.encode(texts), teacher.encode(texts)
+        batch = guided_batch(student, own, other, teacher_nll, guidance, eos_id=2)
+        loss, metrics = selective_cross_entropy(
+            hidden_BTH, head, batch.labels_BT, batch.teacher_loss_BT, guidance,
+            criteria=batch.criteria, num_kept=batch.num_kept, reduction="mean",
+        )
+
+    Args:
+        own, other: the texts in the student's and in the teacher's tokens.
+        teacher_nll: (M,) the teacher's loss of each of its tokens in nats; NaN or infinite: none.
+        guidance: the rule; default: `GuidanceConfig()`.
+        eos_id: what ends a text for the student.
+        prompt_bytes: (B,) bytes at the start of each text that are not learnt.
+    Raises: ValueError for other numbers of texts or losses, and for negative losses
+        (log-probabilities have the other sign).
+    """
+    guidance = guidance or GuidanceConfig()
+    nll = _checked(teacher_nll, own, other, prompt_bytes)
+    rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
+    scores = [
+        DocumentScores(other.spans[place], nll[place])  # type: ignore[arg-type]  # not stored
+        for place in map(other.text, range(len(other)))
+    ]
+    data = DataConfig(train="", seq_len=max(len(row.ids) for row in rows) - 1)
+    collator = Collator(ScoresInOrder(scores), guidance, data, line_ends(student, guidance))
+    batch = collator(rows)
+    given = batch.tensors
+    criteria = Criteria(
+        chunks_BT=given.get("chunks"),
+        rank_BC=given.get("chunk_rank"),
+        teacher_sums_B2=given.get("teacher_sums"),
+        units=Units.of_batch(given),
+        chunk_ends=batch.chunk_ends,
+    )
+    num_kept = batch.counts.kept if collator.method.knows_kept else None
+    return GuidedBatch(
+        given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept
+    )
+
+
+def _checked(
+    teacher_nll: ArrayLike,
+    own: TokenizedTexts,
+    other: TokenizedTexts,
+    prompt_bytes: Sequence[int] | None,
+) -> NDArray[np.float32]:
+    """The losses, NaN for infinite ones."""
+    if len(own) != len(other) or not len(own):
+        raise ValueError(f"expected as many texts on both sides, got {len(own)} and {len(other)}")
+    if prompt_bytes is not None and len(prompt_bytes) != len(own):
+        raise ValueError(f"prompt_bytes: expected {len(own)}, got {len(prompt_bytes)}")
+    nll = np.asarray(teacher_nll, np.float32)
+    if nll.shape != other.ids.shape:
+        raise ValueError(
+            f"teacher_nll: expected one for each of {len(other.ids)} tokens, got shape {nll.shape}"
+        )
+    nll = np.where(np.isfinite(nll), nll, np.float32(np.nan))
+    if (nll < _BELOW_ZERO).any():
+        raise ValueError(
+            f"teacher_nll: {np.nanmin(nll):.3g} is no loss, which is 0 at least; log-probabilities "
+            "have the other sign"
+        )
+    return nll
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, (GuidedBatch, Criteria, Units)):
+        return type(value)(*(_moved(one, device) for one in value))
+    return value

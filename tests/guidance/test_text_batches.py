@@ -1,0 +1,184 @@
+"""Batches of texts for a loop of one's own, against their definition and the collator's."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vocagno
+from families import TEXTS
+from vocagno import TokenSpans
+from vocagno.guidance import (
+    GuidanceConfig,
+    count_kept,
+    guided_batch,
+    selective_cross_entropy,
+    token_weights,
+)
+
+LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
+PAPER = GuidanceConfig(top_fraction=0.4)
+
+
+@pytest.fixture
+def sides(tokenizers):
+    return TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+
+
+def losses(other, seed=0):
+    """(M,) with none at the first token of each text."""
+    nll = np.random.default_rng(seed).exponential(1, len(other.ids)).astype(np.float32)
+    nll[other.cu_seqlens[:-1]] = np.nan
+    return nll
+
+
+def made(sides, texts, guidance, nll=None, **options):
+    student, teacher = sides
+    own, other = student.encode(texts), teacher.encode(texts)
+    nll = losses(other) if nll is None else nll
+    eos = student.token_id("</s>")
+    return own, other, nll, guided_batch(student, own, other, nll, guidance, eos_id=eos, **options)
+
+
+@pytest.mark.parametrize("unit", ["token", "group"])
+def test_losses_and_labels_are_their_definition(sides, unit):
+    student, _ = sides
+    rule = GuidanceConfig(top_fraction=None, max_threshold=0.0, unit=unit)
+    own, other, nll, batch = made(sides, TEXTS, rule)
+    expected = vocagno.reduce(
+        nll,
+        vocagno.align(
+            own.spans,
+            other.spans,
+            student_cu_seqlens=own.cu_seqlens,
+            teacher_cu_seqlens=other.cu_seqlens,
+        ),
+        how="max",
+    )
+    numbers = np.full(len(own.ids), -1)
+    if unit == "group":
+        found = vocagno.groups(
+            own.spans,
+            other.spans,
+            student_cu_seqlens=own.cu_seqlens,
+            teacher_cu_seqlens=other.cu_seqlens,
+        )
+        expected = np.full(len(own.ids), np.nan, np.float32)
+        pairs = zip(found.student.tolist(), found.teacher.tolist(), strict=True)
+        for number, ((a, b), (c, d)) in enumerate(pairs):
+            expected[a:b], numbers[a:b] = nll[c:d].sum() / (b - a), number
+    before = len(student.prefix_ids)
+    assert before
+    for index in range(len(TEXTS)):
+        rows = own.text(index)
+        ids = [*student.prefix_ids, *own.ids[rows].tolist(), student.token_id("</s>")]
+        n = len(ids) - 1
+        assert batch.input_ids_BT[index, :n].tolist() == ids[:-1]
+        assert batch.labels_BT[index].tolist() == ids[1:] + [-100] * (batch.labels_BT.shape[1] - n)
+        of_text = slice(before - 1, n - 1)
+        found = batch.teacher_loss_BT[index].numpy()
+        np.testing.assert_allclose(found[of_text], expected[rows], rtol=1e-6)
+        assert np.isnan(found[n - 1 :]).all()
+        if unit == "group":
+            groups = batch.criteria.units.groups_BT[index, of_text].tolist()
+            same = [[a == b >= 0 for b in groups] for a in groups]
+            mine = numbers[rows].tolist()
+            known = np.isfinite(expected[rows]).tolist()
+            for a, row in enumerate(same):
+                for b, is_same in enumerate(row):
+                    assert is_same == (mine[a] == mine[b] >= 0 and known[a]), (index, a, b)
+
+
+def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
+    student, teacher = sides
+    other = teacher.encode(LINES)
+    nll = np.full(len(other.ids), 0.5, np.float32)
+    first = other.spans[other.text(0)]
+    noise = (first[:, 0] >= LINES[0].index("qx")) & (first[:, 1] <= LINES[0].index("So"))
+    nll[other.text(0)][noise] = 9.0
+    own, _, _, batch = made(sides, LINES, None, nll)
+    weights = token_weights(
+        torch.zeros(batch.labels_BT.shape),
+        batch.teacher_loss_BT,
+        batch.labels_BT,
+        GuidanceConfig(),
+        units=batch.criteria.units,
+    )
+    spans = own.spans[own.text(0)]
+    of_noise = (spans[:, 0] >= LINES[0].index("qx")) & (spans[:, 1] <= LINES[0].index("So"))
+    found = weights[0, len(student.prefix_ids) - 1 :][: len(spans)].bool().numpy()
+    assert of_noise.sum() > 3
+    assert (found == ~of_noise).all()
+    assert weights[1].sum() == (batch.labels_BT[1] >= 0).sum()
+
+
+@pytest.mark.parametrize(
+    "guidance", [GuidanceConfig(), PAPER, GuidanceConfig(method="chunk", top_fraction=0.4)]
+)
+def test_a_batch_trains(sides, guidance):
+    student, _ = sides
+    *_, batch = made(sides, LINES, guidance)
+    batch = batch.to("cpu")
+    torch.manual_seed(0)
+    weight = torch.randn(student.vocabulary_size, 16, requires_grad=True)
+    hidden = torch.randn(*batch.labels_BT.shape, 16)
+    total, metrics = selective_cross_entropy(
+        hidden,
+        weight,
+        batch.labels_BT,
+        batch.teacher_loss_BT,
+        guidance,
+        criteria=batch.criteria,
+        num_kept=batch.num_kept,
+    )
+    total.backward()
+    expected = torch.nn.functional.cross_entropy(
+        (hidden @ weight.T).transpose(1, 2), batch.labels_BT, reduction="none"
+    )
+    assert total.item() == pytest.approx((expected * metrics.weights_BT).sum().item(), rel=1e-5)
+    assert weight.grad.abs().sum() > 0
+    if guidance is PAPER:
+        assert batch.num_kept == count_kept(batch.teacher_loss_BT, batch.labels_BT, guidance)
+    elif guidance.method != "chunk":
+        assert batch.num_kept is None
+
+
+def test_everything_moves_to_a_device(sides):
+    *_, batch = made(sides, LINES, GuidanceConfig())
+    moved = batch.to("meta")
+    units = moved.criteria.units
+    for tensor in (*moved[:3], units.groups_BT, units.lines_BT, units.bytes_BT):
+        assert tensor.device.type == "meta"
+    assert (moved.num_kept, type(moved)) == (batch.num_kept, type(batch))
+
+
+def test_prompts_are_read_and_not_learnt(sides):
+    prompt = len("3 + 4 =")
+    own, _, _, batch = made(sides, LINES, PAPER, prompt_bytes=[prompt, 0])
+    ends = own.spans[own.text(0)][:, 1]
+    is_learnt = batch.labels_BT[0, : len(ends)] >= 0
+    assert is_learnt.tolist() == (ends > prompt).tolist()
+    assert (batch.labels_BT[1] >= 0).sum() == len(own.ids[own.text(1)]) + 1
+
+
+def test_no_losses_at_all_and_infinite_ones(sides):
+    other = sides[1].encode(LINES)
+    for nothing in (np.nan, np.inf):
+        *_, batch = made(sides, LINES, PAPER, np.full(len(other.ids), nothing))
+        assert batch.teacher_loss_BT.isnan().all()
+
+
+def test_what_does_not_belong_together_is_refused(sides):
+    student, teacher = sides
+    own, other = student.encode(LINES), teacher.encode(LINES)
+    nll = losses(other)
+    with pytest.raises(ValueError, match="as many texts on both sides, got 2 and 1"):
+        guided_batch(student, own, other[:1], nll, eos_id=2)
+    with pytest.raises(ValueError, match="as many texts on both sides, got 0 and 0"):
+        guided_batch(student, own[:0], other[:0], [], eos_id=2)
+    with pytest.raises(ValueError, match=r"teacher_nll: expected one for each of \d+ tokens"):
+        guided_batch(student, own, other, nll[1:], eos_id=2)
+    with pytest.raises(ValueError, match="log-probabilities have the other sign"):
+        guided_batch(student, own, other, -nll, eos_id=2)
+    with pytest.raises(ValueError, match="prompt_bytes: expected 2, got 1"):
+        guided_batch(student, own, other, nll, eos_id=2, prompt_bytes=[0])
