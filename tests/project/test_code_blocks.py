@@ -408,6 +408,7 @@ def test_the_code_of_the_reference_runs(tokenizers):
         for found in BLOCK.finditer(f"{text}\n"):
             scope = {
                 "vocagno": vocagno,
+                "texts": TEXTS[:1],
                 "student": student,
                 "teacher": teacher,
                 "student_nll": student_nll,
@@ -418,7 +419,12 @@ def test_the_code_of_the_reference_runs(tokenizers):
             code = inspect.cleandoc(found["indented"] or found["fenced"])
             json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
             ran.add(name)
-    assert ran == {"vocagno.groups", "vocagno.credit", "vocagno.evaluation.results"}
+    assert ran == {
+        "vocagno.groups",
+        "vocagno.credit",
+        "vocagno.evaluation.results",
+        "vocagno.guidance.text_batches.guided_batch",
+    }
 
 
 def test_no_block_is_overlooked():

@@ -58,12 +58,12 @@ def guided_batch(
     """A row for each of B texts, between the BOS of the student's tokenizer, if it has one, and its
     EOS, as in training by `train.py`.
 
-        own, other = student.encode(texts), teacher.encode(texts)
-        batch = guided_batch(student, own, other, teacher_nll, guidance, eos_id=2)
-        loss, metrics = selective_cross_entropy(
-            hidden_BTH, head, batch.labels_BT, batch.teacher_loss_BT, guidance,
-            criteria=batch.criteria, num_kept=batch.num_kept, reduction="mean",
-        )
+        from vocagno.guidance import guided_batch
+
+        own, other = small.encode(texts), large.encode(texts)
+        batch = guided_batch(small, own, other, teacher_nll, eos_id=2)
+
+    Give its fields to `selective_cross_entropy`, with the same guidance.
 
     Args:
         own, other: the texts in the student's and in the teacher's tokens.
