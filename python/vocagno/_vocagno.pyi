@@ -128,10 +128,10 @@ class PieceTable:
         Raises: ValueError for a lone surrogate, naming the text.
         """
     def decode(
-        self, ids: NDArray[np.int32], cu: NDArray[np.int64], /
+        self, ids: NDArray[np.int32], cu: NDArray[np.int64], continues: bool, /
     ) -> tuple[list[bytes], NDArray[np.int32]]:
         """The bytes of B documents stored as ids, without dummy prefixes and special tokens, and
-        the byte spans (n, 2) of the ids.
+        the byte spans (n, 2) of the ids. With `continues` they start without a dummy prefix.
 
         Raises: SpanError for an id without known bytes or a cut start.
         """

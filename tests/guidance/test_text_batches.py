@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 import vocagno
 from families import TEXTS
 from vocagno import TokenSpans
+from vocagno.errors import ConfigError
 from vocagno.guidance import (
     GuidanceConfig,
     count_kept,
@@ -182,3 +183,31 @@ def test_what_does_not_belong_together_is_refused(sides):
         guided_batch(student, own, other, -nll, eos_id=2)
     with pytest.raises(ValueError, match="prompt_bytes: expected 2, got 1"):
         guided_batch(student, own, other, nll, eos_id=2, prompt_bytes=[0])
+    for wrong in (None, -1, student.vocabulary_size):
+        with pytest.raises(ValueError, match=f"eos_id: expected an id from 0 to .*, got {wrong}"):
+            guided_batch(student, own, other, nll, eos_id=wrong)
+    swapped = teacher.encode(LINES[::-1])
+    with pytest.raises(ValueError, match="are these the same texts in the same order"):
+        guided_batch(student, own, swapped, losses(swapped), eos_id=2)
+    around = student.from_ids([*student.prefix_ids, *own.ids[own.text(0)].tolist()])
+    with pytest.raises(ValueError, match="text 0 begins with BOS or ends with EOS"):
+        guided_batch(student, around, other[:1], nll[other.text(0)], eos_id=2)
+    for method in ({"method": "kld"}, {"method": "chunk", "selection": "random"}):
+        with pytest.raises(ConfigError, match="needs more than stored losses"):
+            guided_batch(student, own, other, nll, GuidanceConfig(**method), eos_id=2)
+
+
+def test_texts_without_a_token(sides):
+    """Only the end of the text is learnt, and nothing where there is no BOS to learn it from."""
+    student, teacher = sides
+    own, other = student.encode(["", ""]), teacher.encode(["", ""])
+    batch = guided_batch(student, own, other, [], eos_id=2)
+    assert batch.labels_BT.tolist() == [[2]] * 2
+    plain = teacher.encode(["", ""])
+    batch = guided_batch(teacher, plain, other, [], eos_id=2)
+    assert batch.labels_BT.tolist() == [[-100]] * 2
+
+
+def test_a_quota_of_a_step_is_not_known_beforehand(sides):
+    *_, batch = made(sides, LINES, GuidanceConfig(top_fraction=0.4, scope="step"))
+    assert batch.num_kept is None

@@ -34,7 +34,7 @@ def calls_of_a_batch(spans, mapping, cu_seqlens, ids, texts):
         "overlap": lambda: kernel.overlap(*sides, mapping, *both),
         "groups": lambda: kernel.groups(*sides, *both),
         "spans": lambda: table.spans(ids, cu_seqlens, texts, 1),
-        "decode": lambda: table.decode(ids, cu_seqlens),
+        "decode": lambda: table.decode(ids, cu_seqlens, False),
         "close": lambda: table.close(spans, ids, cu_seqlens, texts),
         "chars_to_bytes": lambda: kernel.chars_to_bytes(spans, cu_seqlens, texts),
     }

@@ -454,6 +454,10 @@ BEFORE_ANY_MODEL = [
         "or teacher.scores to score again",
     ),
     (["--teacher.scores", "{scores}", "--teacher.dtype", "bfloat16"], "teacher.dtype float32, not"),
+    (
+        ["--teacher.scores", "{scores}", "--teacher.bos", "e"],
+        "was made with teacher.bos [], not [",
+    ),
 ]
 
 

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from pages import CASES, Balanced, cut, passage
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.glyphs import columns, visible
-from vocagno.views.page import render_page
-from vocagno.views.passage import Passage, StudentToken
+from vocagno.views.page import guidance_fragment, render_page
+from vocagno.views.passage import Passage, StudentToken, Token
 
 
 def page(*passages):
@@ -101,6 +102,15 @@ def test_a_token_without_finite_losses_has_no_excess():
     for nll, teacher_loss in ((None, 1.0), (1.0, None), (1.0, float("nan")), (float("inf"), 1.0)):
         token = StudentToken(text="a", start=0, end=1, nll=nll, teacher_loss=teacher_loss)
         assert token.excess is None
+
+
+def test_a_loss_that_is_not_a_number_is_said_under_every_rule():
+    token = StudentToken(text="a", start=0, end=1, nll=float("nan"), teacher_loss=1.0, weight=0.0)
+    other = Token(text="a", start=0, end=1, nll=1.0)
+    found = Passage(title="", text="a", student=[token], teacher=[other], mapping=[(0, 1)])
+    for guidance in (GuidanceConfig(), GuidanceConfig(top_fraction=None, max_threshold=0.0)):
+        html = guidance_fragment(found, guidance)
+        assert "is NaN or infinite" in html
 
 
 def test_wrong_input_is_refused_by_name():

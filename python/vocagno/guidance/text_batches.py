@@ -14,8 +14,10 @@ from torch import Tensor
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import document_rows, join_documents
+from vocagno.errors import ConfigError
 from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.units import Units
 from vocagno.teacher.scores import DocumentScores
@@ -55,8 +57,8 @@ def guided_batch(
     eos_id: int,
     prompt_bytes: Sequence[int] | None = None,
 ) -> GuidedBatch:
-    """A row for each of B texts, between the BOS of the student's tokenizer, if it has one, and its
-    EOS, as in training by `train.py`.
+    """A row for each of B texts, between the BOS that the student's tokenizer adds, if it adds one,
+    and EOS, as in training by `train.py`.
 
         from vocagno.guidance import guided_batch
 
@@ -66,25 +68,41 @@ def guided_batch(
     Give its fields to `selective_cross_entropy`, with the same guidance.
 
     Args:
-        own, other: the texts in the student's and in the teacher's tokens.
+        own, other: the texts in the student's and in the teacher's tokens, in the same order and
+            without special tokens around them.
         teacher_nll: (M,) the teacher's loss of each of its tokens in nats; NaN or infinite: none.
-        guidance: the rule; default: `GuidanceConfig()`.
+        guidance: the rule; default: `GuidanceConfig()`. Not `kld`, `uld` and random chunks, which
+            need more than losses.
         eos_id: what ends a text for the student.
         prompt_bytes: (B,) bytes at the start of each text that are not learnt.
-    Raises: ValueError for other numbers of texts or losses, and for negative losses
-        (log-probabilities have the other sign).
+    Raises: ValueError for other numbers of texts or losses, for negative losses (log-probabilities
+        have the other sign), and if less than `guidance.min_coverage` of the student's tokens share
+        text with one of the teacher's; ConfigError for a method that needs more than losses.
     """
     guidance = guidance or GuidanceConfig()
+    method = method_of(guidance)
+    if method.needs_our_loop:
+        raise ConfigError(
+            f"guidance.method: {guidance.method}: needs more than stored losses, which only "
+            "`train.py` gives; use vocagno, rho1 (criterion: excess) or chunk (selection: teacher)"
+        )
     nll = _checked(teacher_nll, own, other, prompt_bytes)
+    _check_ends(student, own, eos_id)
     rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
     scores = [
         DocumentScores(other.spans[place], nll[place])  # type: ignore[arg-type]  # not stored
         for place in map(other.text, range(len(other)))
     ]
-    data = DataConfig(train="", seq_len=max(len(row.ids) for row in rows) - 1)
+    data = DataConfig(train="", seq_len=max(1, *(len(row.ids) - 1 for row in rows)))
     collator = Collator(ScoresInOrder(scores), guidance, data, line_ends(student, guidance))
     batch = collator(rows)
-    given = batch.tensors
+    given, counts = batch.tensors, batch.counts
+    if counts.mapped < guidance.min_coverage * counts.with_text:
+        raise ValueError(
+            f"own, other: only {counts.mapped:,} of {counts.with_text:,} tokens of the student "
+            "share text with one of the teacher's (guidance.min_coverage "
+            f"{guidance.min_coverage}): are these the same texts in the same order?"
+        )
     criteria = Criteria(
         chunks_BT=given.get("chunks"),
         rank_BC=given.get("chunk_rank"),
@@ -92,7 +110,8 @@ def guided_batch(
         units=Units.of_batch(given),
         chunk_ends=batch.chunk_ends,
     )
-    num_kept = batch.counts.kept if collator.method.knows_kept else None
+    # With other processes, a scope of a whole step may keep more of these.
+    num_kept = counts.kept if method.knows_kept and guidance.scope != "step" else None
     return GuidedBatch(
         given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept
     )
@@ -121,6 +140,22 @@ def _checked(
             "have the other sign"
         )
     return nll
+
+
+def _check_ends(student: TokenSpans, own: TokenizedTexts, eos_id: int) -> None:
+    """Rejects an EOS that is no id, and texts with their own BOS or EOS."""
+    if not isinstance(eos_id, int) or not 0 <= eos_id < student.vocabulary_size:
+        raise ValueError(
+            f"eos_id: expected an id from 0 to {student.vocabulary_size - 1}, got {eos_id!r}"
+        )
+    before = student.prefix_ids
+    for index in range(len(own)):
+        ids = own.ids[own.text(index)].tolist()
+        if ids and (ids[-1] == eos_id or (before and tuple(ids[: len(before)]) == before)):
+            raise ValueError(
+                f"own: text {index} begins with BOS or ends with EOS, which would stand twice; "
+                "drop them"
+            )
 
 
 def _moved(value: Any, device: torch.device) -> Any:

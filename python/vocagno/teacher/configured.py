@@ -14,9 +14,15 @@ from vocagno.data.store.builder import Part, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
-from vocagno.models.loading import check_context, teacher_spans, weights_identity
+from vocagno.models.loading import (
+    check_context,
+    teacher_prefix,
+    teacher_spans,
+    weights_identity,
+)
 from vocagno.system.collectives import Together
 from vocagno.teacher.corpus_scores import (
+    OF_SERVER,
     Teacher,
     load_scorer,
     score_corpus,
@@ -170,10 +176,12 @@ class ConfiguredTeacher:
         if folder is None:
             return self.cached_scores(corpus(), show_progress=show_progress)[0]
         store = ScoreStore(folder)
-        _check_reading(store, self.config)
+        prefix = None
         if self.config.names_tokenizer:
             name = self.config.tokenizer or self.config.model
             store.check_tokenizer(self.spans.fingerprint, f"the tokenizer of {name}")
+            prefix = list(teacher_prefix(self.config, self.spans))
+        _check_reading(store, self.config, prefix)
         if self.config.model is None:
             return store
         if self.weights != (theirs := store.manifest.made_from["teacher"]):
@@ -185,11 +193,22 @@ class ConfiguredTeacher:
         return store
 
 
-def _check_reading(store: ScoreStore, config: TeacherConfig) -> None:
-    """Rejects scores that were made with another value of an option that is not at its default."""
-    for name in ("context", "min_context", "dtype"):
-        ours, theirs = getattr(config, name), store.manifest.made_from.get(name)
-        if theirs is not None and ours not in (theirs, getattr(TeacherConfig, name)):
+def _check_reading(store: ScoreStore, config: TeacherConfig, prefix: list[int] | None) -> None:
+    """Rejects scores of a teacher that read otherwise than the options say. Their defaults say
+    nothing.
+
+    Args: prefix: the ids that `bos` stands for, if the tokenizer is known.
+    """
+    made_from = store.manifest.made_from
+    stated: dict[str, tuple[Any, Any]] = {
+        name: (getattr(config, name), made_from.get(name))
+        for name in ("context", "min_context", "dtype")
+        if getattr(config, name) != getattr(TeacherConfig, name)
+    }
+    if config.bos is not None and prefix is not None:
+        stated["bos"] = prefix, made_from.get("prefix")
+    for name, (ours, theirs) in stated.items():
+        if theirs not in (None, ours, OF_SERVER):
             raise StoreError(
                 f"teacher.scores: {store.folder} was made with teacher.{name} {theirs}, not "
                 f"{ours}; drop teacher.{name} to use these scores, or teacher.scores to score again"

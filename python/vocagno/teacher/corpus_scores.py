@@ -33,6 +33,8 @@ from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
 SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
+OF_SERVER = "of the server"
+"""In place of a type of weights that only the server knows."""
 
 
 class Teacher:
@@ -135,7 +137,7 @@ def scores_made_from(
         "prefix": list(teacher_prefix(config, spans)),
         "context": config.context,
         "min_context": config.context_before,
-        "dtype": "of the server"
+        "dtype": OF_SERVER
         if config.server
         else str(torch_dtype(config.dtype, device)).removeprefix("torch."),
         "unit": "nats",

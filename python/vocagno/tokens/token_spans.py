@@ -236,13 +236,6 @@ class TokenSpans:
         """Whether it puts a space before a text, which is not in the text (Llama 2, TinyLlama)."""
         return self._vocabulary.dummy_prefix != "none"
 
-    @cached_property
-    def _table_of_continuations(self) -> _vocagno.PieceTable:
-        """For ids before which there are others: each space in them is in the text."""
-        if not self.has_dummy_prefix:
-            return self._table
-        return _vocagno.PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
-
     def decode(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> list[str]:
@@ -252,7 +245,7 @@ class TokenSpans:
             ids: (n,) integers, concatenated documents, with or without special tokens around them.
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
             continues: whether the ids continue others, as a response its prompt. They then start
-                without a dummy prefix.
+                without a dummy prefix: a space there is in the text.
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
             WordPiece), for ids that do not determine their text (the unknown token, added tokens
             that absorb white space), and for ids that are not a whole document, naming document and
@@ -276,9 +269,8 @@ class TokenSpans:
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
                 "encode"
             )
-        table = self._table_of_continuations if continues else self._table
         try:
-            found, spans = table.decode(ids, boundaries)
+            found, spans = self._table.decode(ids, boundaries, continues)
         except _vocagno.SpanError as error:
             raise TokenizerError(f"{self.name}: {error}") from error
         self._refuse_ambiguous(ids, boundaries)

@@ -80,11 +80,12 @@ class Verdict:
             return f"not {place}" if self.why == "below" else place
         if self.why == "not noise":
             return "its neighbours show no noise"
-        threshold, excess = threshold_that_applied(guidance, self.threshold), self.token.excess
+        excess = self.token.excess
         # A token without a teacher loss belongs to no group.
         subject = "its excess loss" if self.lacks else excess_of(guidance)
-        if excess is None and not self.lacks:
+        if guidance.has_no_threshold or (excess is None and not self.lacks):
             return f"{subject} is NaN or infinite"
+        threshold = threshold_that_applied(guidance, self.threshold)
         if self.why != "weighted":
             return f"{subject} {'reaches' if self.kept else 'does not reach'} {threshold}"
         if excess is None or self.threshold is None:

@@ -129,7 +129,7 @@ proptest! {
         let cu = boundaries(documents.iter().map(|document| document.pieces.len()));
         let ids: Vec<i32> = (0..index(table.len())).collect();
         let mut decoded = vec![[7; 2]; ids.len()];
-        let texts = decode_batch(&table, &ids, &cu, &mut decoded)?;
+        let texts = decode_batch(&table, &ids, &cu, false, &mut decoded)?;
         for (text, document) in texts.iter().zip(&documents) {
             // If the dummy prefix depends on the text, one leading space of a segment is lost with it.
             let lost = document.text.len() - text.len();
@@ -296,7 +296,7 @@ proptest! {
             let ids: Vec<i32> = spans.iter().map(|span| span[0]).collect();
             let _ = restore_spaces(&table, &ids, &text, &mut spans.clone());
             let _ = close_ids_batch(&table, &ids, &mut spans.clone(), &cu, &[&text]);
-            let _ = decode_batch(&table, &ids, &cu, &mut spans.clone());
+            let _ = decode_batch(&table, &ids, &cu, false, &mut spans.clone());
             let _ = align(spans, &near);
             let _ = align_into(spans, &near, &mut [UNMAPPED; 2]);
             let _ = align_batch(spans, &cu, &near, &cu, &mut near.clone());

@@ -71,20 +71,21 @@ impl PieceTable {
         Ok((pairs_to_array(py, spans)?, PyArray1::from_vec(py, proved)))
     }
 
-    /// Decodes each document from its ids to bytes, and gives the byte spans of the ids.
-    #[pyo3(signature = (ids, cu, /))]
+    /// Decodes each document, or later part of one, from its ids to bytes, and gives the byte spans of the ids.
+    #[pyo3(signature = (ids, cu, continues, /))]
     #[expect(clippy::type_complexity, reason = "the pair that Python unpacks")]
     fn decode<'py>(
         &self,
         py: Python<'py>,
         ids: &Bound<'py, PyAny>,
         cu: &Bound<'py, PyAny>,
+        continues: bool,
     ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray2<i32>>)> {
         let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
         let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
             let mut spans = filled_with([0; 2], ids.len())?;
-            vocagno::decode_batch(&self.table, ids, &cu, &mut spans).map(|texts| (texts, spans))
+            vocagno::decode_batch(&self.table, ids, &cu, continues, &mut spans).map(|texts| (texts, spans))
         });
         let (texts, spans) = result.map_err(raised)?;
         let mut copied = with_room(texts.len())?;

@@ -122,10 +122,13 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
 /// ```
 pub fn decode(table: &PieceTable, ids: &[i32], out: &mut [Span<i32>]) -> Result<Vec<u8>, SpanError> {
     expect_len("out", ids.len(), out.len())?;
-    decode_row(table, ids, 0, out)
+    decode_row(table, ids, 0, false, out)
 }
 
 /// [`decode`] for a batch of documents: document `b` has the ids `cu_seqlens[b]..cu_seqlens[b + 1]`.
+///
+/// With `continues` they are later parts of documents, such as a response after its prompt: they start without a dummy
+/// prefix, so a space there is in the text.
 ///
 /// # Errors
 /// As [`decode`], and for `cu_seqlens` that do not match the ids.
@@ -133,21 +136,28 @@ pub fn decode_batch(
     table: &PieceTable,
     ids: &[i32],
     cu_seqlens: &[i64],
+    continues: bool,
     out: &mut [Span<i32>],
 ) -> Result<Vec<Vec<u8>>, SpanError> {
     expect_len("out", ids.len(), out.len())?;
     let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
     let mut texts = filled_with(Vec::new(), rows.count())?;
     rows.for_each(out, &mut texts, &|row, out, text| {
-        *text = decode_row(table, &ids[rows.range(row)], row, out)?;
+        *text = decode_row(table, &ids[rows.range(row)], row, continues, out)?;
         Ok(())
     })?;
     Ok(texts)
 }
 
-fn decode_row(table: &PieceTable, ids: &[i32], row: usize, out: &mut [Span<i32>]) -> Result<Vec<u8>, SpanError> {
+fn decode_row(
+    table: &PieceTable,
+    ids: &[i32],
+    row: usize,
+    continues: bool,
+    out: &mut [Span<i32>],
+) -> Result<Vec<u8>, SpanError> {
     let (mut text, mut end) = (Vec::new(), 0);
-    let mut segment_start = true;
+    let mut segment_start = !continues;
     for (token, (span, &id)) in out.iter_mut().zip(ids).enumerate() {
         let refused = |why| SpanError::NoBytes { row, token, id, why };
         let (mut piece, role) = table.piece(id).ok_or(refused("has no known bytes"))?;
@@ -247,5 +257,22 @@ mod tests {
         let roles = PieceTable::new(VOCABULARY.map(Some), &ROLES, DummyPrefix::None).map(|table| table.len());
         assert_eq!(roles, Err(SpanError::Length { argument: "roles", expected: 9, got: 10 }));
         Ok(())
+    }
+
+    #[test]
+    fn a_continuation_starts_without_a_dummy_prefix_and_has_one_after_a_special_token() {
+        for dummy_prefix in
+            [DummyPrefix::None, DummyPrefix::Prepend, DummyPrefix::Metaspace, DummyPrefix::MetaspaceFirst]
+        {
+            let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], dummy_prefix).unwrap();
+            let mut spans = [[0; 2]; 3];
+            let texts = decode_batch(&table, &[1, 2, 3], &[0, 2, 3], true, &mut spans).unwrap();
+            assert_eq!(texts, [b" aa".to_vec(), b" b".to_vec()], "{dummy_prefix:?}");
+            assert_eq!(spans, [[0, 2], [2, 3], [0, 2]]);
+            let after_special = decode_batch(&table, &[1, 4, 1], &[0, 3], true, &mut spans).unwrap();
+            let expected: &[u8] =
+                if matches!(dummy_prefix, DummyPrefix::Prepend | DummyPrefix::Metaspace) { b" aa" } else { b" a a" };
+            assert_eq!(after_special, [expected.to_vec()], "{dummy_prefix:?}");
+        }
     }
 }
