@@ -43,7 +43,7 @@ cell pages pages "${few[@]}" "${like[@]}" --
 cell swap swap "${few[@]}" "${like[@]}" --
 cell clean-teachers clean --seeds 10 11 12 --only "${others[@]}" --
 cell junk-teachers junk --seeds 10 11 12 --only "${others[@]}" "lines, read junk" "groups 0, read junk" "lines 99 %, read junk" --
-cell clean-nothing clean --only paper lines -- "${nothing[@]}"
-cell junk-nothing junk --only paper lines oracle -- "${nothing[@]}"
-cell clean-large clean --seeds 10 11 12 --only paper lines -- "${large[@]}"
-cell junk-large junk --seeds 10 11 12 --only paper lines oracle -- "${large[@]}"
+cell clean-nothing clean --seeds 10 11 12 --only lines "lines 2.5, like" -- "${nothing[@]}"
+cell junk-nothing junk --seeds 10 11 12 --only "lines 2.5, like" oracle -- "${nothing[@]}"
+cell clean-large clean --seeds 10 11 12 --only lines "lines 2.5, like" -- "${large[@]}"
+cell junk-large junk --seeds 10 11 12 --only lines "lines 2.5, like" oracle -- "${large[@]}"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The rules on the quickstart's corpus with junk: about seven hours on two cores.
+# The rules on the quickstart's corpus with junk: about two and a half hours on two cores.
 #   bash configs/study/noise.sh
 # From the folder of the project, with vocagno on the path. A killed study resumes; started twice, it is shared.
 set -euo pipefail

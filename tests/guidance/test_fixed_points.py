@@ -551,27 +551,6 @@ def test_the_figures_in_the_text():
         assert agrees(found[0].rstrip("."), value), (pattern, found, value)
 
 
-def test_the_figures_of_students_are_those_of_their_runs():
-    """One seed on the quickstart's corpus: differences from naive training, and what was kept."""
-    import csv
-
-    root = Path(__file__).parents[2]
-    study = (root / "docs" / "study.md").read_text(encoding="utf-8")
-    with (root / "docs" / "study" / "lines" / "runs.csv").open(encoding="utf-8") as file:
-        runs = {row["variant"]: row for row in csv.DictReader(file)}
-
-    def cells(noise, variant):
-        run, naive = runs[f"{variant} {noise}"], runs[f"naive {noise}"]
-        difference = float(run["held_out_loss"]) - float(naive["held_out_loss"])
-        return f"{difference:+.4f} | {float(run['trained_on']):.1%}".replace("%", " %")
-
-    for name, variant in (
-        ("the paper's", "paper"),
-        ("groups, excess ≥ 0", "g0"),
-        ("lines ≤ 2 nats a byte", "w"),
-    ):
-        assert f"| {name} | {cells('0', variant)} | {cells('50', variant)} |" in study
-    both = "groups, excess ≥ -1, lines ≤ 2 nats a byte"
-    assert f"| {both} | | | {cells('50', 'w-1')} |" in study
+def test_the_rule_of_the_page_is_the_default():
     block = PAGE.split("```yaml\n")[1].split("```")[0]
     assert GuidanceConfig(**yaml.safe_load(block)["guidance"]) == GuidanceConfig()

@@ -376,7 +376,7 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_seeds"), [("quickstart", 3), ("math", 3), ("guidance", 5), ("lines", 1)]
+    ("name", "num_seeds"), [("quickstart", 3), ("math", 3), ("guidance", 5), ("noise", 3)]
 )
 def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
     from pathlib import Path

@@ -142,6 +142,9 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+NOISE_RULES = "naive", "paper", "lines", "both", "oracle"
+
+
 def differences_of_rules(text):
     """By variant, on a text of the study of rules: the mean and the standard deviation of the
     differences from naive training, and the percentage of tokens kept."""
@@ -196,6 +199,45 @@ def test_the_table_of_teachers_follows_from_its_runs():
         for usual, found in pairs
     ]
     assert cells_of_table(page, "teachers") == expected
+
+
+def test_the_table_of_students_from_nothing_follows_from_its_runs():
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    clean, junk = (differences_of_rules(f"{text}-nothing") for text in ("clean", "junk"))
+    shown = "lines", "lines 2.5, like", "oracle"
+    expected = [[clean.get(name, ""), junk.get(name, "")] for name in shown]
+    assert cells_of_table(page, "from nothing") == expected
+    assert {"naive", *shown} == clean.keys() | junk.keys()
+
+
+def test_the_table_of_junk_follows_from_its_runs():
+    """On the quickstart's corpus: the difference from naive training on the same text, the
+    percentage of exact answers, and the percentage of tokens kept."""
+    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    with (ROOT / "docs" / "study" / "noise" / "runs.csv").open() as file:
+        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+
+    def cells(rule, share):
+        seeds = [seed for name, seed in runs if name == f"{rule} {share}"]
+        if not seeds:
+            return ["", "", ""]
+        found = [runs[f"{rule} {share}", seed] for seed in seeds]
+        naive = [runs[f"naive {share}", seed] for seed in seeds]
+        losses = [
+            float(one["held_out_loss"]) - float(other["held_out_loss"])
+            for one, other in zip(found, naive, strict=True)
+        ]
+        answers = [100 * float(one["exact_answers"]) for one in found]
+        kept = 100 * fmean(float(one["trained_on"]) for one in found)
+        difference = f"{fmean(losses):+.4f} ± {stdev(losses):.4f}" if any(losses) else "0"
+        if rule == "naive":
+            difference = ""
+        return [difference, f"{fmean(answers):.1f} ± {stdev(answers):.1f} %", f"{kept:.1f} %"]
+
+    shown = [rule for rule in NOISE_RULES if any(name.startswith(f"{rule} ") for name, _ in runs)]
+    expected = [[*cells(rule, 0), *cells(rule, 50)] for rule in shown]
+    assert cells_of_table(page, "noise") == expected
+    assert {name for name, _ in runs} <= {f"{r} {s}" for r in NOISE_RULES for s in (0, 50)}
 
 
 def test_the_picture_of_rules_shows_the_table():
