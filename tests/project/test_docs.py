@@ -145,11 +145,16 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
 NOISE_RULES = "naive", "paper", "lines", "both", "oracle"
 
 
+def runs_of(study):
+    """By variant and seed, the runs of a study that the docs show."""
+    with (ROOT / "docs" / "study" / study / "runs.csv").open() as file:
+        return {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+
+
 def differences_of_rules(text):
     """By variant, on a text of the study of rules: the mean and the standard deviation of the
     differences from naive training, and the percentage of tokens kept."""
-    with (ROOT / "docs" / "study" / "guidance" / text / "runs.csv").open() as file:
-        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+    runs = runs_of(f"guidance/{text}")
     found = {}
     for variant in dict.fromkeys(variant for variant, _ in runs):
         seeds = [seed for name, seed in runs if name == variant]
@@ -214,8 +219,7 @@ def test_the_table_of_junk_follows_from_its_runs():
     """On the quickstart's corpus: the difference from naive training on the same text, the
     percentage of exact answers, and the percentage of tokens kept."""
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    with (ROOT / "docs" / "study" / "noise" / "runs.csv").open() as file:
-        runs = {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
+    runs = runs_of("noise")
 
     def cells(rule, share):
         seeds = [seed for name, seed in runs if name == f"{rule} {share}"]

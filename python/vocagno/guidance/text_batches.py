@@ -14,10 +14,9 @@ from torch import Tensor
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import document_rows, join_documents
-from vocagno.errors import ConfigError
 from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.criteria import Criteria
-from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.units import Units
 from vocagno.teacher.scores import DocumentScores
@@ -80,17 +79,12 @@ def guided_batch(
         text with one of the teacher's; ConfigError for a method that needs more than losses.
     """
     guidance = guidance or GuidanceConfig()
-    method = method_of(guidance)
-    if method.needs_our_loop:
-        raise ConfigError(
-            f"guidance.method: {guidance.method}: needs more than stored losses, which only "
-            "`train.py` gives; use vocagno, rho1 (criterion: excess) or chunk (selection: teacher)"
-        )
+    method = method_of_other_loops(guidance)
     nll = _checked(teacher_nll, own, other, prompt_bytes)
     _check_ends(student, own, eos_id)
     rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
     scores = [
-        DocumentScores(other.spans[place], nll[place])  # type: ignore[arg-type]  # not stored
+        DocumentScores(other.spans[place], nll[place])
         for place in map(other.text, range(len(other)))
     ]
     data = DataConfig(train="", seq_len=max(1, *(len(row.ids) - 1 for row in rows)))
@@ -150,8 +144,9 @@ def _check_ends(student: TokenSpans, own: TokenizedTexts, eos_id: int) -> None:
         )
     before = student.prefix_ids
     for index in range(len(own)):
-        ids = own.ids[own.text(index)].tolist()
-        if ids and (ids[-1] == eos_id or (before and tuple(ids[: len(before)]) == before)):
+        ids = own.ids[own.text(index)]
+        begins = bool(before) and tuple(ids[: len(before)].tolist()) == before
+        if begins or (len(ids) and ids[-1] == eos_id):
             raise ValueError(
                 f"own: text {index} begins with BOS or ends with EOS, which would stand twice; "
                 "drop them"

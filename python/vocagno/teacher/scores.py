@@ -42,8 +42,8 @@ class DocumentScores:
 
     spans: NDArray[np.int32]
     """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
-    nll: NDArray[np.float16]
-    """(M,) loss of each token in nats; NaN where it has none."""
+    nll: NDArray[np.floating[Any]]
+    """(M,) loss of each token in nats, stored as float16; NaN where it has none."""
     first_row: int = 0
     """Number of tokens of the document before these, if they are a part of it."""
     num_unscored: int = 0

@@ -98,19 +98,15 @@ def spans_of_same_responses(
         )
     bad = []
     for index, (mine, theirs) in enumerate(zip(texts, others, strict=True)):
-        if student.has_dummy_prefix and mine == f" {theirs}":
-            _drop_space(left, index)
-        elif teacher.has_dummy_prefix and theirs == f" {mine}":
-            _drop_space(right, index)
-        elif mine != theirs and not _is_same_document(student, left, teacher, right, index):
+        more = _leading_spaces(mine) - _leading_spaces(theirs)
+        if more > 0 and student.has_dummy_prefix:
+            texts[index] = _without_dummy_prefix(mine, left, index)
+        elif more < 0 and teacher.has_dummy_prefix:
+            others[index] = _without_dummy_prefix(theirs, right, index)
+        is_same = texts[index] == others[index]
+        if not is_same and not _is_same_document(student, left, teacher, right, index):
             bad.append(index)
     if bad and strict:
-        for index in bad:
-            mine, theirs = texts[index], others[index]
-            if student.has_dummy_prefix and not theirs.startswith(" "):
-                texts[index] = mine.removeprefix(" ")
-            elif teacher.has_dummy_prefix and not mine.startswith(" "):
-                others[index] = theirs.removeprefix(" ")
         raise _differ(student, teacher, texts, others, bad)
     _unmap(left, right, bad)
     return left, right
@@ -138,10 +134,15 @@ def _is_same_document(
     return True
 
 
-def _drop_space(tokens: TokenizedTexts, index: int) -> None:
-    """Takes the space at the start of a text out of it, so that it is a dummy prefix."""
+def _leading_spaces(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
+
+
+def _without_dummy_prefix(text: str, tokens: TokenizedTexts, index: int) -> str:
+    """A text without the space at its start, which its spans then cover no more."""
     spans = tokens.spans[tokens.text(index)]
     np.maximum(spans - 1, 0, out=spans)
+    return text[1:]
 
 
 def _unmap(left: TokenizedTexts, right: TokenizedTexts, documents: list[int]) -> None:

@@ -15,7 +15,7 @@ from vocagno.config.train import HeadLoss
 from vocagno.data.rows import Row
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.columns import PADDING, padded
-from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.thresholded import chunk_ends_of
 from vocagno.models.causal import IGNORED, causal_shift
@@ -125,12 +125,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
-        if method_of(guidance).needs_our_loop:
-            raise ValueError(
-                f"guidance.method: {guidance.method}: needs more than stored losses, which only "
-                "`train.py` gives; use vocagno, rho1 (criterion: excess), chunk (selection: "
-                "teacher) or cpt"
-            )
+        method_of_other_loops(guidance)
         student = GuidedStudent(model, guidance, head_loss_by)
         super().__init__(model, *arguments, **options)
         if self.args.n_gpu > 1:

@@ -6,6 +6,7 @@ file, a name in `METHODS`, and its options in `vocagno.config.guidance`.
 """
 
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.methods.chunk import Chunk
 from vocagno.guidance.methods.kld import KullbackLeibler
@@ -27,3 +28,18 @@ METHODS: dict[str, type[Method]] = {
 def method_of(guidance: GuidanceConfig) -> Method:
     """The method that a configuration names."""
     return METHODS[guidance.method](guidance)
+
+
+def method_of_other_loops(guidance: GuidanceConfig) -> Method:
+    """As `method_of`, for loops that have the teacher's losses and nothing else of it.
+
+    Raises: ConfigError for a method that needs more.
+    """
+    method = method_of(guidance)
+    if method.needs_our_loop:
+        raise ConfigError(
+            f"guidance.method: {guidance.method}: needs more than stored losses, which only "
+            "`train.py` gives; use vocagno, rho1 (criterion: excess), chunk (selection: teacher) "
+            "or cpt"
+        )
+    return method

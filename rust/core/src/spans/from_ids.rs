@@ -260,19 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn a_continuation_starts_without_a_dummy_prefix_and_has_one_after_a_special_token() {
+    fn a_continuation_starts_without_a_dummy_prefix_and_has_one_after_a_special_token() -> Result<(), SpanError> {
         for dummy_prefix in
             [DummyPrefix::None, DummyPrefix::Prepend, DummyPrefix::Metaspace, DummyPrefix::MetaspaceFirst]
         {
-            let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], dummy_prefix).unwrap();
+            let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], dummy_prefix)?;
             let mut spans = [[0; 2]; 3];
-            let texts = decode_batch(&table, &[1, 2, 3], &[0, 2, 3], true, &mut spans).unwrap();
+            let texts = decode_batch(&table, &[1, 2, 3], &[0, 2, 3], true, &mut spans)?;
             assert_eq!(texts, [b" aa".to_vec(), b" b".to_vec()], "{dummy_prefix:?}");
             assert_eq!(spans, [[0, 2], [2, 3], [0, 2]]);
-            let after_special = decode_batch(&table, &[1, 4, 1], &[0, 3], true, &mut spans).unwrap();
+            let after_special = decode_batch(&table, &[1, 4, 1], &[0, 3], true, &mut spans)?;
             let expected: &[u8] =
                 if matches!(dummy_prefix, DummyPrefix::Prepend | DummyPrefix::Metaspace) { b" aa" } else { b" a a" };
             assert_eq!(after_special, [expected.to_vec()], "{dummy_prefix:?}");
         }
+        Ok(())
     }
 }
