@@ -27,7 +27,7 @@ from vocagno.data.store.builder import make_store, named_shards
 from vocagno.data.store.claim import Claim
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import MANIFEST, entry_of
-from vocagno.data.store.notes import Notes
+from vocagno.data.store.notes import Notes, origin_of
 from vocagno.data.store.shards import Shard
 from vocagno.data.text_store import TextStore, write_texts
 
@@ -53,14 +53,16 @@ def begun(folder: Path, corpus: Corpus) -> None:
     names = list(named_shards(corpus))
     write_texts(folder / f"{names[0]}.arrow", [], [], MADE_FROM)
     data = (folder / f"{names[0]}.arrow").read_bytes()
-    entry, notes = entry_of(names[0], Shard(folder / f"{names[0]}.arrow")), Notes(folder)
+    first, notes = Shard(folder / f"{names[0]}.arrow"), Notes(folder)
+    entry, origin = entry_of(names[0], first), origin_of(first.description)
     for name in names[:-LAST]:
         path = folder / f"{name}.arrow"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
     with patch.object(time, "time", lambda: 0.0):
         for name in names[:-LAST]:
-            notes.add(type(entry)(name, *(getattr(entry, f) for f in entry.__slots__[1:])), 0.0)
+            same = type(entry)(name, *(getattr(entry, f) for f in entry.__slots__[1:]))
+            notes.add(same, 0.0, origin)
 
 
 def measured(count: int, parent: Path | None) -> Iterator[dict]:

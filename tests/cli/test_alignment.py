@@ -115,6 +115,14 @@ def test_bytes_that_are_no_text(pair, capsys, monkeypatch, tmp_path):
     assert "latin.txt: not UTF-8 at byte 0" in capsys.readouterr().err
 
 
+def test_a_closed_standard_input(pair, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
+    assert main(["align", *pair]) == 2
+    assert capsys.readouterr().err == (
+        "error: standard input is closed; give the text, or --file FILE\n"
+    )
+
+
 def test_a_text_too_long_to_show_or_to_draw(pair, capsys, monkeypatch):
     stdin(monkeypatch, b"a" * 300_000)
     assert main(["align", *pair, "--picture"]) == 2
@@ -166,6 +174,18 @@ def test_overlap_on_a_corpus(pair, capsys, tmp_path):
     assert f"groups                {len(sizes):,}, the largest of {max(sizes)} student" in printed
     assert "coverage              100.00% of" in printed
     assert "unmapped              1 special, 0 truncated, 0 hole" in printed
+
+
+def test_overlap_on_a_corpus_at_an_address(pair, capsys, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    here = write_corpus(tmp_path / "c.jsonl", TEXTS[:6])
+    with fsspec.open("memory://overlap/c.jsonl", "wb") as file:
+        file.write(here.read_bytes())
+    found = [
+        json.loads(result(capsys, "overlap", *pair, str(corpus), "--json"))
+        for corpus in (here, "memory://overlap/c.jsonl")
+    ]
+    assert found[0] == found[1]
 
 
 def test_groups_that_chain_are_counted():

@@ -90,6 +90,9 @@ def test_stores_that_were_made_before_give_the_same(tmp_path, command, capsys):
     assert f"has no scores of {len(JUNK)} documents of {junk}" in capsys.readouterr().err
     assert main([*start, *given, "--json"]) == 2
     assert "--corpus_scores: are of --corpus" in capsys.readouterr().err
+    same = ["--scores", stores[0], "--corpus", command[1], "--cache", str(tmp_path / "new")]
+    assert main([*start, *same]) == 2
+    assert "--corpus: is the clean text itself" in capsys.readouterr().err
 
 
 def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys):

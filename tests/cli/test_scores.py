@@ -19,6 +19,7 @@ from vocagno.data.corpus import text_hash
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Manifest, check_names
 from vocagno.data.store.shards import StoreError
+from vocagno.teacher import exchange
 from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
 from vocagno.teacher.statistics import EDGES, QUANTILES
 
@@ -202,6 +203,45 @@ def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, capsys, monke
         assert main([str(word) for word in arguments]) == 2
     assert contents(tmp_path / "again") == contents(parquet)
     assert f"hf upload losses {tmp_path / 'again'} . --repo-type dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_is_interrupted_leaves_nothing_and_works_again(
+    made, tmp_path, capsys, monkeypatch, is_there
+):
+    monkeypatch.setattr(exchange, "SHARDS_PER_FILE", 3)
+    store, place = made[0], tmp_path / "place"
+    parquet, again = place / "parquet", place / "again"
+    for folder in (parquet, again) if is_there else (place,):
+        folder.mkdir(parents=True)
+    before = sorted(place.rglob("*"))
+    export = ["scores", "export", str(store), "--out", str(parquet)]
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "_table", interrupted(exchange._table))
+        assert main(export) == 130
+        assert sorted(place.rglob("*")) == before
+    assert main(export) == 0
+    before = sorted(place.rglob("*"))
+    import_ = ["scores", "import", str(parquet), "--out", str(again)]
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "_import_shard", interrupted(exchange._import_shard))
+        assert main(import_) == 130
+        assert sorted(place.rglob("*")) == before
+    assert main(import_) == 0
+    assert contents(again) == contents(store)
+
+
+def interrupted(function):
+    """By Ctrl-C, when it is called for the sixth time."""
+    calls = []
+
+    def call(*given):
+        calls.append(given)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return function(*given)
+
+    return call
 
 
 def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):

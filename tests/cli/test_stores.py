@@ -121,6 +121,9 @@ def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys):
     assert status["shards_done"] == second["shards"] < status["shards"]
     assert status["seconds_left"] >= 0
     assert not status["finished"]
+    other = write_corpus(tmp_path / "other.jsonl", TEXTS[::-1])
+    assert main([score[0], str(other), *score[2:], *parts, "--status"]) == 2
+    assert f"contains another store than scores of {other}" in capsys.readouterr().err
     assert main([*score, *parts, "--shards", "1/2"]) == 0
     capsys.readouterr()
     assert main(finish) == 0
@@ -137,6 +140,11 @@ def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys):
         (["--shards", "0/2"], "--shards: expected I/N, I from 1 to N, as in 3/8; got 0/2"),
         (["--shards", "3/2"], "--shards: expected I/N, I from 1 to N, as in 3/8; got 3/2"),
         (["--shard_bytes", "0"], "--shard_bytes must be positive, got 0"),
+        (
+            ["--shard_bytes", "1000"],
+            "--shard_bytes: training finds scores in the cache only with the default (2,000,000); "
+            "add --out FOLDER, and pass it to training as teacher.scores",
+        ),
     ],
 )
 def test_parts_that_are_none(words, answer, corpus, tmp_path, teacher_model, capsys):

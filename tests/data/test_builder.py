@@ -17,12 +17,12 @@ from corpora import write_corpus
 from folders import contents
 from vocagno.data import text_store
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import TEXTS
+from vocagno.data.prepare import ROWS, TEXTS
 from vocagno.data.store import builder
 from vocagno.data.store.builder import Part, make_store
 from vocagno.data.store.finishing import finish_parts, finish_store, shard_name
 from vocagno.data.store.manifest import MANIFEST, Manifest
-from vocagno.data.store.notes import Notes, noted_entries
+from vocagno.data.store.notes import Notes, noted_shards
 from vocagno.data.store.shards import MAKING, StoreError
 from vocagno.data.store.state import state_of
 from vocagno.data.text_store import TextShard, TextStore
@@ -88,14 +88,14 @@ def test_a_note_counts_only_while_its_shard_is_the_same(tmp_path, corpus):
     folder = tmp_path / "store"
     with pytest.raises(KeyboardInterrupt):
         make(corpus(), folder, stop_after=4)
-    assert sorted(noted_entries(folder)) == [shard_name(number, 7) for number in range(4)]
+    assert sorted(noted_shards(folder)) == [shard_name(number, 7) for number in range(4)]
     (folder / "shard-00001.arrow").write_bytes(b"torn")
     (notes,) = (folder / MAKING).glob("*.jsonl")
     lines = notes.read_text().splitlines(keepends=True)
     other = json.loads(lines[2])
     other["entry"]["file_hash"] = "0" * 32  # made twice, with other bytes
     notes.write_text("".join(lines[:3]) + json.dumps(other) + "\n" + lines[3][:-5])
-    assert sorted(noted_entries(folder)) == ["shard-00000"]
+    assert sorted(noted_shards(folder)) == ["shard-00000"]
 
 
 def test_parts_are_finished_together(tmp_path, corpus):
@@ -116,6 +116,51 @@ def test_parts_are_finished_together(tmp_path, corpus):
     assert contents(folder) == contents(tmp_path / "whole")
     finish_parts(folder, TextShard, "documents")  # nothing is left to do
     assert make(corpus(), folder, Part(2, 3)) == []
+
+
+@pytest.mark.parametrize("notes", ["whole", "of an older release", "missing"])
+def test_parts_of_two_stores_are_not_finished_as_one(tmp_path, corpus, notes):
+    """As after a copy without `.locks`, of a folder in which one part is still to be made."""
+    folder, other = tmp_path / "store", {"format": "texts 0"}
+    make(corpus(), folder, Part(1, 2))
+    shutil.rmtree(folder / ".locks")
+    with pytest.raises(StoreError, match=r"shard-00000.arrow: was made with another format"):
+        make(corpus(), folder, Part(2, 2), made_from=other)
+    make(corpus(), tmp_path / "other", Part(2, 2), made_from=other)
+    shutil.copytree(tmp_path / "other", folder, dirs_exist_ok=True)
+    change_notes(folder, notes)
+    wrong = [shard_name(number, 7) for number in (3, 4, 5, 6)]
+    with pytest.raises(
+        StoreError,
+        match=rf"4 of 7 shards \({', '.join(wrong)}\) were made with another format "
+        r"\(texts 0, the others texts 1\); delete the wrong ones and \.locks, and make them again",
+    ):
+        finish_parts(folder, TextShard, "documents")
+    for name in wrong:
+        (folder / f"{name}.arrow").unlink()
+    shutil.rmtree(folder / ".locks")
+    assert len(make(corpus(), folder, Part(2, 2))) == 4
+    finish_parts(folder, TextShard, "documents")
+    make(corpus(), tmp_path / "whole")
+    for finished in (folder, tmp_path / "whole"):
+        shutil.rmtree(finished / ".locks")
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
+def change_notes(folder, how):
+    if how == "missing":
+        shutil.rmtree(folder / MAKING)
+    for path in (folder / MAKING).glob("*.jsonl") if how == "of an older release" else ():
+        notes = [json.loads(line) for line in path.read_text().splitlines()]
+        assert all(note.pop("origin") for note in notes)
+        path.write_text("".join(json.dumps(note) + "\n" for note in notes))
+
+
+def test_notes_of_an_older_release_are_enough(tmp_path, corpus, unread):
+    make(corpus(), tmp_path / "store", Part(1, 1))
+    change_notes(tmp_path / "store", "of an older release")
+    finish_parts(tmp_path / "store", TextShard, "documents")
+    assert len(TextStore(tmp_path / "store")) == 7
 
 
 @pytest.mark.parametrize("part", [None, Part(2, 3)])
@@ -176,21 +221,36 @@ def test_names_outside_the_folder_are_refused(tmp_path, corpus, name):
 
 def test_how_far_a_store_is(tmp_path, corpus):
     folder, found = tmp_path / "store", corpus()
-    before = state_of(found, folder)
+    before = state_of(found, folder, TEXTS)
     assert (before.shards, before.done, before.under_way, before.is_finished) == (7, 0, 0, False)
     assert before.bytes_per_second is before.seconds_left is None
     with pytest.raises(KeyboardInterrupt):
         make(found, folder, stop_after=3)
     with FileLock(folder / ".locks" / "shard-00005"):
-        middle = state_of(found, folder)
+        middle = state_of(found, folder, TEXTS)
     assert (middle.done, middle.under_way, middle.is_finished) == (3, 1, False)
     assert middle.text_bytes_done == sum(len(text) for text in texts(3))
     assert middle.bytes_per_second > 0
     left = middle.text_bytes - middle.text_bytes_done
     assert middle.seconds_left == pytest.approx(left / middle.bytes_per_second)
     make(found, folder)
-    after = state_of(found, folder)
+    after = state_of(found, folder, TEXTS)
     assert (after.done, after.under_way, after.is_finished) == (7, 0, True)
+
+
+@pytest.mark.parametrize("begun", ["finished", "claimed", "copied"])
+def test_how_far_another_store_is_is_not_said(tmp_path, corpus, begun):
+    folder, same, other = tmp_path / "store", corpus(7), corpus(5)
+    make(same, folder, None if begun == "finished" else Part(1, 2))
+    if begun == "copied":
+        shutil.rmtree(folder / ".locks")
+        first = write_corpus(tmp_path / "other.jsonl", ["first", *texts(4)])
+        other = scan(first, tmp_path / "cache", shard_bytes=1)
+    assert state_of(same, folder, TEXTS).done > 0
+    with pytest.raises(StoreError, match=r"contains another store than texts of .*; name the cor"):
+        state_of(other, folder, TEXTS)
+    with pytest.raises(StoreError, match=r"another store than rows|holds texts, expected rows"):
+        state_of(same, folder, ROWS)
 
 
 def test_a_process_that_meets_another_continues_elsewhere(tmp_path, monkeypatch):

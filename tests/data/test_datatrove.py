@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("datatrove")
 pytest.importorskip("pyarrow")
 
+from datatrove.data import Document
 from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 
@@ -173,6 +174,30 @@ def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeli
     ):
         with pytest.raises(ConfigError, match=words):
             RowPacker("rows", "tokenizer.json", **options)
+
+
+def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_files):
+    """Of one of its two tasks, which runs again; the other one does not."""
+    store = tmp_path / "rows"
+
+    def run(count, rank):
+        """Makes a shard of each document."""
+        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": 1}
+        packer = RowPacker(store, tokenizer_files / "student.json", **given)
+        documents = (Document(text=f"{rank} {text}", id=text) for text in TEXTS[:count])
+        list(packer.run(documents, rank, 2))
+
+    run(2, 0)
+    run(3, 1)
+    list(FinishRows(store).run())
+    whole = contents(store)
+    for count, words in ((5, "has 3 shards of task-00001, which now has 5"), (2, "now has 2")):
+        run(count, 1)
+        with pytest.raises(StoreError, match=rf"{words}: its documents have changed; name another"):
+            list(FinishRows(store).run())
+        run(3, 1)
+        list(FinishRows(store).run())
+    assert contents(store) == whole
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def test_granularity_that_was_there_is_named(command, inputs, tmp_path, capsys):
         (["--corpus", "c.jsonl"], "nothing to draw"),
         (["--paper", "none"], "--paper: neither none/table1.csv nor paper-table1.csv is there"),
         (["--runs", "paper"], "--runs: no folder in paper has a metrics.jsonl; expected the one"),
-        (["--runs", "runs", "--corpus", "none"], "--corpus: none: no such file or folder"),
+        (["--runs", "runs", "--corpus", "none"], "none: no such file or folder; expected .json"),
         (["--runs", "runs", "--seq_len", "0"], "--seq_len: expected at least 1 token, got 0"),
         (["--tokenizers", "tokenizers"], "--tokenizers: tokenizers has no tinyllama.json.gz, tiny"),
         (["--tokenizers", "tokenizers", "--student", "student"], "or name others with --teachers"),

@@ -1,7 +1,8 @@
-"""The files for clusters in `configs/clusters`; those for Slurm run with docs/scale.md."""
+"""The files for clusters in `configs/clusters`; those for Slurm run with docs/scale.md, too."""
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from families import TEXTS
 from folders import contents
 from runs import environment
 from skypilot import read_task, run_task
+from slurm import write_slurm
 from vocagno.cli.app import main
 from warm_python import executable
 
-TASK = Path(__file__).parents[2] / "configs" / "clusters" / "score.sky.yaml"
+CLUSTERS = Path(__file__).parents[2] / "configs" / "clusters"
+TASK = CLUSTERS / "score.sky.yaml"
 
 
 @pytest.fixture
@@ -64,3 +67,27 @@ def test_a_part_that_fails_fails_the_task(tmp_path, node):
     assert ended.stderr.count("nowhere: no such file or folder") == 2
     with pytest.raises(AssertionError, match="unknown or missing"):
         read_task(TASK, {"CORPUS": "corpus"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is for bash")
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [([], range(1, 9)), (["--array=3"], [3]), (["--array=2,7-8"], [2, 7, 8])],
+)
+def test_the_array_for_slurm_and_some_of_its_parts(tmp_path, options, parts):
+    """A part keeps its number and the number of parts when it runs again."""
+    write_slurm(tmp_path)
+    program = tmp_path / "vocagno"
+    program.write_text('#!/bin/bash\necho "$@"\n')
+    program.chmod(0o755)
+    ended = subprocess.run(
+        ["sbatch", *options, CLUSTERS / "score.sbatch", "c.jsonl", "store", "--teacher.model", "t"],
+        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stderr.splitlines() == [
+        f"score c.jsonl --out store --shards {part}/8 --teacher.model t" for part in parts
+    ]

@@ -4,12 +4,18 @@ import stat
 
 SBATCH = """#!/bin/bash
 # Runs the tasks of an array one after the other, and prints as sbatch does.
-while [[ $1 == -* ]]; do shift; done
+array=
+while [[ $1 == -* ]]; do
+  [[ $1 == --array=* ]] && array=${1#--array=}
+  shift
+done
 bash -n "$1" || exit 1
-last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
+[[ $array ]] || array=$(sed -n 's/^#SBATCH --array=\\([-,0-9]*\\).*/\\1/p' "$1")
+tasks=()
+for range in ${array//,/ }; do tasks+=($(seq "${range%-*}" "${range#*-}")); done
 export SLURM_JOB_ID=7 SLURM_NODELIST=node SLURM_JOB_NODELIST=node SLURM_JOB_NUM_NODES=1
-export SLURM_GPUS_ON_NODE=1 SLURM_ARRAY_TASK_COUNT=$((last + 1))
-for task in $(seq 0 "${last:-0}"); do
+export SLURM_GPUS_ON_NODE=1 SLURM_ARRAY_TASK_COUNT=${#tasks[@]}
+for task in "${tasks[@]:-0}"; do
   SLURM_ARRAY_TASK_ID=$task bash "$@" >&2 || exit 1
 done
 echo "Submitted batch job 7"

@@ -46,5 +46,23 @@ def test_a_sample_of_everything_has_no_error(tmp_path, commands, capsys, monkeyp
     assert main([*commands, "--dry_run"]) == 0
     guess = json.loads(capsys.readouterr().out)
     assert guess["tokens_standard_error"] == 0
-    assert main([*commands]) == 0
+    assert main([*commands, "--out", str(tmp_path / "store")]) == 0
     assert guess["tokens"] == json.loads(capsys.readouterr().out)["tokens"]
+
+
+def test_what_the_processes_of_a_launch_share_is_computed(commands, capsys):
+    shared = [*commands, "--dry_run", "--teacher.tensor_parallel", "true"]
+    assert main(shared) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: --dry_run: measures one process, and teacher.tensor_parallel needs several; compute"
+    )
+    assert main([*shared, "--gpu", "H100"]) == 0
+    assert json.loads(capsys.readouterr().out)["hours_on_1"] > 0
+
+
+def test_documents_of_a_token_without_a_loss_take_no_time(tmp_path, teacher_model, capsys):
+    corpus = write_corpus(tmp_path / "c.jsonl", ["a", "b"])
+    given = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"), "--json"]
+    assert main(["score", str(corpus), *given, "--dry_run"]) == 0
+    guess = json.loads(capsys.readouterr().out)
+    assert (guess["tokens"], guess["tokens_per_second"], guess["hours_on_1"]) == (2, 0, 0)

@@ -93,6 +93,13 @@ def test_failures_that_pass(served):
     assert len(state.asked) == 7
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "localhost:8000", "http://", "http://[x"])
+def test_an_address_that_is_none_is_refused_at_once(address):
+    with pytest.raises(ServerError, match=r"^teacher\.server: ") as refused:
+        list(scorer(address, requests=1).score(windows(1)))
+    assert "tries" not in str(refused.value)
+
+
 def test_failures_that_stay(served, monkeypatch):
     url, state = served
     monkeypatch.setattr(module, "_TRIES", 2)

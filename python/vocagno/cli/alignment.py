@@ -28,7 +28,7 @@ def add_align(parser: Any) -> None:
 def add_overlap(parser: Any) -> None:
     """Count what two vocabularies share, and how their tokens meet on a corpus."""
     _add_pair(parser)
-    parser.add_argument("corpus", type=Path, nargs="?", help=CORPUS)
+    parser.add_argument("corpus", type=str, nargs="?", help=CORPUS)
 
 
 def add_describe(parser: Any) -> None:

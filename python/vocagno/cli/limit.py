@@ -51,6 +51,10 @@ def limit(options: Any) -> dict[str, Any] | None:
         options.corpus is not None or options.corpus_scores is None,
         "--corpus_scores: are of --corpus; give that, too",
     )
+    require(
+        options.corpus != options.text,
+        "--corpus: is the clean text itself; name the training text, or omit it",
+    )
     stores = {options.text: options.scores}
     if options.corpus is not None:
         stores[options.corpus] = options.corpus_scores

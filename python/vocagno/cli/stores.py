@@ -75,6 +75,7 @@ def score(options: Any) -> dict[str, Any] | None:
 
     first = os.environ.get("RANK", "0") == "0"
     part = _part(options)
+    _check_shard_bytes(options)
     check_gpu(options)
     with terminable():
         corpus = scanned(
@@ -122,8 +123,6 @@ def _part(options: Any) -> "Part | None":
     """What `--shards` asks for. Raises: InputError for bad options."""
     from vocagno.data.store.builder import Part
 
-    if options.shard_bytes is not None and options.shard_bytes < 1:
-        raise InputError(f"--shard_bytes must be positive, got {options.shard_bytes}")
     if options.shards is None:
         return None
     found = re.fullmatch(r"(\d+)/(\d+)", options.shards)
@@ -134,15 +133,30 @@ def _part(options: Any) -> "Part | None":
     return Part(int(found[1]), int(found[2]))
 
 
+def _check_shard_bytes(options: Any) -> None:
+    """Raises: InputError for a bad number, or one whose store training would not find."""
+    from vocagno.data.corpus import SHARD_BYTES
+
+    size = options.shard_bytes
+    if size is not None and size < 1:
+        raise InputError(f"--shard_bytes must be positive, got {size}")
+    if size not in (None, SHARD_BYTES) and options.out is None and not options.dry_run:
+        raise InputError(
+            f"--shard_bytes: training finds scores in the cache only with the default "
+            f"({SHARD_BYTES:,}); add --out FOLDER, and pass it to training as teacher.scores"
+        )
+
+
 def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher", gpu: str | None) -> dict[str, Any]:
     from vocagno.data.sample import CorpusSample
     from vocagno.models.throughput import USED
     from vocagno.teacher.estimate import estimate
 
     found = estimate([CorpusSample(corpus)], teacher, gpu)
-    speed = f"measured: {found.measured_tokens:,} tokens on {teacher.device}"
-    if gpu is not None:
+    if found.measured_tokens is None:
         speed = f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights"
+    else:
+        speed = f"measured: {found.measured_tokens:,} tokens on {teacher.device}"
     print(
         f"from a sample: tokens and bytes; {speed}; assumed: the speed grows in proportion to the "
         "devices",
@@ -162,8 +176,9 @@ def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher", gpu: str | None) -
 
 def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
     from vocagno.data.store.state import state_of
+    from vocagno.teacher.corpus_scores import SCORES
 
-    state = state_of(corpus, folder)
+    state = state_of(corpus, folder, SCORES)
     found: dict[str, Any] = {
         "store": str(folder),
         "finished": state.is_finished,

@@ -32,6 +32,8 @@ def given_text(options: Any, instead: str) -> str:
     elif options.file is not None and str(options.file) != "-":
         data, where = _read(options.file), str(options.file)
     else:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; give the text, or --file FILE")
         if sys.stdin.isatty():
             print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
         data, where = _limited(sys.stdin.buffer), "standard input"

@@ -21,7 +21,7 @@ from vocagno.data.store.builder import StoreKind
 from vocagno.data.store.claim import Claim
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
-from vocagno.data.store.notes import Notes
+from vocagno.data.store.notes import Notes, origin_of
 from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.errors import require
 from vocagno.system.files import write_json
@@ -104,8 +104,9 @@ class ShardMaker(PipelineStep, ABC):
         began = time.monotonic()
         with self.track_time("shard"):
             self.make(path, ShardTexts(texts, hashes, [0] * len(texts)), made_from)
-        entry = entry_of(name, Shard(path))
-        notes.add(entry, time.monotonic() - began)
+        shard = Shard(path)
+        entry = entry_of(name, shard)
+        notes.add(entry, time.monotonic() - began, origin_of(shard.description))
         for unit, count in entry.counts.items():
             if unit != "documents":  # its readers count these
                 self.stat_update(unit, value=count, unit="shard")
@@ -127,12 +128,14 @@ class StoreFinisher(PipelineStep):
     ) -> Iterator[Any]:
         """Finishes the store, unless it is finished.
 
-        Raises: StoreError if a task is not done; as `finish_store`.
+        Raises: StoreError if a task is not done, or had more or fewer documents when the store was
+            finished; as `finish_store`.
         """
         if rank == 0 and not (self.folder / MANIFEST).is_file():
             finish_store(self.folder, _names(self.folder), self.kind.shard_type, self.kind.unit)
         if rank == 0:
             manifest = Manifest.load(self.folder, self.kind.kind, self.kind.version)
+            _check_same(self.folder, manifest)
             for unit in sorted({"documents", "tokens", self.kind.unit}):
                 self.stat_update(unit, value=manifest.count(unit), unit="store")
         yield from data or ()
@@ -198,10 +201,7 @@ def _names(folder: Path) -> list[str]:
 
     Raises: StoreError if a task is not done.
     """
-    done = {
-        path.stem: json.loads(path.read_bytes())
-        for path in sorted((folder / MAKING).glob("task-*.json"))
-    }
+    done = _done(folder)
     if not done:
         raise StoreError(f"{folder}: no task that makes this store is done")
     (tasks, *others) = {fields["tasks"] for fields in done.values()}
@@ -212,14 +212,37 @@ def _names(folder: Path) -> list[str]:
             f"{', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}); run them "
             "again"
         )
-    names = [
-        f"{task}/shard-{number:05d}"
-        for task, fields in done.items()
-        for number in range(fields["shards"])
-    ]
+    names = [name for task, fields in done.items() for name in _of_task(task, fields["shards"])]
     if not names:
         raise StoreError(f"{folder}: the tasks had no documents")
     return names
+
+
+def _done(folder: Path) -> dict[str, dict[str, int]]:
+    """The notes of the tasks that are done since the store was finished, or at all, by name."""
+    return {
+        path.stem: json.loads(path.read_bytes())
+        for path in sorted((folder / MAKING).glob("task-*.json"))
+    }
+
+
+def _of_task(task: str, shards: int) -> list[str]:
+    return [f"{task}/shard-{number:05d}" for number in range(shards)]
+
+
+def _check_same(folder: Path, manifest: Manifest) -> None:
+    """Compares the shards of tasks that ran again with those of a finished store.
+
+    Raises: StoreError for a task with more or fewer documents.
+    """
+    for task, fields in _done(folder).items():
+        finished = [entry.name for entry in manifest.shards if entry.name.startswith(f"{task}/")]
+        if finished != _of_task(task, fields["shards"]):
+            raise StoreError(
+                f"{folder}: this finished store has {len(finished):,} shards of {task}, which now "
+                f"has {fields['shards']:,}: its documents have changed; name another folder, or "
+                "delete this one"
+            )
 
 
 @lru_cache(maxsize=1)

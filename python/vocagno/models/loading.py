@@ -103,7 +103,9 @@ def _weight_files(folder: Path) -> list[str]:
 
 def _kept_digest(file: Path, cache: Path) -> str:
     stat = file.stat()
-    key = digest(str(file), str(stat.st_size), str(stat.st_mtime_ns))
+    # A copy may keep the size and the time of change, but not the inode, or when that was changed.
+    numbers = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+    key = digest(str(file), *map(str, numbers))
     kept = cache / "weights" / f"{key}.json"
     if not kept.is_file():
         write_json(kept, file_digest(file))
@@ -124,7 +126,7 @@ def local_device() -> torch.device:
     use.
     """
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or not torch.accelerator.is_available():
+    if accelerator is None or not torch.accelerator.is_available() or has_apple_gpu():
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0"))
     if number >= torch.accelerator.device_count():
@@ -135,6 +137,12 @@ def local_device() -> torch.device:
     if "LOCAL_RANK" in os.environ:
         torch.accelerator.set_device_index(number)
     return torch.device(accelerator.type, number)
+
+
+def has_apple_gpu() -> bool:
+    """Whether the accelerator is Apple's (`mps`); it has no float64, which our sums need."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == "mps"
 
 
 def teacher_settings(config: TeacherConfig) -> Any:

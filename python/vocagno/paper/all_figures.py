@@ -63,7 +63,7 @@ def add_all(parser: Any) -> None:
         help="NAMEs of the teachers', each with the teacher of Table 4 that it stands for, if any",
     )
     parser.add_argument("--text", type=str, default=PAPERS_TEXT, help="to be drawn in tokens")
-    parser.add_argument("--corpus", type=Path, help=f"to measure chunks and tokens on: {CORPUS}")
+    parser.add_argument("--corpus", type=str, help=f"to measure chunks and tokens on: {CORPUS}")
     add_sequences(parser)
     parser.add_argument("--runs", type=Path, help="folder that holds the `output` of runs")
 
@@ -100,8 +100,8 @@ class _Inputs:
         if not any(options[name] is not None for name in ("paper", "tokenizers", "runs")):
             raise InputError("nothing to draw: give --paper, --tokenizers or --runs")
         check_sequences(options)
-        if options.corpus is not None and not options.corpus.exists():
-            raise InputError(f"--corpus: {options.corpus}: no such file or folder")
+        if options.corpus is not None:
+            _check_corpus(options.corpus)
         if options.paper is not None:
             for number in _TABLES:
                 self.table(number)
@@ -251,6 +251,16 @@ def _curves(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.training.run_log import read_runs
 
     return write_curves(read_runs(inputs.run_folders()), inputs.out("curves.svg"))
+
+
+def _check_corpus(corpus: str) -> None:
+    """Raises: InputError if there is none."""
+    from vocagno.data.sources import open_sources
+
+    try:
+        open_sources(corpus)
+    except InputError as error:
+        raise InputError(f"--corpus: {error}") from error
 
 
 _PARTS: Sequence[tuple[str, Sequence[str], Callable[[_Inputs], Sequence[Path]]]] = (

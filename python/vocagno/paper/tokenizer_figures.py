@@ -110,7 +110,7 @@ def add_granularity(parser: Any) -> None:
     Mean IoU and IoS in characters, over sequences of a corpus.
     """
     add_student_and_teachers(parser)
-    parser.add_argument("corpus", type=Path, help=CORPUS)
+    parser.add_argument("corpus", type=str, help=CORPUS)
     add_sequences(parser)
     add_out(parser, None)
 

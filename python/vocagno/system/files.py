@@ -7,6 +7,7 @@ import io
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,30 @@ def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
     flush_folder(path.parent)
 
 
+@contextmanager
+def appearing_files(folder: Path) -> Iterator[Path]:
+    """A folder whose files move to `folder`, which is empty or missing, when the block ends without
+    an error. On any failure it is removed.
+    """
+    is_there = folder.is_dir()  # it may be a link, or another file system
+    parent = folder if is_there else folder.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = parent / f".{folder.name}.{secrets.token_hex(8)}.tmp"
+    temporary.mkdir()
+    try:
+        yield temporary
+        if is_there:
+            for path in sorted(temporary.iterdir()):
+                path.rename(folder / path.name)
+            temporary.rmdir()
+        else:
+            temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    flush_folder(parent)
+
+
 def flush_folder(folder: Path) -> None:
     """Makes renames in a folder survive a power loss, where the system supports it."""
     if os.name != "posix":
@@ -56,6 +81,22 @@ def write_json(path: Path, value: Any) -> None:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def write_new_json(path: Path, value: Any) -> None:
+    """As `write_json`, but keeps a file that is there. Of several processes that write one at the
+    same time the first one wins, on file systems with hard links; on others the last one."""
+    new = path.parent / f".{path.name}.{secrets.token_hex(8)}.new"
+    write_json(new, value)
+    try:
+        os.link(new, path)  # atomic, and an error if the file is there
+    except FileExistsError:
+        pass
+    except OSError:
+        write_json(path, value)
+    finally:
+        new.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
 def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
     """Writes lines of cells as CSV in UTF-8, atomically; None is an empty cell."""
     text = io.StringIO()
@@ -68,7 +109,8 @@ def digest(*parts: bytes | str) -> str:
     """Hash of the parts and their boundaries, 32 hexadecimal digits."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        # A path that is not UTF-8 holds its bytes as surrogates.
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return state.hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vocagno.data.sample import CorpusSample
-from vocagno.errors import ConfigError
+from vocagno.errors import ConfigError, require
 from vocagno.models.loading import teacher_settings
 from vocagno.models.throughput import USED, named_peak, reading_flops, unloaded
 from vocagno.system.progress import peak_megabytes
@@ -51,8 +51,9 @@ class Estimate:
 
 
 def hours(tokens: int, tokens_per_second: float, devices: int) -> float:
-    """Hours on so many devices, if the speed grows in proportion."""
-    return tokens / tokens_per_second / devices / 3600
+    """Hours on so many devices, if the speed grows in proportion; none without a speed, as of a
+    sample in which no token is to be scored."""
+    return tokens / tokens_per_second / devices / 3600 if tokens_per_second else 0.0
 
 
 def estimate(
@@ -62,8 +63,14 @@ def estimate(
 
     Args:
         gpu: a name of `PEAK_BF16`.
-    Raises: as `ConfiguredTeacher.check`; ConfigError for a GPU whose peak is not known.
+    Raises: as `ConfiguredTeacher.check`; ConfigError for a GPU whose peak is not known, and for a
+        burst of a teacher that needs several processes.
     """
+    require(
+        gpu is not None or not teacher.config.tensor_parallel,
+        "--dry_run: measures one process, and teacher.tensor_parallel needs several; compute the "
+        "hours with --gpu NAME instead, such as --gpu H100",
+    )
     teacher.check()
     found = [sample.tokens(teacher.spans) for sample in samples]
     encoded = [part for tokens in found for part in tokens.encoded]
@@ -130,8 +137,14 @@ def _bytes_a_token(encoded: list[TokenizedTexts]) -> float:
         return path.stat().st_size / max(1, sum(len(one.nll) for one in documents))
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Lets `peak_memory_mb` forget what was released before; not on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory_mb(device: torch.device) -> int:
-    """Highest memory so far in MiB, of the device, or of the process on a CPU."""
+    """Peak memory in MiB: of the device since `reset_peak_memory`, or of the process on a CPU."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 2**20)
     return round(peak_megabytes() or 0)

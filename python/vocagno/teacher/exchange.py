@@ -20,7 +20,7 @@ from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Entry, check_names
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.span_codec import decode_spans
-from vocagno.system.files import appearing
+from vocagno.system.files import appearing, appearing_files
 from vocagno.teacher.scores import (
     KIND,
     UNIT,
@@ -54,27 +54,31 @@ def export_scores(
     card: str,
     advance: Callable[[int], None] = lambda shards: None,
 ) -> list[Path]:
-    """Writes a store as Parquet files and a dataset card; calls `advance` with the shards done.
+    """Writes a store as Parquet files and a dataset card, all of them or none; calls `advance` with
+    the shards done.
 
     Raises: StoreError for a folder that is not empty, or a damaged document.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise StoreError(f"{folder}: is not empty; name a new folder for the export")
+    _check_empty(folder, "export")
     entries = store.manifest.shards
     starts = range(0, len(entries), SHARDS_PER_FILE)
-    files = []
-    for number, start in enumerate(starts):
-        path = folder / f"scores-{number:05d}-of-{len(starts):05d}.parquet"
-        part = entries[start : start + SHARDS_PER_FILE]
-        with appearing(path) as file, _writer(file, store, part) as writer:
-            for index in range(start, start + len(part)):
-                table = _table(store, index)
-                writer.write_table(table, row_group_size=max(1, len(table)))
-                advance(index + 1)
-        files.append(path)
-    with appearing(folder / CARD) as file:
-        file.write(card.encode())
-    return files
+    names = [f"scores-{n:05d}-of-{len(starts):05d}.parquet" for n in range(len(starts))]
+    with appearing_files(folder) as place:
+        for name, start in zip(names, starts, strict=True):
+            part = entries[start : start + SHARDS_PER_FILE]
+            with appearing(place / name) as file, _writer(file, store, part) as writer:
+                for index in range(start, start + len(part)):
+                    table = _table(store, index)
+                    writer.write_table(table, row_group_size=max(1, len(table)))
+                    advance(index + 1)
+        with appearing(place / CARD) as file:
+            file.write(card.encode())
+    return [folder / name for name in names]
+
+
+def _check_empty(folder: Path, what: str) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(f"{folder}: is not empty; name a new folder for the {what}")
 
 
 def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
@@ -122,12 +126,18 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
 def import_scores(
     folder: Path, store: Path, advance: Callable[[int], None] = lambda shards: None
 ) -> ScoreStore:
-    """Makes a store from exported Parquet files, with the same bytes as the exported store.
+    """Makes a store from exported Parquet files, with the same bytes as the exported store; all of
+    it or nothing.
 
     Raises: StoreError for files that are missing, damaged, of several stores, or not an export.
     """
-    if store.exists() and any(store.iterdir()):
-        raise StoreError(f"{store}: is not empty; name a new folder for the import")
+    _check_empty(store, "import")
+    with appearing_files(store) as place:
+        _import_into(place, folder, advance)
+    return ScoreStore(store)
+
+
+def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> None:
     names: list[str] = []
     made_from: dict[str, Any] | None = None
     for path in _exported(folder):
@@ -147,7 +157,6 @@ def import_scores(
                 names.append(what["name"])
                 advance(len(names))
     finish_store(store, names, ScoreShard, UNIT)
-    return ScoreStore(store)
 
 
 @contextmanager

@@ -79,6 +79,11 @@ class ServerScorer:
             raise ValueError("teacher.server: is not given")
         self._config = config
         self._url = config.server.rstrip("/")
+        if not self._url.lower().startswith(("http://", "https://")):
+            raise ServerError(
+                f"teacher.server: expected an address such as http://127.0.0.1:8000, got "
+                f"{config.server}"
+            )
         retry = Retry(
             total=_TRIES,
             backoff_factor=_BACKOFF,
@@ -221,6 +226,8 @@ class ServerScorer:
     def _asked(self, path: str, ask: Callable[..., requests.Response]) -> dict[str, Any]:
         try:
             reply = ask(self._url + path, timeout=_SECONDS)
+        except requests.exceptions.InvalidURL as error:
+            raise ServerError(f"teacher.server: {error}") from error
         except requests.RequestException as error:
             raise ServerError(
                 f"{self._url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "

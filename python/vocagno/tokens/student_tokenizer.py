@@ -26,6 +26,7 @@ def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
 
     Raises: ConfigError if the tokenizer does not declare an end-of-document token.
     """
+    source = str(Path(source).expanduser()) if source.startswith("~") else source
     spans = TokenSpans.from_pretrained(source)
     eos = eos or _declared_eos(source) or _usual_eos(spans, source)
     index = spans.token_id(eos)
@@ -40,11 +41,24 @@ def _declared_eos(source: str) -> str | None:
         return None  # a bare tokenizer.json does not declare it
     if path.is_dir():
         declared = path / "tokenizer_config.json"
-        token = json.loads(declared.read_bytes()).get("eos_token") if declared.is_file() else None
-        return token["content"] if isinstance(token, dict) else token
+        return _eos_token(declared) if declared.is_file() else None
     from transformers import AutoTokenizer
 
     return cast("str | None", AutoTokenizer.from_pretrained(source).eos_token)
+
+
+def _eos_token(declared: Path) -> str | None:
+    """That of a tokenizer_config.json. Raises: ConfigError for a damaged one."""
+    try:
+        token = json.loads(declared.read_bytes()).get("eos_token")
+        token = token["content"] if isinstance(token, dict) else token
+    except (ValueError, AttributeError, KeyError, RecursionError) as error:
+        raise ConfigError(
+            f"{declared}: not a tokenizer_config.json: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(token, str | None):
+        raise ConfigError(f"{declared}: eos_token: expected a token's text, got {token!r}")
+    return token
 
 
 def _usual_eos(spans: TokenSpans, source: str) -> str:

@@ -12,7 +12,7 @@ from vocagno.data.corpus import Corpus, CorpusShard
 from vocagno.data.store.claim import Claim, first_difference
 from vocagno.data.store.finishing import finish_store, shard_name
 from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
-from vocagno.data.store.notes import Notes
+from vocagno.data.store.notes import Notes, origin_of
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.store import RowShard
 from vocagno.data.store.tally import Made, Tally
@@ -87,7 +87,8 @@ def make_store(
     names = list(shards) if part is None else list(part.of(list(shards)))
     there = existing(folder, names)
     if not is_known:  # shards of something else may have been copied here
-        for name in there:
+        # A part looks at one shard of the others, too: finishing compares all.
+        for name in {*there, *sorted(existing(folder, list(shards)))[:1]}:
             _description(folder, name, shards[name], made_from)
     notes = Notes(folder)
     wanted, begun = ([shards[name] for name in some] for some in (names, there))
@@ -96,7 +97,8 @@ def make_store(
         def make_named(name: str) -> None:
             began, path, shard = time.monotonic(), _path(folder, name), shards[name]
             make(shard, path, lambda *far: tally.inside(shard, *far))
-            notes.add(entry_of(name, Shard(path)), time.monotonic() - began)
+            made = Shard(path)
+            notes.add(entry_of(name, made), time.monotonic() - began, origin_of(made.description))
 
         def report(name: str) -> None:
             found = _description(folder, name, shards[name], made_from)

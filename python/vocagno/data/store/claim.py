@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.data.store.shards import StoreError
-from vocagno.system.files import write_json
+from vocagno.system.files import write_new_json
 from vocagno.system.shared_work import LOCKS
 
 
@@ -27,21 +27,22 @@ class Claim:
         Raises: StoreError if something else is being made there.
         """
         theirs = read_claim(folder)
+        is_known = theirs is not None
         if theirs is None:
             fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
-            write_json(_file(folder), {**fields, **self.made_from})
-            theirs = read_claim(folder)  # without locks another process may have been the last
+            write_new_json(_file(folder), {**fields, **self.made_from})
+            theirs = read_claim(folder)  # another process without locks may have been faster
             assert theirs is not None
-            self._check(theirs, folder)
-            return False
         self._check(theirs, folder)
-        return True
+        return is_known
 
     def _check(self, theirs: "Claim", folder: Path) -> None:
-        named = [{"kind": one.kind, "text": one.text, **one.made_from} for one in (theirs, self)]
-        if named[0] != named[1]:
+        found, ours = (
+            {"kind": one.kind, "text": one.text, **one.made_from} for one in (theirs, self)
+        )
+        if found != ours:
             raise StoreError(
-                f"{folder}: {theirs.kind} of another {first_difference(*named)} are "
+                f"{folder}: {theirs.kind} of another {first_difference(found, ours)} are "
                 "being made here; name another folder, or delete this one"
             )
 
@@ -54,10 +55,10 @@ def read_claim(folder: Path) -> Claim | None:
     return Claim(fields.pop("kind"), fields.pop("text"), fields.pop("shards", None), fields)
 
 
-def first_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """The first field that differs, with both values."""
+def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
+    """The first field that differs, with both values. `whose`: the word for the expected one."""
     key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
-    return f"{key.replace('_', ' ')} ({found.get(key)}, now {expected.get(key)})"
+    return f"{key.replace('_', ' ')} ({found.get(key)}, {whose} {expected.get(key)})"
 
 
 def _file(folder: Path) -> Path:

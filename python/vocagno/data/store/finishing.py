@@ -4,11 +4,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from vocagno.data.store.claim import read_claim
+from vocagno.data.store.claim import first_difference, read_claim
 from vocagno.data.store.manifest import MANIFEST, Entry, Manifest, entry_of
-from vocagno.data.store.notes import noted_entries
+from vocagno.data.store.notes import Note, noted_shards, origin_of
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.store import RowShard
+from vocagno.system.shared_work import LOCKS
 
 _FLAT = 1000
 """A store of more shards has a folder for each thousand of them."""
@@ -28,16 +29,17 @@ def finish_store(
     A shard that was noted by the process that made it is not read. Of others every row is compared
     with its checksum first, so that the hashes are of undamaged data.
 
-    Raises: StoreError if a shard is missing or damaged, or does not belong to the same store as the
-        others.
+    Raises: StoreError if a shard is missing or damaged, or was made from other inputs than the
+        first one.
     """
     if not names:
         raise ValueError("a store needs a shard")
-    noted, first = noted_entries(folder), Shard(folder / f"{names[0]}.arrow").description
-    entries = [
-        noted[name] if name in noted else _read(folder, name, first, shard_type, unit)
-        for name in names
-    ]
+    noted, first = noted_shards(folder), _description(folder, names[0])
+    origin = origin_of(first)
+    found = {name: _found(folder, name, noted.get(name), shard_type, unit) for name in names}
+    if others := [name for name in names if found[name][1] != origin]:
+        raise _mixed(folder, names, others, first)
+    entries = [entry for entry, _ in found.values()]
     manifest = Manifest(first.kind, first.version, first.made_from, entries)
     manifest.save(folder)
     for parent in {(folder / name).parent for name in names} | {folder}:
@@ -46,15 +48,37 @@ def finish_store(
     return manifest
 
 
-def _read(
-    folder: Path, name: str, first: Description, shard_type: type[RowShard], unit: str
-) -> Entry:
+def _found(
+    folder: Path, name: str, note: Note | None, shard_type: type[RowShard], unit: str
+) -> tuple[Entry, str]:
+    """The entry of a shard and its `origin_of`, from its note where there is one."""
+    if note is not None:
+        return note.entry, note.origin or origin_of(_description(folder, name))
     shard = shard_type(folder / f"{name}.arrow")
     shard.check(unit.removesuffix("s"))
-    what = shard.description
-    if (what.kind, what.version, what.made_from) != (first.kind, first.version, first.made_from):
-        raise StoreError(f"{shard.path}: not from the same store as the first shard")
-    return entry_of(name, shard)
+    return entry_of(name, shard), origin_of(shard.description)
+
+
+def _description(folder: Path, name: str) -> Description:
+    return Shard(folder / f"{name}.arrow").description
+
+
+def _mixed(folder: Path, names: Sequence[str], others: list[str], first: Description) -> StoreError:
+    """Args: others: the shards that were made from other inputs than the first one."""
+    theirs, ours = (
+        {"kind": one.kind, "version": one.version, **one.made_from}
+        for one in (_description(folder, others[0]), first)
+    )
+    return StoreError(
+        f"{folder}: {len(others):,} of {len(names):,} shards ({_some(others)}) were made with "
+        f"another {first_difference(theirs, ours, 'the others')}; delete the wrong ones and "
+        f"{LOCKS}, and make them again with the options of the others"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def finish_parts(folder: Path, shard_type: type[RowShard], unit: str) -> None:
@@ -71,10 +95,9 @@ def finish_parts(folder: Path, shard_type: type[RowShard], unit: str) -> None:
     names = [shard_name(number, claim.shards) for number in range(claim.shards)]
     missing = [name for name in names if not (folder / f"{name}.arrow").is_file()]
     if missing:
-        numbers = ", ".join(name.rpartition("-")[2].lstrip("0") or "0" for name in missing[:5])
-        more = ", ..." if len(missing) > 5 else ""
+        numbers = [name.rpartition("-")[2].lstrip("0") or "0" for name in missing]
         raise StoreError(
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "
-            f"{numbers}{more}); run their parts again"
+            f"{_some(numbers)}); run their parts again"
         )
     finish_store(folder, names, shard_type, unit)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vocagno.data.store.manifest import Entry
-from vocagno.data.store.shards import MAKING
+from vocagno.data.store.shards import MAKING, Description
+from vocagno.system.files import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Note:
     """Seconds since 1970."""
     seconds: float
     """What the shard took."""
+    origin: str = ""
+    """`origin_of` the shard; "" in notes of older releases."""
 
 
 class Notes:
@@ -30,11 +33,11 @@ class Notes:
         """Args: folder: the store's."""
         self._path = folder / MAKING / f"{secrets.token_hex(8)}.jsonl"
 
-    def add(self, entry: Entry, seconds: float) -> None:
+    def add(self, entry: Entry, seconds: float, origin: str) -> None:
         """Notes a shard that is in its place. A lost note costs reading the shard."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(Note(entry, time.time(), seconds))) + "\n")
+            file.write(json.dumps(asdict(Note(entry, time.time(), seconds, origin))) + "\n")
 
 
 def read_notes(folder: Path) -> Iterator[Note]:
@@ -43,17 +46,24 @@ def read_notes(folder: Path) -> Iterator[Note]:
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
             if line.endswith("\n"):  # else its process was killed, or is writing it
                 fields = json.loads(line)
-                yield Note(Entry.of(fields["entry"]), fields["ended"], fields["seconds"])
+                made = fields["ended"], fields["seconds"], fields.get("origin", "")
+                yield Note(Entry.of(fields["entry"]), *made)
 
 
-def noted_entries(folder: Path) -> dict[str, Entry]:
-    """The noted entry of each shard that is as it was when it was noted, by name. A shard that was
-    made twice with different bytes is not among them."""
-    found: dict[str, list[Entry]] = {}
+def noted_shards(folder: Path) -> dict[str, Note]:
+    """The note of each shard that is as it was when it was noted, by name. A shard that was made
+    twice with different bytes is not among them."""
+    found: dict[str, list[Note]] = {}
     for note in read_notes(folder):
-        found.setdefault(note.entry.name, []).append(note.entry)
+        found.setdefault(note.entry.name, []).append(note)
     return {
-        name: entry
-        for name, (entry, *others) in found.items()
-        if all(other == entry for other in others) and entry.is_there(entry.file(folder))
+        name: note
+        for name, (*others, note) in found.items()
+        if all(other.entry == note.entry for other in others)
+        and note.entry.is_there(note.entry.file(folder))
     }
+
+
+def origin_of(shard: Description) -> str:
+    """Hash of what is equal in every shard of a store: kind, version and inputs."""
+    return digest(json.dumps([shard.kind, shard.version, shard.made_from], sort_keys=True))

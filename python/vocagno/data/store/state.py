@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vocagno.data.corpus import Corpus
-from vocagno.data.store.builder import existing, named_shards
-from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.builder import StoreKind, existing, named_shards
+from vocagno.data.store.claim import read_claim
+from vocagno.data.store.manifest import MANIFEST, Manifest
 from vocagno.data.store.notes import read_notes
+from vocagno.data.store.shards import Shard, StoreError
 from vocagno.system.shared_work import is_locked
 
 _RECENT = 600.0
@@ -36,10 +38,18 @@ class State:
         return None if speed is None else (self.text_bytes - self.text_bytes_done) / speed
 
 
-def state_of(corpus: Corpus, folder: Path) -> State:
-    """How far the store of a corpus in a folder is."""
+def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> State:
+    """How far the store of a corpus in a folder is. It may be of any teacher or student.
+
+    Raises: StoreError if the folder contains a store of another text, or of another kind.
+    """
     shards = named_shards(corpus)
     there = existing(folder, list(shards))
+    if not _is_of(corpus, folder, kind, there):
+        raise StoreError(
+            f"{folder}: contains another store than {kind.kind} of {corpus.name}; name the corpus "
+            "and --shard_bytes with which it was begun"
+        )
     return State(
         is_finished=(folder / MANIFEST).is_file(),
         shards=len(shards),
@@ -49,6 +59,21 @@ def state_of(corpus: Corpus, folder: Path) -> State:
         text_bytes_done=sum(shards[name].text_bytes for name in there),
         bytes_per_second=_speed({name: shards[name].text_bytes for name in shards}, folder),
     )
+
+
+def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bool:
+    """Compares the text of the manifest, of the claim, or of the first shard that is there."""
+    claim = read_claim(folder)
+    if (folder / MANIFEST).is_file():
+        entries = Manifest.load(folder, kind.kind, kind.version).shards
+        return [entry.text_hash for entry in entries] == [one.text_hash for one in corpus.shards]
+    if claim is not None:
+        return (claim.kind, claim.text) == (kind.kind, corpus.fingerprint)
+    if not there:
+        return True
+    name = min(there)
+    shard, expected = Shard(folder / f"{name}.arrow").description, named_shards(corpus)[name]
+    return (shard.kind, shard.text_hash) == (kind.kind, expected.text_hash)
 
 
 def _speed(text_bytes: dict[str, int], folder: Path) -> float | None:

@@ -1,0 +1,35 @@
+"""The student's tokenizer with its end-of-document token."""
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from vocagno.errors import ConfigError
+from vocagno.tokens.student_tokenizer import student_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizers, monkeypatch):
+    """One in the home folder, whose pad token is declared as its end."""
+    place = tmp_path / "student"
+    place.mkdir()
+    tokenizers["llama"].save(str(place / "tokenizer.json"))
+    (place / "tokenizer_config.json").write_text('{"eos_token": {"content": "<s>"}}')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return place
+
+
+def test_a_folder_in_the_home_folder(folder):
+    found = student_tokenizer("~/student")
+    assert (found.eos, found.source) == ("<s>", str(folder))
+    assert found.spans.fingerprint == student_tokenizer(str(folder)).spans.fingerprint
+
+
+@pytest.mark.parametrize(
+    "text", ['{"eos_tok', "[1]", '{"eos_token": {}}', '{"eos_token": 2}', "\x80"]
+)
+def test_a_damaged_file_of_the_folder_is_named(folder, text):
+    (folder / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"student.tokenizer_config\.json: (not|eos_token)"):
+        student_tokenizer(str(folder))
