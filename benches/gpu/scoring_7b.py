@@ -22,6 +22,10 @@ from vocagno.teacher.scorer import TransformersScorer
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
+    return scoring.to_the_end(_lines(sizes, folder))
+
+
+def _lines(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     made = Material(folder, sizes.text)
     spans = TokenSpans(made.teacher)
     model = drawn_model(sizes.teacher, torch.bfloat16).eval().requires_grad_(False)

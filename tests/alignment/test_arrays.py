@@ -62,6 +62,14 @@ def test_a_masked_loss_is_no_loss(dtype):
     assert reasons.tolist() == [0, vocagno.Reason.UNSCORED, 0]
 
 
+def test_a_group_with_a_masked_loss_has_no_excess():
+    spans = [[0, 1], [1, 2]]
+    found = vocagno.groups(spans, spans)
+    losses = np.ma.masked_array([1.0, 8.0], [0, 1])
+    for student, teacher in ((losses, [1.0, 1.0]), ([1.0, 1.0], losses)):
+        np.testing.assert_array_equal(found.excess(student, teacher), [0, np.nan])
+
+
 def test_lists_of_two_of_pyarrow():
     pyarrow = pytest.importorskip("pyarrow")
     column = pyarrow.array(SPANS.tolist(), pyarrow.list_(pyarrow.int32(), 2))

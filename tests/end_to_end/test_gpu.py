@@ -151,6 +151,18 @@ def test_bfloat16_operands_give_float32_losses():
     torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("of_head", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("of_states", [torch.float32, torch.bfloat16, torch.float64])
+def test_states_and_heads_of_two_types_give_the_losses_of_the_cpu(of_states, of_head):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(99, 32, generator=generator).to(of_states)
+    weight = torch.randn(50, 32, generator=generator).to(of_head)
+    labels = torch.randint(0, 50, (99,), generator=generator)
+    expected = chunked_nll(states, LanguageHead(weight), labels)
+    nll = chunked_nll(states.to(DEVICE), LanguageHead(weight.to(DEVICE)), labels.to(DEVICE))
+    torch.testing.assert_close(nll.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["kld", "uld"])
 def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method):
     generator = torch.Generator().manual_seed(0)

@@ -126,6 +126,45 @@ def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher
     assert 0 < of_trl.evaluate()["eval_loss"] < 20
 
 
+def test_another_loss_of_trl_is_refused(tmp_path, student):
+    from trl import SFTConfig, SFTTrainer
+
+    class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
+        pass
+
+    skips = {"dataset_kwargs": {"skip_prepare_dataset": True}}
+    columns = {"input_ids": [[1, 2]], "labels": [[1, 2]], "teacher_loss": [[0.5, 0.5]]}
+    with pytest.raises(ValueError, match="loss_type dft: the loss is that of the guidance; leave"):
+        GuidedSFTTrainer(
+            tiny_llama(len(student)),
+            SFTConfig(**options(tmp_path, loss_type="dft", **skips)),
+            guidance=GuidanceConfig(),
+            train_dataset=datasets.Dataset.from_dict(columns),
+            data_collator=DataCollatorWithTeacherLoss(),
+            processing_class=student,
+        )
+
+
+def test_a_model_by_its_name_is_loaded(tmp_path, student):
+    from trl import SFTConfig, SFTTrainer
+
+    class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
+        pass
+
+    tiny_llama(len(student)).save_pretrained(tmp_path / "student")
+    skips = {"dataset_kwargs": {"skip_prepare_dataset": True}}
+    columns = {"input_ids": [[1, 2]], "labels": [[1, 2]], "teacher_loss": [[0.5, 0.5]]}
+    trainer = GuidedSFTTrainer(
+        str(tmp_path / "student"),
+        SFTConfig(**options(tmp_path, **skips)),
+        guidance=GuidanceConfig(method="cpt"),
+        train_dataset=datasets.Dataset.from_dict(columns),
+        data_collator=DataCollatorWithTeacherLoss(GuidanceConfig(method="cpt")),
+        processing_class=student,
+    )
+    assert len(losses(trainer)) == STEPS
+
+
 def test_adapters_that_trl_adds_are_trained(tmp_path, student, teacher):
     peft = pytest.importorskip("peft")
     from trl import SFTConfig, SFTTrainer

@@ -140,17 +140,51 @@ def test_nothing_chosen_gives_gradients_of_zero():
 
 def test_an_infinite_logit_of_a_dropped_token_spoils_nothing():
     labels, teacher = batch()
-    teacher[0, 1] = 1e30  # the student is far ahead here: never chosen
+    teacher[0, 1] = NAN
     hidden, head, leaves = with_gradients(states(), heads()["weights"])
     with torch.no_grad():
         hidden[0, 1] = float("inf")
-    loss, metrics = selective_cross_entropy(
-        hidden, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
-    )
+    guidance = GuidanceConfig(top_fraction=0.4, unmapped="exclude")
+    loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, guidance)
     loss.backward()
     assert metrics.weights_BT[0, 1] == 0
     assert loss.isfinite()
     assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"top_fraction": 0.4},
+        {"max_threshold": 0.0},
+        {"max_threshold": 0.0, "weight": "sigmoid"},
+        {"top_fraction": 0.4, "max_threshold": 0.0},
+        {"window": 4, "window_threshold": -50.0},
+        {"method": "rho1", "top_fraction": 0.4},
+    ],
+    ids=str,
+)
+def test_a_student_that_is_not_a_number_has_no_loss_of_zero(rule):
+    labels, teacher = batch()
+    labels[0, 1], teacher[0, 1] = 3, 0.1
+    hidden, head, _ = with_gradients(states(), heads()["weights"])
+    with torch.no_grad():
+        hidden[0, 1] = NAN
+    guidance = GuidanceConfig(**{"unit": "token"} | rule)
+    loss, _ = selective_cross_entropy(hidden, head, labels, teacher, guidance)
+    assert loss.isnan()
+
+
+def test_arguments_of_other_kinds_are_named():
+    labels, teacher = batch()
+    weight, guidance = heads()["weights"].weight_VH, GuidanceConfig(top_fraction=0.4)
+    with pytest.raises(ValueError, match="reduction: expected 'sum' or 'mean', got 'none'"):
+        selective_cross_entropy(states(), weight, labels, teacher, guidance, reduction="none")
+    with pytest.raises(TypeError, match=r"head: expected a tensor \(V, H\).*got Linear"):
+        selective_cross_entropy(states(), torch.nn.Linear(8, 50), labels, teacher, guidance)
+    labels[0, 0] = -1
+    with pytest.raises(ValueError, match="labels: -1 is no id; where nothing is predicted, give"):
+        selective_cross_entropy(states(), weight, labels, teacher, guidance)
 
 
 def test_a_second_backward_pass_is_refused():

@@ -164,8 +164,9 @@ def test_prompts_are_read_and_not_learnt(sides):
 
 def test_no_losses_at_all_and_infinite_ones(sides):
     other = sides[1].encode(LINES)
-    for nothing in (np.nan, np.inf):
-        *_, batch = made(sides, LINES, PAPER, np.full(len(other.ids), nothing))
+    masked = np.ma.masked_all(len(other.ids))
+    for nothing in (*(np.full(len(other.ids), one) for one in (np.nan, np.inf)), masked):
+        *_, batch = made(sides, LINES, PAPER, nothing)
         assert batch.teacher_loss_BT.isnan().all()
 
 
@@ -183,6 +184,7 @@ def test_what_does_not_belong_together_is_refused(sides):
         guided_batch(student, own, other, -nll, eos_id=2)
     with pytest.raises(ValueError, match="prompt_bytes: expected 2, got 1"):
         guided_batch(student, own, other, nll, eos_id=2, prompt_bytes=[0])
+    assert guided_batch(student, own, other, nll, eos_id=np.int64(2)).labels_BT[0, -1] == 2
     for wrong in (None, -1, student.vocabulary_size):
         with pytest.raises(ValueError, match=f"eos_id: expected an id from 0 to .*, got {wrong}"):
             guided_batch(student, own, other, nll, eos_id=wrong)

@@ -143,12 +143,32 @@ def test_the_count_is_that_of_the_written_decimal():
     assert kept_count(torch.tensor(5), 1e-12) == 1
 
 
-def test_a_student_that_is_not_a_number_still_keeps_the_count():
-    student = torch.tensor([[NAN, float("inf"), 1.0, 2.0, 3.0]])
-    weights = token_weights(
-        student, torch.zeros(1, 5), torch.ones(1, 5), GuidanceConfig(top_fraction=0.4)
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"top_fraction": 0.4}, [0, 1, 1, 0, 0]),
+        ({"top_fraction": 0.8, "max_threshold": 2.8}, [0, 1, 1, 1, 1]),
+        ({"max_threshold": 2.5}, [0, 1, 1, 1, 1]),
+        ({"max_threshold": 2.7, "weight": "power"}, [None, 1, 1, 1, 1]),
+        ({"max_threshold": 2.7, "weight": "sigmoid"}, [None, 1, 1, 0.5, None]),
+    ],
+    ids=str,
+)
+def test_a_loss_of_nan_is_kept(rule, expected):
+    """So that the loss of the step is NaN, too."""
+    student = torch.tensor([[0.5, float("inf"), NAN, 2.7, 3.0]])
+    config = GuidanceConfig(unit="token", **rule)
+    found = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), config)[0].tolist()
+    assert [None if one is None else value for value, one in zip(found, expected, strict=True)] == (
+        expected
     )
-    assert weights.tolist() == [[0, 1, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("rule", [{"top_fraction": 0.4}, {"max_threshold": 0.0}], ids=str)
+def test_a_row_without_tokens_has_no_weights(rule):
+    nothing = torch.zeros(2, 0)
+    config = GuidanceConfig(unit="token", **rule)
+    assert token_weights(nothing, nothing, nothing.long(), config).shape == (2, 0)
 
 
 def test_excess_is_detached_and_nan_where_unscored():

@@ -226,3 +226,9 @@ def test_no_forward_pass_of_a_step_waits(
     assert counts == [[], []]
     saved = json.loads((folder / "run" / "final" / "config.json").read_text())
     assert "vocagno" not in str(saved)
+
+
+def test_a_loss_of_experts_that_is_not_added_is_named():
+    model = build("mixtral", num_local_experts=2, output_router_logits=True)
+    with pytest.warns(UserWarning, match="load-balancing loss of the experts"):
+        GuidedStudent(model, GuidanceConfig())

@@ -277,6 +277,13 @@ def test_other_texts_and_other_numbers_are_refused(tokenizers):
         vocagno.credit(small, own, large, other, logprobs[: len(other)], student_logprobs=losses)
 
 
+def test_masked_log_probabilities_are_none(tokenizers):
+    spans = TokenSpans(tokenizers["byte-level"])
+    ids = spans.encode([TEXTS[0]]).ids
+    nothing = np.ma.masked_all(len(ids))
+    assert np.isnan(vocagno.credit(spans, ids, spans, ids, nothing)).all()
+
+
 @pytest.mark.parametrize("text", HARD_TEXTS)
 def test_hard_texts_are_credited_whole_or_refused(tokenizers, text):
     small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])

@@ -13,6 +13,7 @@ from runs import TRAIN, metrics, run
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.models import throughput
+from vocagno.teacher.estimate import reset_peak_memory
 from vocagno.training import estimate as module
 
 pytestmark = pytest.mark.slow
@@ -76,6 +77,34 @@ def test_other_runs_are_estimated_without_scoring_or_traces(tmp_path, config, es
     assert guess["training_tokens_per_second"] > 10
     assert ("teacher_tokens" in guess) == ("train" in sections)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_memory_of_training_is_not_that_of_the_teacher(config, estimated, monkeypatch):
+    events = []
+
+    class Watched(module.Training):
+        def burst(self, seconds):
+            events.append("burst")
+            return super().burst(seconds)
+
+    def peak(device):
+        events.append("peak")
+        return len(events)
+
+    monkeypatch.setattr(module, "Training", Watched)
+    monkeypatch.setattr(module, "reset_peak_memory", lambda device: events.append("reset"))
+    monkeypatch.setattr(module, "peak_memory_mb", peak)
+    monkeypatch.setattr("vocagno.teacher.estimate.peak_memory_mb", peak)
+    assert estimated(config())["peak_memory_mb"] == 4
+    assert events == ["peak", "reset", "burst", "peak"]
+
+
+def test_the_peak_of_a_device_is_forgotten(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
+    for device in map(torch.device, ("cpu", "cuda:1")):
+        reset_peak_memory(device)
+    assert asked == [torch.device("cuda", 1)]
 
 
 def test_a_mixture_is_the_sum_of_its_corpora(tmp_path, config, estimated):

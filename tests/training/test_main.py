@@ -362,6 +362,7 @@ def test_going_on_with_another_configuration_is_refused(tmp_path, config, capsys
         (["--student.architecture.max_position_embeddings", "16"], "data.seq_len: 32 tokens, but"),
         (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
         (["--train.seed", "-1"], "train.seed must be at least 0"),
+        (["--train.seed", str(2**31)], "train.seed must be at most 2147483647, got 2147483648"),
         (["--teacher.model", "{empty}"], "no weights in"),
         (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at"),
     ],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 IntArray = NDArray[Any]  # int32 or int64
+Float = TypeVar("Float", np.float32, np.float64)
 
 
 def as_spans(values: ArrayLike, name: str) -> IntArray:
@@ -95,6 +96,14 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
     if mask is not None and mask.any():
         losses = np.where(mask, losses.dtype.type(np.nan), losses)
     return _borrowable(losses)
+
+
+def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]:
+    """Numbers as an array of this type; masked ones and None become NaN."""
+    array = _as_array(values, name).astype(kind)
+    if isinstance(values, np.ma.MaskedArray):
+        array[np.ma.getmaskarray(values)] = np.nan
+    return array
 
 
 def as_count(value: SupportsIndex, name: str, least: int) -> int:

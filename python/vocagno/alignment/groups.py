@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_cu_seqlens, as_span_pair, rows_in
+from vocagno.alignment.arrays import as_cu_seqlens, as_floats, as_span_pair, rows_in
 
 _strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
             teacher_nll: (M,) losses of all teacher tokens, in nats.
         Returns: (N,) nats per student token: the sum of the student's losses over the group minus
             the sum of the teacher's, divided by the number of its student tokens. NaN for tokens in
-            no group, and for groups in which a loss is NaN or infinite.
+            no group, and for groups in which a loss is NaN, infinite or masked.
         Raises: ValueError for losses that are not one-dimensional or too few.
 
         Losses of empty spans that lie inside a group (special tokens) are counted.
@@ -53,7 +53,7 @@ class Groups(NamedTuple):
 
 def _summed(losses: ArrayLike, ranges: NDArray[np.int32], name: str) -> NDArray[np.float64]:
     """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite."""
-    values = np.asarray(losses, np.float64)
+    values = as_floats(losses, np.float64, name)
     first, stop = ranges.astype(np.int64).T
     if values.ndim != 1 or len(values) < stop.max(initial=0):
         raise ValueError(

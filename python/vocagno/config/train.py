@@ -7,6 +7,9 @@ from vocagno.errors import require, require_at_least
 
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
 
+_MOST_SEED = 2**31 - 1
+"""NumPy takes 32 bits, and each process adds its number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -53,6 +56,9 @@ class TrainConfig:
         intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
         require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")
         require_at_least(0, "train", self, "seed", "profile_steps")
+        require(
+            self.seed <= _MOST_SEED, f"train.seed must be at most {_MOST_SEED}, got {self.seed}"
+        )
         require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
 
     def accumulation(self, num_processes: int) -> int:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head, LanguageHead, chunks, losses_
+from vocagno.models.head import Head, LanguageHead, chunks, losses_, widens
 from vocagno.models.own_head import OwnHead
 
 _MOVED_ROWS = 32
@@ -82,7 +83,7 @@ def cross_entropy_(
         weigh: given the losses, (C,) their factors, or None for 1.
     """
     is_asked_C = labels_C != IGNORED
-    labels_C1 = labels_C.clamp_min(0)[:, None]
+    labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
     nll_C, sum_C1 = losses_(logits_CV, labels_C1)
     nll_C = torch.where(is_asked_C, nll_C, 0.0)
     weights_C1 = is_asked_C[:, None].float()
@@ -248,13 +249,13 @@ def _scaled(ctx: Any, factor: Tensor) -> Iterator[Tensor | None]:
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
     """Adds a product to a float32 sum; the first one is put in its place."""
-    beta = 0.0 if is_first else 1.0
+    beta, widened = 0.0 if is_first else 1.0, widens(a_VC, b_CH)
     if a_VC.dtype == torch.float32:
         sum_VH.addmm_(a_VC, b_CH, beta=beta)
-    elif a_VC.is_cuda and _ADDS_IN_FLOAT32:
+    elif widened and _ADDS_IN_FLOAT32:
         torch.addmm(sum_VH, a_VC, b_CH, out_dtype=torch.float32, beta=beta, out=sum_VH)
     else:
-        if a_VC.is_cuda:
+        if widened:
             product_VH = torch.mm(a_VC, b_CH, out_dtype=torch.float32)
         else:
             product_VH = torch.mm(a_VC, b_CH)
@@ -264,6 +265,11 @@ def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool)
             sum_VH += product_VH
 
 
-_ADDS_IN_FLOAT32 = hasattr(torch.ops.aten.addmm, "dtype_out")
+def _adds_in_float32(release: str) -> bool:
+    """Of a release of torch; 2.8 and 2.9 have such an addmm, but it refuses a float32 sum."""
+    return TorchVersion(release) >= "2.11.dev0"
+
+
+_ADDS_IN_FLOAT32 = _adds_in_float32(torch.__version__)
 """Whether this torch adds a product of low precision to a float32 matrix where that stands; else
 the product is written to memory, read again, and added."""

@@ -71,7 +71,7 @@ def add_teacher_loss(
 
     Args:
         dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
-            `messages`.
+            `messages`. A text gets BOS and EOS here, so it should bring none of its own.
         num_proc: processes that share the work. Each gets a copy of a loaded teacher.
         batch_size: examples that the teacher and the tokenizers read together.
         The others: as `TeacherLossColumns`.

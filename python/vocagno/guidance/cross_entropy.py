@@ -128,11 +128,11 @@ def head_loss(
 @torch.no_grad()
 def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, 0 where it is -100, without gradient."""
-    dtype = product_dtype(hidden_NH)
+    dtype, is_asked_N = product_dtype(hidden_NH), labels_N != IGNORED
     with torch.autocast(hidden_NH.device.type, enabled=False):
         head = head.as_type(dtype)
-        nll_N = chunked_nll(hidden_NH.to(dtype), head, labels_N.clamp_min(0))
-    return torch.where(labels_N == IGNORED, 0.0, nll_N)
+        nll_N = chunked_nll(hidden_NH.to(dtype), head, torch.where(is_asked_N, labels_N, 0))
+    return torch.where(is_asked_N, nll_N, 0.0)
 
 
 def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:

@@ -106,7 +106,7 @@ class _WithDistance:
         logits_CW = self._teacher.logits(partner_C, self._num_ids)
         distance_C, slope_CV = self._distance(_among(log_p_CV, self._num_ids), logits_CW)
         is_asked_C1 = (labels_C != IGNORED)[:, None]
-        labels_C1 = labels_C.clamp_min(0)[:, None]
+        labels_C1 = torch.where(is_asked_C1, labels_C[:, None], 0)
         nll_C1 = -log_p_CV.gather(1, labels_C1)
         asked_C1 = is_asked_C1.float()
         gradient_CV = log_p_CV.exp_().mul_(asked_C1).scatter_add_(1, labels_C1, -asked_C1)

@@ -25,7 +25,8 @@ def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
 
 def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
     """(S, T) boolean: the competing tokens with the largest rank in each scope; of equal ones the
-    earlier come first."""
+    earlier come first. A rank of NaN, which follows from a student's loss of NaN, is the largest,
+    so that the step's loss is NaN, too."""
     order_ST = _order(rank_ST, competing_ST)
     num_kept_S1 = kept_count(competing_ST.sum(1, keepdim=True), top_fraction)
     place_ST = torch.arange(rank_ST.shape[1], device=rank_ST.device).expand_as(rank_ST)
@@ -34,6 +35,8 @@ def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
 
 def least_kept(rank_ST: Tensor, kept_ST: Tensor) -> Tensor:
     """(S,): the smallest rank of the kept tokens of each scope; NaN if none is kept."""
+    if not rank_ST.shape[1]:
+        return rank_ST.new_full((len(rank_ST),), torch.nan)
     least_S = torch.where(kept_ST & ~rank_ST.isnan(), rank_ST, torch.inf).amin(1)
     return torch.where(least_S < torch.inf, least_S, torch.nan)
 
@@ -47,15 +50,16 @@ def worse_place(rank_ST: Tensor, other_ST: Tensor, competing_ST: Tensor) -> Tens
     enough.
     """
     first_ST = _places(_order(rank_ST, competing_ST))
+    other_ST = other_ST.nan_to_num(nan=-torch.inf)  # unknown is not large
     worse_ST = torch.maximum(first_ST, _places(_order(other_ST, competing_ST)))
     return -(worse_ST * worse_ST.shape[1] + first_ST).double()  # exact: far below 2^53
 
 
 def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
     """The tokens of each scope by falling rank; those that do not compete come last."""
-    # Any rank of a competing token is made finite (NaN comes last), so that -inf is below it.
-    lowest = torch.finfo(rank_ST.dtype).min
-    ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=lowest), -torch.inf)
+    # Any rank of a competing token is made finite (NaN comes first), so that -inf is below it.
+    largest = torch.finfo(rank_ST.dtype).max
+    ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=largest), -torch.inf)
     return ranked_ST.sort(dim=1, descending=True, stable=True).indices
 
 

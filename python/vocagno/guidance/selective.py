@@ -9,7 +9,7 @@ chunk are weighted and differentiated at once: one for all, and two of the chose
 other devices, where the host does not wait to know which these are, two of all).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -50,17 +50,20 @@ def selective_cross_entropy(
         head_loss_by: as `head_loss`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
-    Raises: ValueError for shapes that do not belong together, and for missing criteria; ConfigError
-        as `head_loss`.
+    Raises: ValueError for shapes that do not belong together, for other negative labels than -100
+        (on a CPU; on other devices the lookup fails), and for missing criteria; ConfigError as
+        `head_loss`; TypeError for a module as the head.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
     is computed.
     """
     method = method_of(guidance)
-    if isinstance(head, Tensor):
-        head = LanguageHead(head)
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
+    head = _as_head(head)
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
+    _check_labels(labels_BT)
     student = StudentSide(hidden_BTH, head, labels_BT, head_loss_by)
     teacher = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
     total, metrics = method.cross_entropy(student, teacher)
@@ -107,6 +110,29 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceCon
     if not method.knows_kept:
         raise ValueError("how many tokens are kept is known only after the forward pass")
     return method.most_kept(*method.roles(teacher_loss_BT, labels_BT), {})
+
+
+def _as_head(head: Any) -> Head:
+    if isinstance(head, Tensor):
+        return LanguageHead(head)
+    if not isinstance(head, Head):
+        raise TypeError(
+            f"head: expected a tensor (V, H) or language_head(model), got {type(head).__name__}; "
+            "of a linear layer without bias give its weight"
+        )
+    return head
+
+
+def _check_labels(labels_BT: Tensor) -> None:
+    """Only on a CPU: elsewhere the host would wait."""
+    if labels_BT.device.type != "cpu":
+        return
+    is_wrong_BT = (labels_BT < 0) & (labels_BT != IGNORED)
+    if is_wrong_BT.any():
+        raise ValueError(
+            f"labels: {int(labels_BT[is_wrong_BT][0])} is no id; where nothing is predicted, give "
+            f"{IGNORED}"
+        )
 
 
 def _check_shapes(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from vocagno.alignment.arrays import as_floats
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import document_rows, join_documents
@@ -69,7 +70,8 @@ def guided_batch(
     Args:
         own, other: the texts in the student's and in the teacher's tokens, in the same order and
             without special tokens around them.
-        teacher_nll: (M,) the teacher's loss of each of its tokens in nats; NaN or infinite: none.
+        teacher_nll: (M,) the teacher's loss of each of its tokens in nats; NaN, infinite or masked:
+            none.
         guidance: the rule; default: `GuidanceConfig()`. Not `kld`, `uld` and random chunks, which
             need more than losses.
         eos_id: what ends a text for the student.
@@ -122,7 +124,7 @@ def _checked(
         raise ValueError(f"expected as many texts on both sides, got {len(own)} and {len(other)}")
     if prompt_bytes is not None and len(prompt_bytes) != len(own):
         raise ValueError(f"prompt_bytes: expected {len(own)}, got {len(prompt_bytes)}")
-    nll = np.asarray(teacher_nll, np.float32)
+    nll = as_floats(teacher_nll, np.float32, "teacher_nll")
     if nll.shape != other.ids.shape:
         raise ValueError(
             f"teacher_nll: expected one for each of {len(other.ids)} tokens, got shape {nll.shape}"
@@ -138,10 +140,9 @@ def _checked(
 
 def _check_ends(student: TokenSpans, own: TokenizedTexts, eos_id: int) -> None:
     """Rejects an EOS that is no id, and texts with their own BOS or EOS."""
-    if not isinstance(eos_id, int) or not 0 <= eos_id < student.vocabulary_size:
-        raise ValueError(
-            f"eos_id: expected an id from 0 to {student.vocabulary_size - 1}, got {eos_id!r}"
-        )
+    limit = student.vocabulary_size
+    if not isinstance(eos_id, (int, np.integer)) or not 0 <= eos_id < limit:
+        raise ValueError(f"eos_id: expected an id from 0 to {limit - 1}, got {eos_id!r}")
     before = student.prefix_ids
     for index in range(len(own)):
         ids = own.ids[own.text(index)]

@@ -147,12 +147,15 @@ def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Te
 
 
 def _weights(excess: Tensor, threshold: Tensor, config: GuidanceConfig) -> Tensor:
-    """Weights from 0.0 to 1.0 by the distance from the threshold; 0.0 where either is NaN."""
+    """Weights from 0.0 to 1.0 by the distance from the threshold.
+
+    1.0 where the distance is NaN: a student's loss of NaN must not disappear from the sum.
+    """
     distance = (excess - threshold) / config.weight_scale
     if config.weight == "hard":
-        return (distance >= 0).float()
+        return (~(distance < 0)).float()
     weights = distance.sigmoid() if config.weight == "sigmoid" else distance.clamp_max(0).exp()
-    return weights.nan_to_num(nan=0.0).float()
+    return weights.nan_to_num(nan=1.0).float()
 
 
 def roles(

@@ -74,9 +74,9 @@ class LanguageHead:
         out = None
         if room is not None and len(hidden_CH) <= len(room):
             out = room[: len(hidden_CH)]
-        if hidden_CH.is_cuda and hidden_CH.dtype != torch.float32:
+        if widens(hidden_CH, self.weight_VH):
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
-        else:  # a CPU has no such product; the operands are exact in float32
+        else:  # operands of low precision are exact in float32
             logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
             logits_CV += self.bias_V.float()
@@ -96,9 +96,10 @@ class LanguageHead:
         return torch.empty(min(num_rows, size), self.weight_VH.shape[0], dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
-        """The same head, with weights converted once for all chunks instead of in `logits`."""
-        weight_VH = self.weight_VH if self.weight_VH.is_cuda else self.weight_VH.float()
-        return replace(self, weight_VH=weight_VH)
+        """The same head, with weights converted once for all chunks instead of in `logits`, unless
+        the device multiplies them as they are by states of their type."""
+        is_converted = not widens(self.weight_VH, self.weight_VH)
+        return self.as_type(torch.float32) if is_converted else self
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
         """The same head with weights of type `dtype`."""
@@ -116,6 +117,12 @@ class LanguageHead:
 
 Head = LanguageHead | OwnHead
 """Turns a causal language model's hidden states into logits."""
+
+
+def widens(a: Tensor, b: Tensor) -> bool:
+    """Whether the device multiplies these two into float32 (`torch.mm` with `out_dtype`) without
+    converting them: only CUDA does, and only two operands of one type of low precision."""
+    return a.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and a.dtype == b.dtype
 
 
 def language_head(model: Any) -> Head:
@@ -328,13 +335,20 @@ def chunks(
         start = stop
 
 
+def _for_states(head: Head, hidden_NH: Tensor) -> Head:
+    """The head with its weights converted once for all chunks of these states."""
+    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
+        return head.as_type(torch.float32)
+    return head.for_chunks()
+
+
 @torch.no_grad()
 def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, from the states that predict it.
 
     Logits exist for one chunk at a time, so memory does not grow with N times V.
     """
-    head = head.for_chunks()
+    head = _for_states(head, hidden_NH)
     nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
     room = head.room_for(hidden_NH.shape[0])
     for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
@@ -346,7 +360,7 @@ def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
 @torch.no_grad()
 def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
     """(N,) float32: the entropy of the distribution that each state gives, in nats."""
-    head = head.for_chunks()
+    head = _for_states(head, hidden_NH)
     entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
     room = head.room_for(hidden_NH.shape[0])
     for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):

@@ -74,21 +74,20 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
     """Tests with two pieces of a row whether the second is read as if it were the only one.
 
     Its difference is compared with the difference when the boundary is ignored, and with that of
-    the same piece in other batch shapes, which is not zero in bfloat16 on a GPU.
+    the same piece in other batch shapes, which is not zero in bfloat16 on a GPU. Both readings have
+    a mask, because a GPU computes attention without one by another kernel.
     """
     device = model.get_input_embeddings().weight.device
     size = model.get_input_embeddings().weight.shape[0]
     ids = (torch.arange(2 * _PROBE, device=device) * max(1, size // (2 * _PROBE)) % size)[None]
     second = ids[:, _PROBE:]
     piece = torch.arange(2 * _PROBE)[None] // _PROBE
-    extra: dict[str, Any] = isolation(piece, with_mask=with_mask)
-    if not with_mask:
-        extra |= boundaries(model, piece)
-    extra = {name: _on(device, value) for name, value in extra.items()}
     training = model.training
     model.eval()
 
-    def read(of: Tensor, **options: Any) -> Tensor:
+    def read(of: Tensor, piece: Tensor | None = None) -> Tensor:
+        options = {} if piece is None else _apart(model, piece, with_mask=with_mask)
+        options = {name: _on(device, value) for name, value in options.items()}
         logits: Tensor = model(input_ids=of, use_cache=False, **options).logits
         return logits[0].float()
 
@@ -96,14 +95,22 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
         alone = read(second)
         ignored = read(ids)[_PROBE:]
         first_in_row = read(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
-        packed = read(ids, **extra)[_PROBE:]
+        packed = read(ids, piece)[_PROBE:]
+        alone_with_mask = read(second, piece[:, _PROBE:])
     except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not supported
         return False
     finally:
         model.train(training)
-    leak, noise, effect = (float((of - alone).norm()) for of in (packed, first_in_row, ignored))
+    noise, effect = (float((of - alone).norm()) for of in (first_in_row, ignored))
+    leak = float((packed - alone_with_mask).norm())
+    of_mask = float((alone_with_mask - alone).norm())
     part = _LEAK if model.dtype == torch.float32 else _LEAK_OF_LOW_PRECISION
-    return leak <= min(part * effect + _NOISE * noise, effect / 2)
+    return leak <= min(part * effect + _NOISE * noise, effect / 2) and of_mask <= effect / 2
+
+
+def _apart(model: Any, piece_BT: Tensor, *, with_mask: bool) -> dict[str, Any]:
+    options: dict[str, Any] = isolation(piece_BT, with_mask=with_mask)
+    return options if with_mask else options | boundaries(model, piece_BT)
 
 
 def _on(device: torch.device, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vocagno.alignment.arrays import rows_in
+from vocagno.alignment.arrays import as_floats, rows_in
 from vocagno.alignment.groups import groups
 from vocagno.tokens.pretokenized import spans_of_same_responses
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
@@ -42,7 +42,7 @@ def credit(
             as sampled responses. The student's need not be what its tokenizer makes of the text. A
             space that only one side has at the start of a text is taken for a dummy prefix, if that
             side's tokenizer has one; a space of both sides is text. So responses need no prompt.
-        teacher_logprobs: (M,) nats; NaN where there is none.
+        teacher_logprobs: (M,) nats; NaN or masked where there is none.
         student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.
         strict: as `spans_of_same_texts`; False: tokens of texts that differ get NaN.
@@ -79,7 +79,7 @@ def credit(
 
 def _checked(logprobs: ArrayLike, tokens: TokenizedTexts, name: str) -> NDArray[np.float64]:
     """Log-probabilities of all tokens, NaN for infinite ones."""
-    found = np.asarray(logprobs, np.float64)
+    found = as_floats(logprobs, np.float64, name)
     if found.shape != tokens.ids.shape:
         raise ValueError(
             f"{name}: expected one for each of {len(tokens.ids)} ids, got shape {found.shape}"

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from vocagno.config.run import Config
 from vocagno.errors import ConfigError
+from vocagno.models.loading import has_apple_gpu
 from vocagno.training.trackers import check_trackers
 
 
@@ -34,6 +35,7 @@ def start(config: Config) -> accelerate.Accelerator:
     # Gradients are views of the buckets that DDP sends, not copies.
     in_buckets = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     accelerator = accelerate.Accelerator(
+        cpu=has_apple_gpu(),
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
         kwargs_handlers=[timeout, in_buckets],
         log_with=list(config.train.log_with) or None,

@@ -19,7 +19,13 @@ from vocagno.errors import ConfigError
 from vocagno.models.loading import student_settings, teacher_settings
 from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.estimate import Estimate, estimate, hours, peak_memory_mb
+from vocagno.teacher.estimate import (
+    Estimate,
+    estimate,
+    hours,
+    peak_memory_mb,
+    reset_peak_memory,
+)
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.training.accelerator import start
 from vocagno.training.inputs import resolve
@@ -158,6 +164,7 @@ def _measured(
             output=folder / "run",
         )
         training = Training(resolve(sampled, accelerator.device, show_progress=False), accelerator)
+        reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)
     print(
         f"measured: {entry['tokens']:,} tokens in steps of {micro_batches} micro-batches of "

@@ -1,12 +1,15 @@
 """Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from vocagno.config.data import DataConfig
@@ -18,9 +21,10 @@ from vocagno.guidance.columns import PADDING, padded
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.thresholded import chunk_ends_of
+from vocagno.models.adapters import without_wrapper
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.training.student import GuidedStudent
+from vocagno.training.student import GuidedForward
 
 
 class GuidedCollator:
@@ -100,9 +104,9 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
     Another trainer becomes guided by both as bases: `class Guided(GuidedTrainer, SFTTrainer)`.
 
-    The model stays what it is: it is saved, loaded and generates as ever. Given a `teacher_loss`,
-    its forward pass gives a `StudentOutput` instead of logits. A step's loss is divided by one
-    count over all its micro-batches and processes.
+    The model stays what it is: it is saved, loaded, copied and generates as ever. Given a
+    `teacher_loss`, its forward pass gives a `StudentOutput` instead of logits. A step's loss is
+    divided by one count over all its micro-batches and processes.
     """
 
     loss_is_scaled_for_ga: bool | None = True
@@ -116,34 +120,38 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         head_loss_by: HeadLoss = "auto",
         **options: Any,
     ) -> None:
-        """Args: as the trainer, with a `GuidedCollator` or a `DataCollatorWithTeacherLoss` as
-            `data_collator`.
+        """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
+            `DataCollatorWithTeacherLoss` as `data_collator`.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
-            `guidance.scope: step`, which needs the counts of all processes, and for one process
-            with several GPUs.
+            `guidance.scope: step`, which needs the counts of all processes, for one process with
+            several GPUs, for a stream that one process reads for all, and for options of a loss or
+            of logits, which the trainer would ignore.
         """
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
         method_of_other_loops(guidance)
-        student = GuidedStudent(model, guidance, head_loss_by)
         super().__init__(model, *arguments, **options)
-        if self.args.n_gpu > 1:
+        _check_arguments(self.args)
+        for name, why in _UNSUPPORTED.items():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: not supported by a guided trainer; {why}")
+        validation = self.eval_dataset
+        several = validation.values() if isinstance(validation, dict) else [validation]
+        for dataset in (self.train_dataset, *several):
+            self._check_stream(dataset)
+        self.model.forward = _guided_forward(self.model, guidance, head_loss_by)
+
+    def _check_stream(self, dataset: Any) -> None:
+        """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
+        dispatch = self.accelerator.dispatch_batches
+        is_dispatched = isinstance(dataset, IterableDataset) if dispatch is None else dispatch
+        if is_dispatched and self.accelerator.num_processes > 1:
             raise ValueError(
-                f"one process sees {self.args.n_gpu} GPUs, and nn.DataParallel is not supported: "
-                "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+                "one process would read the batches of all: set accelerator_config="
+                '{"dispatch_batches": False} in the arguments, and give each process its own '
+                "part of a stream (datasets.distributed.split_dataset_by_node)"
             )
-        if self.model is not model:  # the trainer has put adapters on it
-            student = GuidedStudent(self.model, guidance, head_loss_by)
-        model = self.model
-        original = model.forward
-
-        def forward(*inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
-            if teacher_loss is None:
-                return original(*inputs, **named)
-            return student.forward(teacher_loss=teacher_loss, **named)
-
-        model.forward = forward
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -174,3 +182,52 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         else:
             loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
         return (loss, (loss,)) if return_outputs else loss
+
+    def predict(self, *_: Any, **__: Any) -> Any:
+        """Raises: ValueError, because there are no logits to return."""
+        raise ValueError(
+            "predict: a guided trainer computes no logits; use evaluate, or transformers.Trainer "
+            "with the same model"
+        )
+
+
+_UNSUPPORTED = {
+    "model_init": "give the model",
+    "compute_metrics": "it computes no logits",
+    "preprocess_logits_for_metrics": "it computes no logits",
+    "compute_loss_func": "the loss is that of the guidance",
+}
+
+
+def _check_arguments(arguments: Any) -> None:
+    """Raises: ValueError for arguments that a guided trainer would ignore, and for several GPUs."""
+    if arguments.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {arguments.n_gpu} GPUs, and nn.DataParallel is not supported: "
+            "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    if arguments.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor: the loss is that of the guidance; set it to 0")
+    losses = {field.name: field.default for field in fields(arguments)}
+    if "loss_type" in losses and arguments.loss_type != losses["loss_type"]:  # of TRL
+        raise ValueError(
+            f"loss_type {arguments.loss_type}: the loss is that of the guidance; leave it at "
+            f"{losses['loss_type']}"
+        )
+
+
+def _guided_forward(model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss) -> MethodType:
+    """The forward pass of a model, guided where a teacher's loss is given.
+
+    Bound to the model, and it refers to no other, so that a copy of the model gets its own.
+    """
+    guided = GuidedForward(without_wrapper(model), guidance, head_loss_by)
+    usual = model.forward
+    function = getattr(usual, "__func__", None)  # None where another library has put a closure
+
+    def forward(self: Any, *inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
+        if teacher_loss is not None:
+            return guided(without_wrapper(self), teacher_loss=teacher_loss, **named)
+        return function(self, *inputs, **named) if function else usual(*inputs, **named)
+
+    return MethodType(forward, model)

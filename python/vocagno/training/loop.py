@@ -254,6 +254,8 @@ class Training:
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
         """Prepares a micro-batch on the host, ahead of its step."""
         more = self.method.for_samples(self.train.seed, samples)
+        if self.accelerator.device.type == "cuda":
+            more = {name: tensor.pin_memory() for name, tensor in more.items()}
         batch = replace(batch, tensors=batch.tensors | more)
         return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live))
 

@@ -3,6 +3,7 @@
 B: rows, T: tokens of a row.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -30,39 +31,31 @@ from vocagno.models.own_head import OwnHead
 from vocagno.teacher.states import TeacherStates
 
 
-class GuidedStudent(nn.Module):
-    """A causal language model that returns the sum of the losses it is trained on."""
+class GuidedForward:
+    """The guided forward pass of a causal language model. It holds none of its weights, so it
+    serves copies of the model, too."""
 
-    def __init__(
-        self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss = "auto"
-    ) -> None:
-        """Args: model: of transformers; a `PeftModel` trains its adapters.
-
-        Raises: UnsupportedModelError if the logits of the model are not understood, or as
-            `without_wrapper`; ConfigError if `head_loss_by` cannot compute them.
-        """
-        super().__init__()
-        model = without_wrapper(model)
+    def __init__(self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss) -> None:
+        """Args: as `GuidedStudent`, but for the wrapper of PEFT."""
         head = language_head(model)
         check_head_loss(head_loss_by, head)
+        if getattr(model.config.get_text_config(), "output_router_logits", False):
+            warnings.warn(
+                f"{type(model).__name__}: `output_router_logits` asks for a load-balancing loss of "
+                "the experts, which guided training does not add; set it to false in its "
+                "configuration",
+                stacklevel=3,
+            )
         # Only sizes: the weights are looked up in each pass, because wrappers replace them.
         sizes = head.vocabulary_size, head.hidden_size
         self._own_head: tuple[int, int] | None = sizes if isinstance(head, OwnHead) else None
-        self.model = model
+        self._head_loss_by = head_loss_by
         self.method: Method = method_of(guidance)
         self._naive: Method = method_of(as_naive(guidance))
-        self.head_loss_by = head_loss_by
-        # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
-        # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
-        names = model._no_split_modules
-        self._no_split_modules = names and sorted(set(names) - _classes_tied_to_head(model))
 
-    def tie_weights(self) -> None:
-        """Ties what the model's configuration ties; FSDP asks for it after loading."""
-        self.model.tie_weights()
-
-    def forward(
+    def __call__(
         self,
+        model: Any,
         input_ids: Tensor,
         labels: Tensor,
         teacher_loss: Tensor | None = None,
@@ -93,17 +86,54 @@ class GuidedStudent(nn.Module):
             method = self._naive
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         states_BTH = hidden_states(
-            self.model, input_ids, attention_mask=attention_mask, position_ids=position_ids
+            model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
         units = Units(groups, lines, token_bytes)
         criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
-        student = StudentSide(states_BTH, self._head(), labels, self.head_loss_by)
+        student = StudentSide(states_BTH, self._head(model), labels, self._head_loss_by)
         return method.loss(student, TeacherSide(teacher_loss, criteria, num_kept, teacher))
 
-    def _head(self) -> Head:
+    def _head(self, model: Any) -> Head:
         if self._own_head is None:
-            return head_of(self.model)
-        return own_head_of(self.model, *self._own_head)
+            return head_of(model)
+        return own_head_of(model, *self._own_head)
+
+
+class GuidedStudent(nn.Module):
+    """A causal language model that returns the sum of the losses it is trained on."""
+
+    def __init__(
+        self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss = "auto"
+    ) -> None:
+        """Args: model: of transformers; a `PeftModel` trains its adapters.
+
+        Raises: UnsupportedModelError if the logits of the model are not understood, or as
+            `without_wrapper`; ConfigError if `head_loss_by` cannot compute them.
+        """
+        super().__init__()
+        self.model: Any = without_wrapper(model)
+        self._guided: GuidedForward = GuidedForward(self.model, guidance, head_loss_by)
+        # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
+        # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
+        names = self.model._no_split_modules
+        self._no_split_modules = names and sorted(set(names) - _classes_tied_to_head(self.model))
+
+    @property
+    def method(self) -> Method:
+        """How tokens are chosen."""
+        return self._guided.method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        self._guided.method = method
+
+    def tie_weights(self) -> None:
+        """Ties what the model's configuration ties; FSDP asks for it after loading."""
+        self.model.tie_weights()
+
+    def forward(self, *inputs: Any, **named: Any) -> StudentOutput:
+        """Loss and metrics. Args: as `GuidedForward.__call__`, from `input_ids` on."""
+        return self._guided(self.model, *inputs, **named)
 
 
 def _classes_tied_to_head(model: Any) -> set[str]:

@@ -1,0 +1,149 @@
+"""GuidedTrainer: copies of its model, and the options that it cannot follow."""
+
+import copy
+import math
+from io import BytesIO
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import TrainingArguments
+
+from tiny_models import tiny_llama
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedTrainer
+
+GUIDANCE = GuidanceConfig(top_fraction=0.4)
+IDS = torch.arange(6)[None]
+
+
+def examples(count=4, length=12):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 50, (count, length), generator=generator)
+    losses = torch.rand(count, length, generator=generator)
+    return [
+        {"input_ids": row.numpy(), "labels": row.numpy(), "teacher_loss": loss.numpy()}
+        for row, loss in zip(ids, losses, strict=True)
+    ]
+
+
+def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options):
+    usual = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    return GuidedTrainer(
+        model or tiny_llama(50),
+        TrainingArguments(str(folder), **{**usual, **(arguments or {})}),
+        guidance=guidance,
+        train_dataset=examples(),
+        data_collator=DataCollatorWithTeacherLoss(guidance),
+        **options,
+    )
+
+
+def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
+    trained = trainer(tmp_path)
+    trained.train()
+    model = trained.model
+    found = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter.zero_()
+    assert not found(input_ids=IDS).logits.any()
+    assert model(input_ids=IDS).logits.any()
+    guided = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
+    found(input_ids=IDS, **guided).loss.backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert any(parameter.grad is not None for parameter in found.parameters())
+
+
+def test_the_model_is_saved_whole(tmp_path):
+    model = trainer(tmp_path).model
+    file = BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert torch.equal(again(input_ids=IDS).logits, model(input_ids=IDS).logits)
+
+
+def test_a_second_trainer_of_the_model_follows_its_own_guidance(tmp_path):
+    model = trainer(tmp_path).model
+    trainer(tmp_path, model=model, guidance=GuidanceConfig(method="cpt"))
+    given = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
+    assert model(input_ids=IDS, **given).weights_BT.all()
+    assert model(input_ids=IDS).logits.shape == (1, 6, 50)
+
+
+def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
+    trained = trainer(tmp_path, arguments={"bf16": True})
+    trained.train()
+    usual = trained.accelerator.unwrap_model(trained.model_wrapped, keep_fp32_wrapper=False)
+    assert usual(input_ids=IDS).logits.shape == (1, 6, 50)
+
+
+def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
+    guidance = GuidanceConfig(top_fraction=None, max_threshold=0.0)
+    options = {"max_steps": 1, "logging_nan_inf_filter": False}
+    trained = trainer(tmp_path, guidance=guidance, arguments=options)
+    with torch.no_grad():
+        trained.model.model.norm.weight.fill_(torch.nan)
+    trained.train()
+    losses = [line["loss"] for line in trained.state.log_history if "loss" in line]
+    assert math.isnan(losses[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"compute_metrics": lambda _: {}}, {}, "compute_metrics: not supported"),
+        ({"compute_loss_func": lambda *_: 0}, {}, "compute_loss_func: not supported"),
+        (
+            {"preprocess_logits_for_metrics": lambda logits, _: logits},
+            {},
+            "preprocess_logits_for_metrics: not supported",
+        ),
+        ({}, {"label_smoothing_factor": 0.1}, "label_smoothing_factor: the loss is"),
+    ],
+    ids=["metrics", "loss", "logits", "smoothing"],
+)
+def test_options_that_would_be_ignored_are_refused(tmp_path, options, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, arguments=arguments, **options)
+
+
+def test_a_model_is_given_not_made(tmp_path):
+    with pytest.raises(ValueError, match="model_init: not supported"):
+        GuidedTrainer(
+            None,
+            TrainingArguments(str(tmp_path), use_cpu=True, report_to=[]),
+            guidance=GUIDANCE,
+            model_init=lambda: tiny_llama(50),
+        )
+
+
+def test_nothing_is_predicted(tmp_path):
+    with pytest.raises(ValueError, match="predict: a guided trainer computes no logits"):
+        trainer(tmp_path).predict(examples())
+
+
+def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatch):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(examples())
+
+    found = trainer(tmp_path)
+    found._check_stream(Stream())
+    monkeypatch.setattr(type(found.accelerator), "num_processes", 2)
+    with pytest.raises(ValueError, match="dispatch_batches"):
+        found._check_stream(Stream())
+    found._check_stream(examples())
+    found.accelerator.dataloader_config.dispatch_batches = False
+    found._check_stream(Stream())
