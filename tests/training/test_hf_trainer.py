@@ -3,6 +3,7 @@
 import copy
 import math
 from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from transformers import TrainingArguments
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedTrainer
+from vocagno.training.hf_trainer import _check_arguments
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]
@@ -127,6 +129,15 @@ def test_a_model_is_given_not_made(tmp_path):
             guidance=GUIDANCE,
             model_init=lambda: tiny_llama(50),
         )
+
+
+def test_gpus_that_cannot_be_used_are_refused():
+    apples = SimpleNamespace(device=torch.device("mps"), n_gpu=1)
+    with pytest.raises(ValueError, match="set use_cpu=True"):
+        _check_arguments(apples)
+    several = SimpleNamespace(device=torch.device("cuda"), n_gpu=2)
+    with pytest.raises(ValueError, match="one process sees 2 GPUs"):
+        _check_arguments(several)
 
 
 def test_nothing_is_predicted(tmp_path):

@@ -200,7 +200,10 @@ _UNSUPPORTED = {
 
 
 def _check_arguments(arguments: Any) -> None:
-    """Raises: ValueError for arguments that a guided trainer would ignore, and for several GPUs."""
+    """Raises: ValueError for arguments that a guided trainer would ignore, for several GPUs, and
+    for Apple's."""
+    if arguments.device.type == "mps":
+        raise ValueError("Apple's GPU has no float64, which sums of losses need: set use_cpu=True")
     if arguments.n_gpu > 1:
         raise ValueError(
             f"one process sees {arguments.n_gpu} GPUs, and nn.DataParallel is not supported: "
