@@ -183,7 +183,7 @@ def test_arguments_of_other_kinds_are_named():
     with pytest.raises(TypeError, match=r"head: expected a tensor \(V, H\).*got Linear"):
         selective_cross_entropy(states(), torch.nn.Linear(8, 50), labels, teacher, guidance)
     labels[0, 0] = -1
-    with pytest.raises(ValueError, match="labels: -1 is no id; where nothing is predicted, give"):
+    with pytest.raises(ValueError, match="labels: -1 is not a token id; use -100"):
         selective_cross_entropy(states(), weight, labels, teacher, guidance)
 
 

@@ -13,7 +13,7 @@ from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import token_weights
-from vocagno.guidance.ranking import kept_count
+from vocagno.guidance.ranking import kept_count, top, worse_place
 from vocagno.guidance.selective import count_kept
 from vocagno.guidance.weights import excess_loss
 from vocagno.models.causal import causal_shift, teacher_guided_loss
@@ -169,6 +169,13 @@ def test_a_row_without_tokens_has_no_weights(rule):
     nothing = torch.zeros(2, 0)
     config = GuidanceConfig(unit="token", **rule)
     assert token_weights(nothing, nothing, nothing.long(), config).shape == (2, 0)
+
+
+def test_by_two_criteria_a_rank_of_nan_is_the_first():
+    excess, entropy = torch.tensor([[1.0, NAN, 3.0]]), torch.tensor([[0.1, 9.0, 0.2]])
+    competing = torch.ones(1, 3, dtype=torch.bool)
+    kept = top(worse_place(excess, -entropy, competing), competing, 0.3)
+    assert kept.tolist() == [[False, True, False]]
 
 
 def test_excess_is_detached_and_nan_where_unscored():

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +17,6 @@ from corpora import write_corpus
 from families import TEXTS
 from processes.killed_training import POINTS
 from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
-from vocagno.data.store.shards import StoreError
-from vocagno.training.checkpoint import Checkpoints
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -118,33 +115,6 @@ def test_thirty_kills_change_no_bit(tmp_path, config):
     # SIGTERM ends a window of the log early; every window that is in both is the same.
     same = [entry for entry in theirs if entry in ours]
     assert len(same) >= len(theirs) - 2 * len(terminated)
-
-
-def test_the_random_state_of_a_gpu_must_come_back(tmp_path, monkeypatch):
-    drawn = [torch.arange(16, dtype=torch.uint8)]
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: drawn[0])
-    accelerator = SimpleNamespace(
-        device=torch.device("cuda", 1),
-        num_processes=1,
-        process_index=0,
-        is_main_process=True,
-        wait_for_everyone=lambda: None,
-        save_state=lambda folder: None,
-        load_state=lambda folder: None,
-    )
-    checkpoints = Checkpoints(tmp_path, accelerator, keep=2)
-    checkpoints.save(5)
-    checkpoints.load(5)
-    drawn[0] = drawn[0] + 1
-    with pytest.raises(StoreError, match="the random state could not be restored"):
-        checkpoints.load(5)
-    saved = tmp_path / "step_5" / "process_0.json"
-    state = json.loads(saved.read_text())
-    del state["device_state"]  # of a checkpoint of an older vocagno, or of a CPU
-    saved.write_text(json.dumps(state))
-    checkpoints.load(5)
-    accelerator.device = torch.device("cpu")
-    checkpoints.load(5)
 
 
 def test_never_means_never(tmp_path, config, capsys):

@@ -100,6 +100,8 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
 
 def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]:
     """Numbers as an array of this type; masked ones and None become NaN."""
+    if hasattr(values, "to_numpy"):  # of pyarrow or pandas: a null becomes NaN
+        return np.asarray(values, kind)
     array = _as_array(values, name).astype(kind)
     if isinstance(values, np.ma.MaskedArray):
         array[np.ma.getmaskarray(values)] = np.nan

@@ -52,7 +52,8 @@ def worse_place(rank_ST: Tensor, other_ST: Tensor, competing_ST: Tensor) -> Tens
     first_ST = _places(_order(rank_ST, competing_ST))
     other_ST = other_ST.nan_to_num(nan=-torch.inf)  # unknown is not large
     worse_ST = torch.maximum(first_ST, _places(_order(other_ST, competing_ST)))
-    return -(worse_ST * worse_ST.shape[1] + first_ST).double()  # exact: far below 2^53
+    place_ST = -(worse_ST * worse_ST.shape[1] + first_ST).double()  # exact: far below 2^53
+    return torch.where(rank_ST.isnan(), torch.nan, place_ST)
 
 
 def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:

@@ -130,8 +130,8 @@ def _check_labels(labels_BT: Tensor) -> None:
     is_wrong_BT = (labels_BT < 0) & (labels_BT != IGNORED)
     if is_wrong_BT.any():
         raise ValueError(
-            f"labels: {int(labels_BT[is_wrong_BT][0])} is no id; where nothing is predicted, give "
-            f"{IGNORED}"
+            f"labels: {int(labels_BT[is_wrong_BT][0])} is not a token id; use {IGNORED} where "
+            "nothing is predicted"
         )
 
 

@@ -57,7 +57,8 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
 
 
 def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.model") -> str:
-    """Identifies a model's weights: a hub commit, or a hash of its files (cached by size and time).
+    """Identifies a model's weights: a hub commit, or a hash of its files (cached by size and
+    times).
 
     `option` is the option that an error names.
     """
@@ -103,8 +104,8 @@ def _weight_files(folder: Path) -> list[str]:
 
 def _kept_digest(file: Path, cache: Path) -> str:
     stat = file.stat()
-    # A copy may keep the size and the time of change, but not the inode, or when that was changed.
-    numbers = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+    # Other weights copied over these may keep the size and mtime, but not ctime.
+    numbers = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
     key = digest(str(file), *map(str, numbers))
     kept = cache / "weights" / f"{key}.json"
     if not kept.is_file():

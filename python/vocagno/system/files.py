@@ -50,7 +50,8 @@ def appearing_files(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
         if is_there:
-            for path in sorted(temporary.iterdir()):
+            # In reverse, so that shards are there before the manifest that names them.
+            for path in sorted(temporary.iterdir(), reverse=True):
                 path.rename(folder / path.name)
             temporary.rmdir()
         else:

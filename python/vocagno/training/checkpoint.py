@@ -68,24 +68,15 @@ class Checkpoints:
             return  # saved by fewer processes; the order of the rows needs no random state
         # Accelerate only logs a failure to restore random states.
         saved, now = json.loads(path.read_bytes()), self._process_state()
-        known = saved.keys() & now.keys()  # older checkpoints, and a CPU, have no `device_state`
-        is_same = all(saved[name] == now[name] for name in known)
-        if saved["num_processes"] == now["num_processes"] and not is_same:
+        if saved["num_processes"] == now["num_processes"] and saved != now:
             raise StoreError(f"{folder}: the random state could not be restored from it")
 
     def _process_state(self) -> dict[str, Any]:
-        device = self.accelerator.device
-        state = {
+        state = torch.get_rng_state().numpy().tobytes()
+        return {
             "num_processes": self.accelerator.num_processes,
-            "random_state": _state_digest(torch.get_rng_state()),
+            "random_state": hashlib.blake2b(state, digest_size=16).hexdigest(),
         }
-        if device.type == "cuda":
-            state["device_state"] = _state_digest(torch.cuda.get_rng_state(device))
-        return state
-
-
-def _state_digest(state: torch.Tensor) -> str:
-    return hashlib.blake2b(state.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def latest_step(folder: Path) -> int:

@@ -125,8 +125,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
             `guidance.scope: step`, which needs the counts of all processes, for one process with
-            several GPUs, for a stream that one process reads for all, and for options of a loss or
-            of logits, which the trainer would ignore.
+            several GPUs, for Apple's GPU, for a stream that one process reads for all, and for
+            options of a loss or of logits, which the trainer would ignore.
         """
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
@@ -149,8 +149,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         if is_dispatched and self.accelerator.num_processes > 1:
             raise ValueError(
                 "one process would read the batches of all: set accelerator_config="
-                '{"dispatch_batches": False} in the arguments, and give each process its own '
-                "part of a stream (datasets.distributed.split_dataset_by_node)"
+                '{"dispatch_batches": False} in the arguments; Accelerate then divides the stream'
             )
 
     def _set_signature_columns_if_needed(self) -> None:
