@@ -143,6 +143,7 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
 
 
 NOISE_RULES = "naive", "paper", "lines", "both", "oracle"
+NOISE_SHARES = 0, 20, 50, 75
 
 
 def runs_of(study):
@@ -215,33 +216,35 @@ def test_the_table_of_students_from_nothing_follows_from_its_runs():
     assert {"naive", *shown} == clean.keys() | junk.keys()
 
 
-def test_the_table_of_junk_follows_from_its_runs():
-    """On the quickstart's corpus: the difference from naive training on the same text, the
-    percentage of exact answers, and the percentage of tokens kept."""
+def test_the_table_of_larger_students_follows_from_its_runs():
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    found, shown = differences_of_rules("clean-large"), ("lines", "lines 2.5, like")
+    assert cells_of_table(page, "larger students") == [[found[name]] for name in shown]
+    assert {"naive", *shown} == found.keys()
+
+
+def test_the_tables_of_junk_follow_from_their_runs():
+    """On the quickstart's corpus: the differences from naive training on the same text with the
+    percentage of tokens kept, and the percentage of exact answers."""
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     runs = runs_of("noise")
-
-    def cells(rule, share):
-        seeds = [seed for name, seed in runs if name == f"{rule} {share}"]
-        if not seeds:
-            return ["", "", ""]
-        found = [runs[f"{rule} {share}", seed] for seed in seeds]
-        naive = [runs[f"naive {share}", seed] for seed in seeds]
-        losses = [
-            float(one["held_out_loss"]) - float(other["held_out_loss"])
-            for one, other in zip(found, naive, strict=True)
-        ]
-        answers = [100 * float(one["exact_answers"]) for one in found]
-        kept = 100 * fmean(float(one["trained_on"]) for one in found)
+    differences, answers = {}, {}
+    for name in dict.fromkeys(name for name, _ in runs):
+        naive = f"naive {name.split()[-1]}"
+        pairs = [(run, runs[naive, seed]) for (of, seed), run in runs.items() if of == name]
+        losses = [float(run["held_out_loss"]) - float(its["held_out_loss"]) for run, its in pairs]
+        kept = 100 * fmean(float(run["trained_on"]) for run, _ in pairs)
         difference = f"{fmean(losses):+.4f} ± {stdev(losses):.4f}" if any(losses) else "0"
-        if rule == "naive":
-            difference = ""
-        return [difference, f"{fmean(answers):.1f} ± {stdev(answers):.1f} %", f"{kept:.1f} %"]
-
-    shown = [rule for rule in NOISE_RULES if any(name.startswith(f"{rule} ") for name, _ in runs)]
-    expected = [[*cells(rule, 0), *cells(rule, 50)] for rule in shown]
-    assert cells_of_table(page, "noise") == expected
-    assert {name for name, _ in runs} <= {f"{r} {s}" for r in NOISE_RULES for s in (0, 50)}
+        differences[name] = f"{difference} ({kept:.1f} %)"
+        exact = [100 * float(run["exact_answers"]) for run, _ in pairs]
+        answers[name] = f"{fmean(exact):.1f} ± {stdev(exact):.1f} %"
+    for table, found, rules in (
+        ("noise", differences, NOISE_RULES[1:]),
+        ("noise answers", answers, NOISE_RULES),
+    ):
+        expected = [[found.get(f"{rule} {share}", "") for share in NOISE_SHARES] for rule in rules]
+        assert cells_of_table(page, table) == expected
+    assert {name for name, _ in runs} <= {f"{r} {s}" for r in NOISE_RULES for s in NOISE_SHARES}
 
 
 def test_the_picture_of_rules_shows_the_table():
