@@ -214,20 +214,17 @@ def test_what_is_interrupted_leaves_nothing_and_works_again(
     parquet, again = place / "parquet", place / "again"
     for folder in (parquet, again) if is_there else (place,):
         folder.mkdir(parents=True)
-    before = sorted(place.rglob("*"))
-    export = ["scores", "export", str(store), "--out", str(parquet)]
-    with monkeypatch.context() as patch:
-        patch.setattr(exchange, "_table", interrupted(exchange._table))
-        assert main(export) == 130
-        assert sorted(place.rglob("*")) == before
-    assert main(export) == 0
-    before = sorted(place.rglob("*"))
-    import_ = ["scores", "import", str(parquet), "--out", str(again)]
-    with monkeypatch.context() as patch:
-        patch.setattr(exchange, "_import_shard", interrupted(exchange._import_shard))
-        assert main(import_) == 130
-        assert sorted(place.rglob("*")) == before
-    assert main(import_) == 0
+    for command, source, out, function in (
+        ("export", store, parquet, "_table"),
+        ("import", parquet, again, "_import_shard"),
+    ):
+        before = sorted(place.rglob("*"))
+        words = ["scores", command, str(source), "--out", str(out)]
+        with monkeypatch.context() as patch:
+            patch.setattr(exchange, function, interrupted(getattr(exchange, function)))
+            assert main(words) == 130
+            assert sorted(place.rglob("*")) == before
+        assert main(words) == 0
     assert contents(again) == contents(store)
 
 

@@ -8,6 +8,7 @@ shards that it finished.
 import json
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -235,8 +236,11 @@ def _check_same(folder: Path, manifest: Manifest) -> None:
 
     Raises: StoreError for a task with more or fewer documents.
     """
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in manifest.shards:
+        names[entry.name.partition("/")[0]].append(entry.name)
     for task, fields in _done(folder).items():
-        finished = [entry.name for entry in manifest.shards if entry.name.startswith(f"{task}/")]
+        finished = names[task]
         if finished != _of_task(task, fields["shards"]):
             raise StoreError(
                 f"{folder}: this finished store has {len(finished):,} shards of {task}, which now "

@@ -1,7 +1,6 @@
 """Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from types import MethodType
 from typing import Any
 
@@ -210,11 +209,11 @@ def _check_arguments(arguments: Any) -> None:
         )
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: the loss is that of the guidance; set it to 0")
-    losses = {field.name: field.default for field in fields(arguments)}
-    if "loss_type" in losses and arguments.loss_type != losses["loss_type"]:  # of TRL
+    usual = getattr(type(arguments), "loss_type", None)  # the default, of TRL's arguments
+    if usual is not None and arguments.loss_type != usual:
         raise ValueError(
             f"loss_type {arguments.loss_type}: the loss is that of the guidance; leave it at "
-            f"{losses['loss_type']}"
+            f"{usual}"
         )
 
 
