@@ -329,6 +329,7 @@ class Noisy:
 
     def __init__(self, model, noise):
         self.model, self.noise = model, noise
+        self.dtype = torch.bfloat16 if noise else torch.float32
         for parameter in model.parameters():
             parameter.data.mul_(8)  # contexts matter, as they do to a trained model
 
