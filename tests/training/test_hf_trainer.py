@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
@@ -84,6 +84,21 @@ def test_a_second_trainer_of_the_model_follows_its_own_guidance(tmp_path):
     assert model(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
+def test_the_model_generates_from_padded_prompts_as_ever(tmp_path):
+    """Positions are learned, so each prompt has its own only if the pass is known to take them."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(100)  # a position decides
+    mask = (torch.arange(6) > 2).long()[None]
+    given = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(IDS, **given)
+    assert not torch.equal(model(IDS, attention_mask=mask).logits[0, -1].argmax(), expected[0, 6])
+    guided = trainer(tmp_path, model=model).model.eval()
+    assert torch.equal(guided.generate(IDS, **given), expected)
+
+
 def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
     trained = trainer(tmp_path, arguments={"bf16": True})
     trained.train()
@@ -155,6 +170,8 @@ def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(type(found.accelerator), "num_processes", 2)
     with pytest.raises(ValueError, match="dispatch_batches"):
         found._check_stream(Stream())
+    with pytest.raises(ValueError, match="dispatch_batches"):
+        found.evaluate(Stream())
     found._check_stream(examples())
     found.accelerator.dataloader_config.dispatch_batches = False
     found._check_stream(Stream())

@@ -1,5 +1,6 @@
 """Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -151,6 +152,12 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
                 '{"dispatch_batches": False} in the arguments; Accelerate then divides the stream'
             )
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """As the trainer's, of a dataset that is given later, too."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            self._check_stream(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
+
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         names = [*self._signature_columns, *PADDING, "teacher_sums"]
@@ -231,4 +238,8 @@ def _guided_forward(model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss
             return guided(without_wrapper(self), teacher_loss=teacher_loss, **named)
         return function(self, *inputs, **named) if function else usual(*inputs, **named)
 
+    # `generate` gives only what it finds there, and a collator's columns are kept by it.
+    asked = inspect.signature(usual)
+    own = list(inspect.signature(forward).parameters.values())[:1]
+    forward.__signature__ = asked.replace(parameters=[*own, *asked.parameters.values()])  # type: ignore[attr-defined]
     return MethodType(forward, model)
