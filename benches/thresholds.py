@@ -43,7 +43,7 @@ from vocagno.guidance.thresholded import ChosenCrossEntropy
 from vocagno.guidance.totals import LossSums
 from vocagno.guidance.units import group_means
 from vocagno.guidance.weights import excess_loss
-from vocagno.models import head
+from vocagno.models import chunks
 from vocagno.models.causal import IGNORED
 
 SHARES = (0.70, 0.98)
@@ -102,7 +102,7 @@ def cross_entropy_of_rows(
     with (
         no_autocast,
         patch.object(loss_module, "chunks", lambda *_: rows),
-        patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
+        patch.object(chunks, "chunk_rows", lambda *_: num_tokens),  # for their memory
     ):
         total, parts_N2 = chunked_loss(hidden_NH, student.head, objective, dtype)
     nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
@@ -176,7 +176,7 @@ class ThresholdSteps(Steps):
 
     def differences(self, rules: list[Rule]) -> dict[str, float]:
         """Of the gradients of each way from those of all logits; SystemExit if one is large."""
-        with patch.object(head, "chunk_rows", lambda *_: CHECKED_ROWS):
+        with patch.object(chunks, "chunk_rows", lambda *_: CHECKED_ROWS):
             return {
                 name: training.judged(name, self.check(name, WAYS[way]))
                 for share, *_ in rules

@@ -16,8 +16,9 @@ from vocagno.guidance import token_weights
 from vocagno.guidance.chunk_weights import chunk_weights
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
-from vocagno.models import head as head_module
-from vocagno.models.head import LanguageHead, chunked_nll, hidden_states, language_head
+from vocagno.models import chunks
+from vocagno.models.head import LanguageHead, hidden_states, language_head
+from vocagno.models.token_losses import chunked_nll
 from vocagno.teacher.states import TeacherStates
 from vocagno.training.student import GuidedStudent
 
@@ -92,7 +93,7 @@ def test_a_step_does_not_make_the_host_wait(precision):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monkeypatch):
     for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
-        monkeypatch.setattr(head_module, name, value)  # several chunks
+        monkeypatch.setattr(chunks, name, value)  # several chunks
     if how == "liger":
         if DEVICE != "cuda":
             pytest.skip("liger runs only on CUDA")

@@ -9,7 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.models.head import LanguageHead, chunk_rows, chunked_nll
+from vocagno.models.chunks import chunk_rows
+from vocagno.models.head import LanguageHead
+from vocagno.models.token_losses import chunked_nll
 
 TOKENS, HIDDEN, VOCABULARY = 5_000, 64, 32_000
 

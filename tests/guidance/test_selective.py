@@ -24,7 +24,7 @@ from vocagno.guidance import token_weights
 from vocagno.guidance.cross_entropy import head_loss
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.guidance.totals import LossSums
-from vocagno.models import head as head_module
+from vocagno.models import chunks
 from vocagno.models.head import LanguageHead
 from vocagno.models.layers import checkpoint_activations, compile_layers
 from vocagno.training.student import GuidedStudent
@@ -33,8 +33,8 @@ from vocagno.training.student import GuidedStudent
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
 
 
 POLICIES = [

@@ -18,8 +18,9 @@ from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.units import Units
-from vocagno.models import head as head_module
-from vocagno.models.head import LanguageHead, chunked_entropy, chunked_nll
+from vocagno.models import chunks
+from vocagno.models.head import LanguageHead
+from vocagno.models.token_losses import chunked_entropy, chunked_nll
 from vocagno.teacher.states import TeacherStates
 
 ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 24, 50
@@ -57,7 +58,7 @@ def on_fake_cuda(monkeypatch):
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
     for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
-        monkeypatch.setattr(head_module, name, value)
+        monkeypatch.setattr(chunks, name, value)
     with FakeTensorMode(), LikeCuda() as mode:
         yield mode
 

@@ -12,12 +12,10 @@ from vocagno.errors import ConfigError
 from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.models import head as head_module
+from vocagno.models import chunks
 from vocagno.models.causal import IGNORED
 from vocagno.models.head import (
     UnsupportedModelError,
-    chunked_entropy,
-    chunked_nll,
     head_of,
     hidden_states,
     language_head,
@@ -25,6 +23,7 @@ from vocagno.models.head import (
 )
 from vocagno.models.own_head import OwnHead
 from vocagno.models.probe import agree, probe_ids, sees_later_tokens
+from vocagno.models.token_losses import chunked_entropy, chunked_nll
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import Window
@@ -37,8 +36,8 @@ OWN = "its own code computes them"
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
 
 
 @pytest.fixture

@@ -70,8 +70,8 @@ def drawn(scale, rows=3000, seed=0):
 @pytest.mark.parametrize("scale", [0.2, 0.8, 1.0, 1.3, 4.0])
 def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     states, head, labels = drawn(scale)
-    monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
-    monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
+    monkeypatch.setattr("vocagno.models.chunks.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
+    monkeypatch.setattr("vocagno.models.chunks.LEAST_ROWS", 1)
     found = confidence_of_states(states, head, labels, wanted=9_999)
     logits = head.logits(states).double()
     p = logits.softmax(1)

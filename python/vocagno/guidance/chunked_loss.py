@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head, LanguageHead, chunks, losses_, widens
+from vocagno.models.chunks import chunks
+from vocagno.models.head import Head, LanguageHead, widens
 from vocagno.models.own_head import OwnHead
+from vocagno.models.token_losses import losses_
 
 _MOVED_ROWS = 32
 """Rows that exist twice while a matrix is compacted."""

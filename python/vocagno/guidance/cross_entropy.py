@@ -15,7 +15,8 @@ from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.criteria import StudentSide
 from vocagno.guidance.weights import Choice
 from vocagno.models.causal import IGNORED, teacher_guided_loss
-from vocagno.models.head import Head, LanguageHead, chunked_nll
+from vocagno.models.head import Head, LanguageHead
+from vocagno.models.token_losses import chunked_nll
 
 
 @dataclass(frozen=True, slots=True)

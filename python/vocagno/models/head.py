@@ -1,37 +1,21 @@
-"""Computes the loss of every token without storing the logits of every token.
+"""The language head of a causal model: its logits, found and verified.
 
-N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
+B: rows, T: tokens of a row, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
 
-import itertools
 import math
 import warnings
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.errors import InputError
 from vocagno.models.attention import base_output
+from vocagno.models.chunks import most_rows
 from vocagno.models.own_head import OwnHead, own_head, whole
 from vocagno.models.probe import agree, probe_ids, sees_later_tokens
-
-CHUNK_ELEMENTS = 1 << 24
-"""Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
-CUDA_CHUNK_ELEMENTS = 1 << 26
-"""The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
-LEAST_ROWS = 256
-"""Minimum number of tokens per chunk: with fewer, reading the weights limits the product."""
-_MORE_ROWS = 32
-"""A chunk on a CPU may be larger by 1 / `_MORE_ROWS` if that saves a chunk: each chunk, even a
-small one, reads the weights and adds to their gradient."""
-TILE_ROWS = 128
-"""Rows of a product that a GPU computes together; the rows of a chunk are a multiple."""
 
 
 class UnsupportedModelError(InputError):
@@ -91,9 +75,8 @@ class LanguageHead:
         in addition to the product that fills it; elsewhere the allocator caches it."""
         if self.weight_VH.device.type != "cpu":
             return None
-        size = chunk_rows(self.weight_VH.shape[0], self.weight_VH.device)
-        size += 2 * (size // _MORE_ROWS)  # twice: chunks that end at `ends` are uneven
-        return torch.empty(min(num_rows, size), self.weight_VH.shape[0], dtype=torch.float32)
+        count = min(num_rows, most_rows(self.vocabulary_size, self.device))
+        return torch.empty(count, self.vocabulary_size, dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
         """The same head, with weights converted once for all chunks instead of in `logits`, unless
@@ -296,84 +279,3 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
     """
     output = base_output(base_of(model), ids_BT, **extra)
     return whole(output.last_hidden_state)
-
-
-def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
-    """Number of rows of logits per chunk on a device."""
-    if device.type != "cuda":
-        return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
-    rows = CUDA_CHUNK_ELEMENTS // vocabulary_size
-    return max(LEAST_ROWS, rows - rows % TILE_ROWS)
-
-
-def chunks(
-    num_rows: int,
-    vocabulary_size: int,
-    device: torch.device,
-    ends: Sequence[int] | NDArray[np.int64] | None = None,
-) -> Iterator[slice]:
-    """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
-
-    Args:
-        ends: places at which a chunk may end, increasing, the last one `num_rows`; default: all. A
-            chunk is longer if there is no such place within its size.
-    """
-    size = chunk_rows(vocabulary_size, device)
-    count = math.ceil(num_rows / (size + size // _MORE_ROWS))
-    number_of = itertools.count(1)
-    start = 0
-    while start < num_rows:
-        if device.type == "cuda":
-            stop = min(start + size, num_rows)
-        elif (stop := next(number_of) * num_rows // count) <= start:
-            continue  # the previous chunk was longer
-        if ends is not None:
-            number = bisect_right(ends, stop)
-            before = ends[number - 1] if number else 0
-            stop = int(before if before > start else ends[number])
-        yield slice(start, stop)
-        start = stop
-
-
-def _for_states(head: Head, hidden_NH: Tensor) -> Head:
-    """The head with its weights converted once for all chunks of these states."""
-    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
-        return head.as_type(torch.float32)
-    return head.for_chunks()
-
-
-@torch.no_grad()
-def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
-    """(N,) float32: the loss of each label in nats, from the states that predict it.
-
-    Logits exist for one chunk at a time, so memory does not grow with N times V.
-    """
-    head = _for_states(head, hidden_NH)
-    nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
-    room = head.room_for(hidden_NH.shape[0])
-    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
-        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
-        nll_N[place] = losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0]
-    return nll_N
-
-
-@torch.no_grad()
-def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
-    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
-    head = _for_states(head, hidden_NH)
-    entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
-    room = head.room_for(hidden_NH.shape[0])
-    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
-        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
-        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
-        entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
-    return entropy_N
-
-
-def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """(C,) the loss of each label, and (C, 1) row sums of exponentials. Overwrites the logits with
-    their exponentials after subtracting each row's maximum, so no other matrix is needed."""
-    picked_C1 = logits_CV.gather(1, labels_C1)
-    top_C1 = logits_CV.amax(1, keepdim=True)
-    sum_C1 = logits_CV.sub_(top_C1).exp_().sum(1, keepdim=True)
-    return (sum_C1.log() + top_C1 - picked_C1).squeeze(1), sum_C1

@@ -15,8 +15,9 @@ from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import chunked_entropy, chunked_nll, hidden_states
+from vocagno.models.head import hidden_states
 from vocagno.models.packing import keeps_apart, mask_fits
+from vocagno.models.token_losses import chunked_entropy, chunked_nll
 from vocagno.teacher.live import LiveTeacher, LiveText
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.states import TeacherStates

@@ -17,7 +17,7 @@ from vocagno.config.teacher import Batching
 from vocagno.errors import ConfigError
 from vocagno.models.batching import Layout, Rows, buckets, lay_out, packs
 from vocagno.models.causal import causal_shift
-from vocagno.models.head import Head, chunked_nll, hidden_states, language_head
+from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.packing import (
     attention_of,
     boundaries,
@@ -25,6 +25,7 @@ from vocagno.models.packing import (
     keeps_apart,
     mask_fits,
 )
+from vocagno.models.token_losses import chunked_nll
 from vocagno.teacher.windows import Window
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]

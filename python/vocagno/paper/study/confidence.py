@@ -16,7 +16,8 @@ from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
 from vocagno.guidance.collator import Collator
 from vocagno.models.causal import IGNORED
-from vocagno.models.head import Head, chunks, hidden_states, language_head
+from vocagno.models.chunks import chunks
+from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.loading import local_device
 from vocagno.paper.study.measured import Confidence
 from vocagno.tokens.student_tokenizer import student_tokenizer
