@@ -144,3 +144,13 @@ def test_the_excess_of_groups_by_hand():
         with pytest.raises(ValueError, match="student_nll: expected one loss for each token"):
             found.excess(bad, other)
     assert vocagno.groups(student, teacher[:0]).excess(own, []).shape == (6,)
+
+
+def test_a_huge_loss_reaches_no_other_group():
+    spans, cu_seqlens = np.array([[0, 1]] * 3), [0, 1, 2, 3]
+    found = vocagno.groups(
+        spans, spans, student_cu_seqlens=cu_seqlens, teacher_cu_seqlens=cu_seqlens
+    )
+    for huge in (1e17, float(np.finfo(np.float32).max)):
+        excess = found.excess([1.0, 5.0, 2.0], [huge, 1.0, 1.5])
+        np.testing.assert_array_equal(excess, np.float32([1 - huge, 4, 0.5]))

@@ -64,6 +64,17 @@ def test_ranges_thousands_long_on_the_device():
         np.testing.assert_allclose(result, vocagno.reduce(losses, mapping, how), rtol=1e-5)
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_a_huge_loss_reaches_no_other_range_on_the_device(how):
+    torch = pytest.importorskip("torch")
+    from vocagno.alignment.segments import segment_reduce
+
+    losses = np.array([np.finfo(np.float32).max, 1, 2, 4], np.float32)
+    mapping = np.array([[0, 1], [1, 2], [1, 4], [-1, -1]], np.int32)
+    result = segment_reduce(torch.from_numpy(losses), torch.from_numpy(mapping), how)
+    np.testing.assert_array_equal(result, vocagno.reduce(losses, mapping, how))
+
+
 def test_types():
     mapping = [[0, 2], [-1, -1]]
     assert vocagno.reduce([1, 3], mapping).tolist()[0] == 3.0

@@ -212,6 +212,56 @@ def test_the_end_of_a_text_is_compared_with_the_end(tokenizers):
     assert np.nansum(found) == pytest.approx(theirs[:-1].sum())
 
 
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("student", ["llama", "metaspace-always", "metaspace-first"])
+def test_a_sampled_space_after_an_added_token(tokenizers, student, special):
+    """Only the other side tells that it is text, and no dummy prefix: so it is of `</think>`, and
+    of a special token that the text does not show."""
+    from tokenizers import AddedToken
+
+    tokenizer = type(tokenizers[student]).from_str(tokenizers[student].to_str())
+    tokenizer.add_tokens([AddedToken("</think>", normalized=False)])
+    small, large = TokenSpans(tokenizer), TokenSpans(tokenizers["byte-level"])
+    token = "</s>" if special else "</think>"
+    before, after = sampled_after(small, PROMPT, " 19."), sampled_after(small, PROMPT, " So a b")
+    ids = [*before, small.token_id(token), *after]
+    own, is_text = drawn(np.random.default_rng(12), len(ids)), np.ones(len(ids), bool)
+    is_text[len(before)] = not special
+    shown = "" if special else token
+    for text in (f"19.{shown} So a b", f" 19.{shown} So a b"):
+        other = large.encode([text]).ids
+        theirs = drawn(np.random.default_rng(11), len(other))
+        found = vocagno.credit(small, ids, large, other, theirs)
+        assert found[is_text].sum() == pytest.approx(theirs.sum())
+        assert np.isnan(found[~is_text]).all()
+        turned = vocagno.credit(large, other, small, ids, own)
+        assert turned.sum() == pytest.approx(own[is_text].sum())
+    other = large.encode([f"19.{shown}So a b"]).ids
+    if student == "metaspace-first":  # it puts no dummy prefix there
+        with pytest.raises(TokenizerError, match=r"from character (3|11),"):
+            vocagno.credit(small, ids, large, other, -np.ones(len(other)))
+    else:
+        found = vocagno.credit(small, ids, large, other, -np.ones(len(other)))
+        assert np.nansum(found) == pytest.approx(-len(other))
+
+
+def test_a_response_of_nothing_but_its_end(tokenizers):
+    small, large = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+    ends = small.token_id("</s>"), large.token_id("<|endoftext|>")
+    own, other = small.encode(["hi"]).ids, large.encode(["hi"]).ids
+    theirs = drawn(np.random.default_rng(3), len(other) + 1)
+    found = vocagno.credit(
+        small,
+        [*own, ends[0]],
+        large,
+        [*other, ends[1]],
+        theirs,
+        student_cu_seqlens=[0, len(own), len(own) + 1],
+        teacher_cu_seqlens=[0, len(other), len(other) + 1],
+    )
+    assert found[-1] == theirs[-1]
+
+
 def test_batches_are_their_texts(tokenizers):
     rng = np.random.default_rng(3)
     small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])

@@ -181,6 +181,38 @@ def test_an_added_token_of_normalised_text_does_not_tell_it(tokenizers):
         spans.decode(ids)
 
 
+@pytest.mark.parametrize("text", ["use <x> now", "<x> now", "use<x> now", "a <x> <x>", "<x>"])
+def test_an_added_token_that_is_found_with_the_space_before_it(tokenizers, text):
+    """As transformers adds tokens to Llama's tokenizer: searched for in text with `▁`."""
+    from tokenizers import AddedToken
+
+    token = AddedToken("<x>", normalized=True, special=False)
+    spans = TokenSpans(changed(tokenizers["llama"], token))
+    tokens = spans.encode([text])
+    assert (spans.token_id("<x>") in tokens.ids) == ("use<x>" not in text)
+    assert spans.decode(tokens.ids) == [text]
+    np.testing.assert_array_equal(spans.from_ids(tokens.ids).spans, tokens.spans)
+    level = TokenSpans(tokenizers["byte-level"])
+    left, _ = spans_of_same_texts(spans, tokens.ids, level, level.encode([text]).ids)
+    np.testing.assert_array_equal(left.spans, tokens.spans)
+
+
+def test_the_text_of_a_prompt_that_begins_with_a_written_special_token(tokenizers):
+    """As chat templates write it, for a tokenizer with a dummy prefix at the first place alone."""
+    first, level = TokenSpans(tokenizers["metaspace-first"]), TokenSpans(tokenizers["byte-level"])
+    ids = first.encode(["<s>(1) 2 + 2?"]).ids
+    assert ids[0] == first.token_id("<s>")
+    assert first.decode(ids) == ["(1) 2 + 2?"]
+    left, right = spans_of_same_texts(first, ids, level, level.encode(["(1) 2 + 2?"]).ids)
+    assert left.proved.all()
+    assert left.spans.max() == right.spans.max() == 10
+    ends = [first.token_id("</s>"), *first.encode(["so"]).ids]
+    assert first.decode(ends) == ["so"]
+    assert first.decode(ends, continues=True) == [" so"]
+    with pytest.raises(TokenizerError, match="without this tokenizer's dummy prefix"):
+        first.decode(ids[1:])
+
+
 @pytest.fixture(scope="module")
 def letters():
     """A BPE of `▁` and letters without bytes: what it lacks is `<unk>`, if there is one."""

@@ -1,6 +1,7 @@
 """Spans from ids, spans from offsets, and that both tell the same."""
 
 import gzip
+import json
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ import pairs
 import vocagno
 from families import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS, Unproving
 from vocagno import TokenSpans
+from vocagno.errors import InputError
 
 ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
 
@@ -197,3 +199,34 @@ def test_tokens_in_place_of_their_spans(tokenizers):
     for function in (vocagno.align, vocagno.groups):
         with pytest.raises(TypeError, match=r"student_spans: .* TokenizedTexts; pass its \.spans"):
             function(tokens, tokens)
+
+
+def test_line_ends_need_no_decoder_and_may_be_special(tokenizers):
+    level = tokenizers["byte-level"]
+    spans = TokenSpans(level)
+    expected = spans.line_ends()
+    assert expected[spans.encode(["a\n\nb"]).ids].any()
+    without = type(level).from_str(json.dumps({**json.loads(level.to_str()), "decoder": None}))
+    np.testing.assert_array_equal(TokenSpans(without).line_ends(), expected)
+    without.add_special_tokens(["\n"])
+    spans = TokenSpans(without)
+    assert spans.line_ends()[spans.encode(["a\nb"]).ids].tolist() == [False, True, False]
+
+
+def test_ids_that_are_none_are_not_special(tokenizers):
+    spans = TokenSpans(tokenizers["llama"])
+    assert spans.is_special([spans.token_id("</s>"), 5]).tolist() == [True, False]
+    for bad in (-100, spans.vocabulary_size):
+        with pytest.raises(InputError, match=rf"id {bad}: expected one from 0 to "):
+            spans.is_special(np.array([5, bad], np.int32))
+
+
+def test_special_tokens_that_are_read_as_text_make_another_tokenizer(tokenizers):
+    llama = tokenizers["llama"]
+    as_text = type(llama).from_str(llama.to_str())
+    as_text.encode_special_tokens = True
+    spans, other = TokenSpans(llama), TokenSpans(as_text)
+    assert other.fingerprint != spans.fingerprint
+    for one in (spans, other):
+        ids = one.tokenizer_copy().encode("</s>", add_special_tokens=False).ids
+        assert ids == one.encode(["</s>"]).ids.tolist()

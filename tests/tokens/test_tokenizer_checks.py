@@ -301,3 +301,14 @@ def test_describe_names_normalizer_and_specials(tokenizers):
     assert (described.prefix, described.suffix) == (["<s>"], [])
     assert described.special_tokens == ["<unk>", "<s>", "</s>"]
     assert TokenSpans(tokenizers["byte-level-nfc"]).describe().normalizer == "NFC"
+
+
+def test_a_tokenizer_without_an_unknown_token_is_refused():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    unigram = Tokenizer(models.Unigram([("a", -1.0), ("b", -2.0)]))
+    words = Tokenizer(models.WordLevel({"a": 0}))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    for tokenizer in (unigram, words):
+        with pytest.raises(TokenizerError, match=r"cannot tokenize 'Sample input' .*an unknown"):
+            TokenSpans(tokenizer)

@@ -75,6 +75,16 @@ def rows_in(ranges: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum()), sizes
 
 
+def sums_in(values: NDArray[Any], ranges: IntArray) -> NDArray[np.float64]:
+    """(G,) sums over (G, 2) half-open ranges, rising and apart; each of its own values alone, so
+    that a huge one reaches no other range."""
+    if not len(ranges):
+        return np.zeros(0)
+    padded = np.append(values.astype(np.float64), 0.0)  # the last range may end at the end
+    sums: NDArray[np.float64] = np.add.reduceat(padded, ranges.ravel())[::2]
+    return np.where(ranges[:, 0] < ranges[:, 1], sums, 0.0)
+
+
 def as_losses(values: ArrayLike) -> NDArray[Any]:
     """Losses as contiguous float32 or float64. float16 and integers become float32; masked losses
     become NaN ("no loss")."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_cu_seqlens, as_floats, as_span_pair, rows_in
+from vocagno.alignment.arrays import as_cu_seqlens, as_floats, as_span_pair, rows_in, sums_in
 
 _strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
@@ -54,17 +54,14 @@ class Groups(NamedTuple):
 def _summed(losses: ArrayLike, ranges: NDArray[np.int32], name: str) -> NDArray[np.float64]:
     """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite."""
     values = as_floats(losses, np.float64, name)
-    first, stop = ranges.astype(np.int64).T
-    if values.ndim != 1 or len(values) < stop.max(initial=0):
+    least = ranges[:, 1].max(initial=0)
+    if values.ndim != 1 or len(values) < least:
         raise ValueError(
-            f"{name}: expected one loss for each token, at least {stop.max(initial=0)}, got "
-            f"{values.shape}"
+            f"{name}: expected one loss for each token, at least {least}, got {values.shape}"
         )
     is_finite = np.isfinite(values)
-    running = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
-    missing = np.concatenate([[0], np.cumsum(~is_finite)])
-    sums = running[stop] - running[first]
-    return np.where(missing[stop] == missing[first], sums, np.nan)
+    sums = sums_in(np.where(is_finite, values, 0.0), ranges)
+    return np.where(sums_in(~is_finite, ranges) == 0, sums, np.nan)
 
 
 def groups(

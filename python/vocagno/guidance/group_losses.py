@@ -6,6 +6,7 @@ N: student tokens and M: teacher tokens of all pieces of a batch, one after the 
 import numpy as np
 from numpy.typing import NDArray
 
+from vocagno.alignment.arrays import rows_in, sums_in
 from vocagno.alignment.groups import groups
 from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.units import NO_GROUP
@@ -38,23 +39,22 @@ def compared_groups(
         "teacher_cu_seqlens": teacher_cu_seqlens,
     }
     found = groups(student, teacher, **cu_seqlens)
-    (own_first, own_stop), (first, stop) = found.student.T, found.teacher.T
     with_text = student[:, 0] < student[:, 1]
     whole = with_text & ~ends_row
     if is_predicted is not None:
         whole &= is_predicted
-    size = _sums(with_text, own_first, own_stop)
-    is_cut = _sums(with_text & ~whole, own_first, own_stop) > 0
+    size = sums_in(with_text, found.student)
+    is_cut = sums_in(with_text & ~whole, found.student) > 0
     of_teacher = teacher[:, 0] < teacher[:, 1]
     has_loss = np.isfinite(teacher_nll)
-    is_known = _sums(of_teacher & ~has_loss, first, stop) == 0
+    is_known = sums_in(of_teacher & ~has_loss, found.teacher) == 0
     is_known &= ~_stops_early(student, teacher, found.student, found.teacher, teacher_cu_seqlens)
-    total = _sums(np.where(of_teacher & has_loss, teacher_nll, 0), first, stop)
+    total = sums_in(np.where(of_teacher & has_loss, teacher_nll, 0), found.teacher)
 
     compared = np.flatnonzero(is_known & ~is_cut)
     of_token = np.full(len(student), NO_GROUP)
-    rows = _within(own_first[compared], own_stop[compared])
-    of_token[rows] = np.repeat(np.arange(len(compared)), (own_stop - own_first)[compared])
+    rows, sizes = rows_in(found.student[compared])
+    of_token[rows] = np.repeat(np.arange(len(compared)), sizes)
     of_token[~with_text] = NO_GROUP
     in_group = of_token != NO_GROUP
     number = compared[of_token[in_group]]
@@ -81,20 +81,3 @@ def _stops_early(
     ends = teacher[teacher_rows[:, 1] - 1, 1] < student[student_rows[:, 1] - 1, 1]
     stops_early: NDArray[np.bool_] = is_last & ends
     return stops_early
-
-
-def _sums(
-    values: NDArray[np.generic], first: NDArray[np.int32], stop: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """Sums over half-open ranges."""
-    running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    sums: NDArray[np.float64] = running[stop] - running[first]
-    return sums
-
-
-def _within(first: NDArray[np.int32], stop: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The rows of all ranges, one range after the other."""
-    sizes = (stop - first).astype(np.int64)
-    before = np.cumsum(sizes) - sizes
-    rows: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(first - before, sizes)
-    return rows

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vocagno import _vocagno
 from vocagno.tokens.token_places import Misplaced, Rows, TokenPlaces, text_between
 from vocagno.tokens.tokenizer_checks import refuse_collapsed
-from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids
+from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
 _MOST_RUNS = 64
@@ -47,7 +47,7 @@ class OffsetSpans:
 
         Raises: TokenizerError for offsets without width, out of order, or of other text.
         """
-        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
         ids, boundaries = flat_ids(encodings)
         offsets = _offsets(encodings, len(ids))
         held = [slice(a, b) for a, b in pairwise(boundaries.tolist())]

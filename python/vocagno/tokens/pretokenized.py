@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
 _NAMED = 5
 """Maximum number of documents in an error message."""
+_SPACES = re.compile(rb" *")
 
 
 def spans_of_same_texts(
@@ -69,8 +71,9 @@ def spans_of_same_responses(
 ) -> tuple[TokenizedTexts, TokenizedTexts]:
     """As `spans_of_same_texts`, for texts that may also be the later part of others.
 
-    The ids of a tokenizer with a dummy prefix do not tell whether a space at their start is in the
-    text, or is the dummy prefix. It is in the text if the other side starts with one.
+    The ids of a tokenizer with a dummy prefix do not tell whether a space at the start of a text,
+    or after an added token, is in the text or is a dummy prefix. It is in the text if the other
+    side has it there.
     """
     as_documents = partial(
         spans_of_same_texts,
@@ -85,8 +88,8 @@ def spans_of_same_responses(
     if not (student.has_dummy_prefix or teacher.has_dummy_prefix):
         return as_documents()
     try:
-        texts, left = student.texts_and_tokens(student_ids, student_cu_seqlens, continues=True)
-        others, right = teacher.texts_and_tokens(teacher_ids, teacher_cu_seqlens, continues=True)
+        texts, left, in_left = student.texts_with_dummy_prefixes(student_ids, student_cu_seqlens)
+        others, right, in_right = teacher.texts_with_dummy_prefixes(teacher_ids, teacher_cu_seqlens)
     except TokenizerError as error:
         try:  # the ids of one side may be those of the other's text all the same
             return as_documents()
@@ -98,11 +101,13 @@ def spans_of_same_responses(
         )
     bad = []
     for index, (mine, theirs) in enumerate(zip(texts, others, strict=True)):
-        more = _leading_spaces(mine) - _leading_spaces(theirs)
-        if more > 0 and student.has_dummy_prefix:
-            texts[index] = _without_dummy_prefix(mine, left, index)
-        elif more < 0 and teacher.has_dummy_prefix:
-            others[index] = _without_dummy_prefix(theirs, right, index)
+        if mine == theirs:
+            continue
+        sides = (mine, left, in_left), (theirs, right, in_right)
+        places = [_places(tokens, may_be, index) for _, tokens, may_be in sides]
+        dropped = _dummy_prefixes(mine.encode(), places[0], theirs.encode(), places[1])
+        texts[index] = _without(mine, left, index, dropped[0])
+        others[index] = _without(theirs, right, index, dropped[1])
         is_same = texts[index] == others[index]
         if not is_same and not _is_same_document(student, left, teacher, right, index):
             bad.append(index)
@@ -110,6 +115,50 @@ def spans_of_same_responses(
         raise _differ(student, teacher, texts, others, bad)
     _unmap(left, right, bad)
     return left, right
+
+
+def _places(tokens: TokenizedTexts, may_be: NDArray[np.bool_], index: int) -> list[int]:
+    """The bytes of a text that may be dummy prefixes, rising."""
+    rows = tokens.text(index)
+    places: list[int] = tokens.spans[rows][may_be[rows], 0].tolist()
+    return places
+
+
+def _dummy_prefixes(
+    one: bytes, places: list[int], other: bytes, other_places: list[int]
+) -> tuple[list[int], list[int]]:
+    """Which of the spaces at these places are dummy prefixes: those that the other text, which is
+    the same otherwise, has not."""
+    found: tuple[list[int], list[int]] = ([], [])
+    left, right, beyond = places[::-1], other_places[::-1], len(one) + len(other) + 1
+    while left or right:
+        # The next place in the text that both are without their dummy prefixes.
+        mine = left[-1] - len(found[0]) if left else beyond
+        theirs = right[-1] - len(found[1]) if right else beyond
+        place = min(mine, theirs)
+        more = _spaces(one, place + len(found[0])) - _spaces(other, place + len(found[1]))
+        if mine == place:
+            at = left.pop()
+            found[0].extend([at] if more > 0 else [])
+        if theirs == place:
+            at = right.pop()
+            found[1].extend([at] if more < 0 else [])
+    return found
+
+
+def _spaces(text: bytes, place: int) -> int:
+    """The number of spaces from a place on."""
+    run = _SPACES.match(text, place)
+    return run.end() - place if run else 0
+
+
+def _without(text: str, tokens: TokenizedTexts, index: int, places: list[int]) -> str:
+    """A text without the bytes at these places, which its spans then do not cover."""
+    if not places:
+        return text
+    spans = tokens.spans[tokens.text(index)]
+    spans -= np.searchsorted(places, spans).astype(spans.dtype)
+    return np.delete(np.frombuffer(text.encode(), np.uint8), places).tobytes().decode()
 
 
 def _is_same_document(
@@ -132,17 +181,6 @@ def _is_same_document(
         return False
     left.spans[rows], right.spans[others] = own.spans, other.spans
     return True
-
-
-def _leading_spaces(text: str) -> int:
-    return len(text) - len(text.lstrip(" "))
-
-
-def _without_dummy_prefix(text: str, tokens: TokenizedTexts, index: int) -> str:
-    """A text without the space at its start, which its spans then cover no more."""
-    spans = tokens.spans[tokens.text(index)]
-    np.maximum(spans - 1, 0, out=spans)
-    return text[1:]
 
 
 def _unmap(left: TokenizedTexts, right: TokenizedTexts, documents: list[int]) -> None:

@@ -6,10 +6,9 @@ each document.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +17,9 @@ from vocagno import _vocagno
 from vocagno.alignment.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
 from vocagno.tokens.description import TokenizerDescription, describe
+from vocagno.tokens.id_texts import IdTexts
 from vocagno.tokens.offset_spans import OffsetSpans
+from vocagno.tokens.texts import TextError, Texts, checked_texts
 from vocagno.tokens.token_places import TokenPlaces
 from vocagno.tokens.tokenized_texts import TokenizedTexts
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, check_tokenizer
@@ -29,6 +30,7 @@ from vocagno.tokens.tokenizer_files import (
     ids_of_pieces,
     load_definition,
     private_tokenizer,
+    tokenized,
     tokenizer_of_name,
     without_vocabulary,
 )
@@ -38,22 +40,6 @@ __all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
 
 _SOME_TEXT = ("a", "0", ".", " a", "\u0430", "\u4e00")
 """Candidates for a text that gives a token, tried before the vocabulary's own pieces."""
-
-
-class TextError(InputError):
-    """Text cannot be encoded as UTF-8."""
-
-
-class Strings(Protocol):
-    """An array of strings: NumPy's, a pandas Series, a pyarrow Array or ChunkedArray."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Its strings, or scalars that contain them."""
-        ...
-
-
-Texts: TypeAlias = Sequence[str] | Strings
-"""B texts."""
 
 
 class TokenSpans:
@@ -84,6 +70,7 @@ class TokenSpans:
         table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
         places = TokenPlaces(tokenizer, vocabulary, table)
         self._vocabulary, self._table = vocabulary, table
+        self._id_texts = IdTexts(vocabulary, table, name)
         self._offsets = OffsetSpans(tokenizer, vocabulary, table, places, name)
         check_tokenizer(tokenizer, vocabulary, places, name)
 
@@ -115,7 +102,9 @@ class TokenSpans:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the tokenizer's definition: equal for equal tokenizers in any location."""
-        return hashlib.blake2b(self._definition.encode(), digest_size=16).hexdigest()
+        read_as_text = "\nencode_special_tokens" if self._tokenizer.encode_special_tokens else ""
+        content = f"{self._definition}{read_as_text}"
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def prefix_ids(self) -> tuple[int, ...]:
@@ -163,11 +152,14 @@ class TokenSpans:
         Raises: InputError for a negative id or one of more than 32 bits.
         """
         if not 0 <= index < 2**32:
-            raise InputError(
-                f"{self.name}: id {index}: expected one from 0 to {self.vocabulary_size - 1}"
-            )
+            self._refuse_id(index)
         token: str | None = self._tokenizer.id_to_token(index)
         return token
+
+    def _refuse_id(self, index: int) -> NoReturn:
+        raise InputError(
+            f"{self.name}: id {index}: expected one from 0 to {self.vocabulary_size - 1}"
+        )
 
     def pieces(self) -> list[bytes | None]:
         """The bytes of each id (a space for `▁` or `Ġ`), None if unknown."""
@@ -179,8 +171,7 @@ class TokenSpans:
 
     @cached_property
     def _line_ends(self) -> NDArray[np.bool_]:
-        ids = [[index] for index in range(self.vocabulary_size)]
-        return np.array(["\n" in text for text in self._tokenizer.decode_batch(ids)])
+        return np.array([piece is not None and b"\n" in piece for piece in self._vocabulary.pieces])
 
     def vocabulary(self) -> dict[str, int]:
         """Ids by their strings, including added tokens."""
@@ -188,7 +179,7 @@ class TokenSpans:
 
     def tokenizer_copy(self) -> Any:
         """A copy of the underlying `tokenizers.Tokenizer`."""
-        return load_definition(self._definition, self.name)
+        return _loaded(self._definition, self.name, self._tokenizer.encode_special_tokens)
 
     @cached_property
     def loses(self) -> str | None:
@@ -216,12 +207,11 @@ class TokenSpans:
             texts: a list of strings, or an array of them (NumPy, pandas, pyarrow).
         Raises: TypeError for a single string and for a value that is not a string, naming it;
             TextError (a ValueError) for a lone surrogate, naming the text; TokenizerError for
-            offsets without width, out of order or of other text, naming text and token.
+            offsets without width, out of order or of other text, naming text and token, and for
+            a text that the tokenizer cannot read.
         """
-        texts = _checked_texts(texts)
-        ids, boundaries = flat_ids(
-            self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        )
+        texts = checked_texts(texts)
+        ids, boundaries = flat_ids(tokenized(self._tokenizer, texts, self.name, with_offsets=False))
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
         result = TokenizedTexts(ids, spans, boundaries, proved)
         unproved = np.flatnonzero(~proved).tolist()
@@ -251,63 +241,42 @@ class TokenSpans:
             that absorb white space), and for ids that are not a whole document, naming document and
             token.
         """
-        return self._decoded(*_documents(ids, cu_seqlens), continues=continues)[0]
+        return self.texts_and_tokens(ids, cu_seqlens, continues=continues)[0]
 
     def texts_and_tokens(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> tuple[list[str], TokenizedTexts]:
         """`decode` and `from_ids` in one pass. Args, Raises: as `decode`."""
-        checked, boundaries = _documents(ids, cu_seqlens)
-        texts, spans = self._decoded(checked, boundaries, continues=continues)
-        return texts, TokenizedTexts(checked, spans, boundaries, np.ones(len(texts), bool))
+        documents = _documents(ids, cu_seqlens)
+        self._check_that_ids_keep_text()
+        return self._id_texts.decode(*documents, continues=continues)
 
-    def _decoded(
-        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64], *, continues: bool
-    ) -> tuple[list[str], NDArray[np.int32]]:
+    def texts_with_dummy_prefixes(
+        self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None
+    ) -> tuple[list[str], TokenizedTexts, NDArray[np.bool_]]:
+        """As `texts_and_tokens`, with the spaces of dummy prefixes in the texts, and (n,) which
+        tokens begin with a space that may be one. Args, Raises: as `decode`."""
+        documents = _documents(ids, cu_seqlens)
+        self._check_that_ids_keep_text()
+        return self._id_texts.with_dummy_prefixes(*documents)
+
+    def _check_that_ids_keep_text(self) -> None:
         if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
                 "encode"
             )
-        try:
-            found, spans = self._table.decode(ids, boundaries, continues)
-        except _vocagno.SpanError as error:
-            raise TokenizerError(f"{self.name}: {error}") from error
-        self._refuse_ambiguous(ids, boundaries)
-        return [self._text(text, index) for index, text in enumerate(found)], spans
-
-    def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
-        """Rejects ids that do not determine their text."""
-        ambiguous = self._vocabulary.ambiguous
-        if not ambiguous:
-            return
-        for place in np.flatnonzero(np.isin(ids, [*ambiguous])).tolist():
-            index = int(np.searchsorted(boundaries, place, side="right")) - 1
-            document = ids[boundaries[index] : boundaries[index + 1]]
-            row = place - int(boundaries[index])
-            token = ambiguous[int(ids[place])]
-            before, after = (
-                self.is_special(part).all() for part in (document[:row], document[row:])
-            )
-            if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
-                raise TokenizerError(
-                    f"{self.name}: token {row} of document {index}, "
-                    f"{self.token(int(ids[place]))!r} (id {ids[place]}), {token.why}, so the ids "
-                    "do not determine the text; keep the texts, and pass them (`texts`)"
-                )
 
     def is_special(self, ids: ArrayLike) -> NDArray[np.bool_]:
-        """(n,) which of the ids are of special tokens, such as BOS and EOS."""
-        return self._vocabulary.special[as_ids(ids)]
+        """(n,) which of the ids are of special tokens, such as BOS and EOS.
 
-    def _text(self, text: bytes, index: int) -> str:
-        try:
-            return text.decode()
-        except UnicodeDecodeError as error:
-            raise TokenizerError(
-                f"{self.name}: the ids of document {index} are cut inside a character "
-                f"(byte {error.start} of {len(text)}); only whole documents have a text"
-            ) from error
+        Raises: InputError for an id beyond the vocabulary.
+        """
+        ids = as_ids(ids)
+        is_known = (ids >= 0) & (ids < self.vocabulary_size)
+        if not is_known.all():
+            self._refuse_id(int(ids[~is_known][0]))
+        return self._vocabulary.special[ids]
 
     def from_ids(
         self,
@@ -330,7 +299,7 @@ class TokenSpans:
         ids, boundaries = _documents(ids, cu_seqlens)
         if texts is None:
             return self.texts_and_tokens(ids, boundaries)[1]
-        texts = _checked_texts(texts)
+        texts = checked_texts(texts)
         if len(texts) != len(boundaries) - 1:
             raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
@@ -345,35 +314,15 @@ def _documents(
     return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
 
 
-def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
+def _loaded(definition: str, name: str, encode_special_tokens: bool) -> Any:
+    """The tokenizer of a definition, which does not say how special tokens in a text are read."""
     tokenizer = load_definition(definition, name)
     tokenizer.encode_special_tokens = encode_special_tokens
+    return tokenizer
+
+
+def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
+    tokenizer = _loaded(definition, name, encode_special_tokens)
     spans = TokenSpans.__new__(TokenSpans)
     spans._set_up(tokenizer, definition, name, ids_of_pieces(tokenizer, name))
     return spans
-
-
-def _checked_texts(texts: Texts) -> list[str]:
-    if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
-        raise TypeError("texts: expected a list of strings, got one string")
-    # Otherwise pyarrow arrays give their own scalars.
-    values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
-    checked: list[str] = []
-    for index, value in enumerate(values):
-        text = value if isinstance(value, str) else _from_scalar(value)
-        if not isinstance(text, str):
-            raise TypeError(f"texts[{index}]: expected a string, got {type(value).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise TextError(
-                f"texts[{index}]: a lone surrogate at character {error.start} has no UTF-8 bytes; "
-                "the text was decoded wrongly, or it is half of a JSON \\u pair"
-            ) from error
-        checked.append(text)
-    return checked
-
-
-def _from_scalar(value: Any) -> Any:
-    """The value of a pyarrow scalar; anything else unchanged."""
-    return value.as_py() if hasattr(value, "as_py") else value

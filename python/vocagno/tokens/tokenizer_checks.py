@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.tokens.token_places import TokenPlaces
-from vocagno.tokens.tokenizer_files import TokenizerError
+from vocagno.tokens.tokenizer_files import TokenizerError, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
 PLAIN_PROBES = (
@@ -60,8 +60,8 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
         tokens'; lost letters, digits or spaces; ids that differ from run to run.
     """
     probes = [*PLAIN_PROBES, *HARD_PROBES]
-    fast = tokenizer.encode_batch_fast(probes, add_special_tokens=False)
-    slow = tokenizer.encode_batch(probes, add_special_tokens=False)
+    fast = tokenized(tokenizer, probes, name, with_offsets=False)
+    slow = tokenized(tokenizer, probes, name, with_offsets=True)
     with_spaces = _keeps_spaces(vocabulary)
     for probe, ids, encoding in zip(probes, (e.ids for e in fast), slow, strict=True):
         if ids != encoding.ids:

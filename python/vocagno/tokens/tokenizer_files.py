@@ -240,6 +240,31 @@ def _read(path: Path) -> str:
         raise TokenizerError(f"{path}: not a tokenizer.json: {error}") from error
 
 
+def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool) -> list[Any]:
+    """The encodings of texts, without special tokens around them.
+
+    Raises: TokenizerError for a text that the tokenizer cannot read, naming it.
+    """
+    encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
+    try:
+        found: list[Any] = encode(texts, add_special_tokens=False)
+    except Exception as error:  # `tokenizers` raises no narrower one
+        number = next(index for index, text in enumerate(texts) if _fails(encode, text))
+        raise TokenizerError(
+            f"{name}: it cannot tokenize {texts[number][:40]!r} (text {number}: {error}); train it "
+            "with an unknown token, or with tokens for all bytes"
+        ) from error
+    return found
+
+
+def _fails(encode: Any, text: str) -> bool:
+    try:
+        encode([text], add_special_tokens=False)
+    except Exception:  # as above
+        return True
+    return False
+
+
 def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The concatenated ids of encodings, and their boundaries."""
     boundaries = np.zeros(len(encodings) + 1, np.int64)

@@ -29,8 +29,9 @@ class Vocabulary:
     pieces: list[bytes | None]
     """UTF-8 bytes (or a part of a character) of each id; None if the id is not in use."""
     roles: list[int]
-    """0 for a piece of the model; 1 for an added token, which is in the text literally and ends a
-    segment; 2 for a special token, which may also be outside the text (BOS, EOS)."""
+    """0 for a piece, and for an added token that has the space of a dummy prefix; 1 for any other
+    added token, which is in the text literally and ends a segment; 2 for a special token, which
+    may also be outside the text (BOS, EOS)."""
     unknown: int | None
     """Id of the unknown token, if there is one."""
     dummy_prefix: DummyPrefix
@@ -43,9 +44,20 @@ class Vocabulary:
     count."""
 
     @cached_property
+    def role(self) -> NDArray[np.int8]:
+        """`roles` as an array."""
+        return np.array(self.roles, np.int8)
+
+    @cached_property
     def special(self) -> NDArray[np.bool_]:
         """Whether an id is that of a special token."""
-        return np.array([role == 2 for role in self.roles], np.bool_)
+        is_special: NDArray[np.bool_] = self.role == 2
+        return is_special
+
+    @cached_property
+    def begins_with_space(self) -> NDArray[np.bool_]:
+        """Whether an id's bytes begin with a space."""
+        return np.array([piece is not None and piece[:1] == b" " for piece in self.pieces], bool)
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
@@ -86,6 +98,8 @@ def read_vocabulary(
     for index, token in added.items():
         pieces[index] = token["content"].encode()
         roles[index] = 2 if token["special"] else 1
+        if _has_space_of_prefix(token, normalize):
+            pieces[index], roles[index] = b" " + token["content"].encode(), 0
     unknown = model["unk_id"] if "unk_id" in model else ids.get(model.get("unk_token"))
     lacks = _missing_bytes(ids, model, parts)
     ambiguous = {
@@ -95,6 +109,17 @@ def read_vocabulary(
         ambiguous[unknown] = Ambiguity("stands for any text outside the vocabulary")
     drops = None if unknown is not None else _dropped(lacks, model, parts)
     return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops)
+
+
+def _has_space_of_prefix(token: dict[str, Any], normalize: Callable[[str], str] | None) -> bool:
+    """Whether an added token is searched for with a space before it, in text that is normalised as
+    a whole: the space of Llama's dummy prefix (transformers adds tokens so unless told otherwise).
+    It then neither ends a segment nor is found without one."""
+    if normalize is None or not token.get("normalized"):
+        return False
+    if token["special"] or token.get("lstrip") or token.get("rstrip"):
+        return False
+    return normalize(token["content"]).replace("▁", " ") == f" {token['content']}"
 
 
 def _ambiguity(token: dict[str, Any], normalize: Callable[[str], str] | None) -> Ambiguity | None:

@@ -78,16 +78,19 @@ fn spans_of_row(
 /// Walks ids and text together. `None` at the first id that does not continue the text.
 fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> Option<()> {
     let (mut rest, mut end) = (text, 0_i32);
-    let (mut segment_start, mut first) = (true, true);
+    let (mut segment_start, mut first, mut skipped) = (true, true, false);
     for (span, &id) in out.iter_mut().zip(ids) {
         let (mut piece, role) = table.piece(id)?;
         if role == PieceRole::Special && !rest.starts_with(piece) {
-            (*span, segment_start) = ([end; 2], true);
+            (*span, segment_start, skipped) = ([end; 2], true, true);
             continue;
         }
         let added = role != PieceRole::Plain;
         if segment_start && !added && table.has_dummy(rest, first) {
-            piece = piece.strip_prefix(b" ")?;
+            piece = match piece.strip_prefix(b" ") {
+                None if skipped && table.dummy_prefix == DummyPrefix::MetaspaceFirst => piece, // see `decode`
+                bare => bare?,
+            };
         }
         rest = rest.strip_prefix(piece)?;
         let start = end;
@@ -102,7 +105,10 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
 /// tokens are not part of the bytes. They get empty spans.
 ///
 /// A tokenizer that inserts a space only before a text without one ([`DummyPrefix::Metaspace`]) gives "a" and " a"
-/// the same ids. The bytes are then those without the space.
+/// the same ids, at the start of a text and after an added token. The bytes are then those without the space.
+///
+/// A special token may be written at the start of the text itself, as chat templates do. With
+/// [`DummyPrefix::MetaspaceFirst`] no dummy prefix follows it.
 ///
 /// # Errors
 /// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
@@ -157,16 +163,18 @@ fn decode_row(
     out: &mut [Span<i32>],
 ) -> Result<Vec<u8>, SpanError> {
     let (mut text, mut end) = (Vec::new(), 0);
-    let mut segment_start = !continues;
+    let (mut segment_start, mut special_before) = (!continues, false);
     for (token, (span, &id)) in out.iter_mut().zip(ids).enumerate() {
         let refused = |why| SpanError::NoBytes { row, token, id, why };
         let (mut piece, role) = table.piece(id).ok_or(refused("has no known bytes"))?;
         if role == PieceRole::Special {
-            (*span, segment_start) = ([end; 2], true);
+            (*span, segment_start, special_before) = ([end; 2], true, true);
             continue;
         }
         let added = role == PieceRole::Added;
-        if segment_start && !added && table.has_dummy(&[], text.is_empty()) {
+        let is_literal =
+            special_before && table.dummy_prefix == DummyPrefix::MetaspaceFirst && !piece.starts_with(b" ");
+        if segment_start && !added && !is_literal && table.has_dummy(&[], text.is_empty() && !continues) {
             let why = "starts a text without this tokenizer's dummy prefix; was the document cut?";
             let rest = piece.strip_prefix(b" ").ok_or(refused(why))?;
             let next = || ids.get(token + 1).and_then(|&id| table.piece(id)).filter(|next| next.1 == PieceRole::Plain);
@@ -274,6 +282,20 @@ mod tests {
                 if matches!(dummy_prefix, DummyPrefix::Prepend | DummyPrefix::Metaspace) { b" aa" } else { b" a a" };
             assert_eq!(after_special, [expected.to_vec()], "{dummy_prefix:?}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn no_dummy_prefix_of_the_first_text_follows_a_special_token_that_is_written() -> Result<(), SpanError> {
+        let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], DummyPrefix::MetaspaceFirst)?;
+        let mut spans = [[0; 2]; 3];
+        assert_eq!(decode(&table, &[4, 2, 1], &mut spans)?, b"a a");
+        assert_eq!(spans, [[0, 0], [0, 1], [1, 3]]);
+        assert!(spans_from_ids(&table, &[4, 2, 1], b"a a", &mut spans)?);
+        assert_eq!(spans, [[0, 0], [0, 1], [1, 3]]);
+        assert_eq!(decode(&table, &[4, 1, 1], &mut spans)?, b"a a"); // a dummy prefix, as after BOS
+        assert!(decode(&table, &[2, 1, 1], &mut spans).is_err());
+        assert_eq!(decode_batch(&table, &[4, 1, 1], &[0, 3], true, &mut spans)?, [b" a a".to_vec()]);
         Ok(())
     }
 }
