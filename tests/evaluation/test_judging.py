@@ -85,6 +85,37 @@ def hostile(number):
     )
 
 
+TIMES = {
+    "question": "When?",
+    "choices": ["2:25 P.M.", "2:35 P.M."],
+    "answer": "2:35 P.M.",
+    "table_title": None,
+    "table": "a | 1",
+    "ans_type": "extractive_text",
+}
+
+
+def test_a_gold_answer_may_end_in_a_full_stop():
+    tabmwp, asdiv = BENCHMARKS["tabmwp"], BENCHMARKS["asdiv"]
+    time, caller = (
+        tabmwp.item(TIMES, 0),
+        asdiv.item({"body": "Who", "question": "won?", "answer": "The 60th caller."}, 0),
+    )
+    with Judge() as judge:
+        for stops in ("", ".", ".."):
+            for benchmark, item, right in (
+                (tabmwp, time, "2:35 P.M"),
+                (asdiv, caller, "The 60th caller"),
+            ):
+                verdict = judge.verdict(benchmark, item, f"So. The answer is {right}{stops}")
+                assert verdict.math_verify, (right, stops)
+                assert verdict.harness_match, (right, stops)
+            verdict = judge.verdict(tabmwp, time, f"So. The answer is 2:25 P.M{stops}")
+            assert not verdict.math_verify
+        midway = judge.verdict(tabmwp, time, "The answer is 2:35 P.M. because it is later.")
+        assert midway.math_verify
+
+
 @pytest.mark.slow
 def test_hostile_strings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

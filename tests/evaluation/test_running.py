@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,18 +12,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
 
+import torch
 from transformers import GenerationConfig
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from tiny_models import tiny_llama
 from vocagno.cli.app import main
-from vocagno.evaluation.asking import answered, fitted, load
+from vocagno.errors import InputError
+from vocagno.evaluation.asking import answered, checked_device, fitted, load
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judging import Verdict
 from vocagno.evaluation.prompts import read_examples
 from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.results import read_results
-from vocagno.evaluation.summary import averages, results, share_right, shares
+from vocagno.evaluation.summary import averages, by_metric, results, share_right, shares
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -73,6 +76,39 @@ def test_all_benchmarks(tmp_path, data, model, capsys):
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"].keys() == set(found.benchmarks)
     assert (tmp_path / "out" / "gsm8k.jsonl").read_bytes() == before
+
+
+def test_later_tasks_add_to_the_results(tmp_path, data, model, capsys):
+    """Whatever is asked in whatever order, the folder ends with the results of one command."""
+
+    def run(out, *arguments):
+        command = ["eval", model, "--data", data, "--out", tmp_path / out, "--json", *arguments]
+        assert main([*map(str, command)]) == 0
+        shown = capsys.readouterr()
+        found = json.loads((tmp_path / out / "results.json").read_text())
+        assert json.loads(shown.out) == found
+        return found, shown.err
+
+    whole, _ = run("whole", "--tasks", "gsm8k", "svamp", "mathqa")
+    first, _ = run("parts", "--tasks", "mathqa", "--limit", "1")
+    assert first["about"]["harness_match"]["MQA"]["count"] == 1
+    run("parts", "--tasks", "gsm8k", "mathqa")
+    parts, message = run("parts", "--tasks", "svamp")
+    assert parts == whole
+    assert "keeps" not in message
+    limited, message = run("parts", "--tasks", "gsm8k", "svamp", "--limit", "1")
+    assert limited == whole
+    kept = re.findall(r"(\w+): .*results\.json keeps the result of 2 items; for that of 1", message)
+    assert kept == ["gsm8k"]
+
+
+def test_results_that_cannot_be_added_to_are_kept(tmp_path, data, model, capsys):
+    path = tmp_path / "results.json"
+    path.write_text('{"model": "mine", "scores": {"GSM8K": 5.0}}')
+    arguments = ["eval", model, "--data", data, "--tasks", "svamp", "--out", tmp_path]
+    assert main([*map(str, arguments)]) == 2
+    assert "results.json: damaged, or not of `vocagno eval`" in capsys.readouterr().err
+    assert "mine" in path.read_text()
 
 
 def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
@@ -173,7 +209,7 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
     assert "expected a model" in error("--data", data)
     assert "did you mean gsm8k" in error(model, "--data", data, "--tasks", "gsm8", *out)
     assert "at least 1 item" in error(model, "--data", data, "--limit", 0)
-    assert "go with --regrade" in error(model, "--data", data, "--task", "gsm8k")
+    assert "expected cpu" in error(model, "--data", data, "--device", "gpu9", *out)
     assert "no such folder" in error(model, "--data", tmp_path / "none", "--tasks", "svamp", *out)
 
     (tmp_path / "bare").mkdir()
@@ -196,6 +232,54 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
     (tmp_path / "other" / "prompts").symlink_to(data / "prompts")
     message = error(model, "--data", tmp_path / "other", "--tasks", "svamp", *out)
     assert "idx 0 was asked with gold '2', which is '3' now" in message
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "taken"),
+    [
+        (["M"], ["--task", "gsm8k"], "--tasks, --limit"),
+        (["M"], ["--items", "file"], "--tasks, --limit"),
+        (["--fetch"], ["--task", "svamp", "--limit", "5", "--out", "zz"], "--tasks"),
+        (["--fetch"], ["--batch_size", "8"], "--tasks"),
+        (
+            ["--regrade", "file", "--task", "gsm8k"],
+            ["--tasks", "svamp", "--out", "zz", "--batch_size", "0", "--dtype", "nonsense"],
+            "--task, --items, --limit",
+        ),
+        (
+            ["--regrade", "file", "--task", "gsm8k"],
+            ["--device", "cpu", "--gguf_file", "g"],
+            "--task, --items, --limit",
+        ),
+    ],
+)
+def test_options_of_another_form_are_refused(capsys, form, given, taken):
+    assert main(["eval", *form, "--data", "nowhere", *given]) == 2
+    (message,) = capsys.readouterr().err.splitlines()
+    named, _, rest = message.removeprefix("error: ").partition(": ")
+    assert set(named.split(", ")) == {word for word in given if word.startswith("--")}
+    assert f"which takes {taken}" in rest
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        (None, ["cpu"]),
+        ("cuda", ["cpu", "cuda", "cuda:0", "cuda:1"]),
+        ("xpu", ["cpu", "xpu:0", "xpu:1"]),
+    ],
+)
+def test_only_devices_of_the_machine_are_taken(monkeypatch, kind, known):
+    """lm-eval takes the default for others, as for `xpu` without a number."""
+    accelerator = kind and torch.device(kind)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: kind is not None)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert [checked_device(name) for name in known] == known
+    assert checked_device(None) == ("cuda" if kind == "cuda" else "cpu")
+    for wrong in {"gpu9", "cuda", "cuda:2", "xpu", "CPU", ""} - set(known):
+        with pytest.raises(InputError, match=f"--device {wrong}: .* expected cpu"):
+            checked_device(wrong)
 
 
 def test_a_mistyped_model_is_named(tmp_path, data, capsys, monkeypatch):
@@ -235,6 +319,10 @@ def test_regrading(tmp_path, data, capsys):
     [
         ('{"idx": 0}', "line 1: expected an integer `idx` and a string `completion`"),
         ('{"idx": 7, "completion": ""}', "line 1: asdiv has no item with idx 7"),
+        (
+            '{"idx": 0, "completion": "", "question": 5}',
+            "completions.jsonl, line 1: expected a string as `question`, or none, got 5",
+        ),
         ("{", "line 1: not JSON"),
         ("", "no completions"),
     ],
@@ -329,6 +417,6 @@ def test_averages():
         {name: by_name[name] for name in PAPER[:6]} | {"mathqa": by_name["mathqa"]}
     )
     assert averages({"gsm8k": share_right([True])}) == {}
-    told = results("m", found, {})
+    told = results("m", by_metric(found), {})
     assert told["scores"]["GSM-Hard"] == 20.0
     assert told["about"]["harness_match"]["AVG"]["count"] == 90

@@ -89,4 +89,4 @@ def right(benchmark, item):
         return f"Because.\nFinal Answer: The final answer is ({item.stated})."
     if benchmark.problem:
         return f"Final Answer: The final answer is ${item.stated}$. I hope it is correct."
-    return f"So it is. The answer is {item.stated}."
+    return f"So it is. The answer is {item.stated.removesuffix('.')}."

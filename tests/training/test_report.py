@@ -64,6 +64,27 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert "teacher&#x27;s coverage" not in page  # nothing was aligned
 
 
+def test_columns_that_the_first_run_lacks_are_shown(tmp_path):
+    measured = {"mfu": 0.25, "data_share": 0.5}
+    first = folder_of(tmp_path / "first", *LOG)
+    second = folder_of(
+        tmp_path / "second", *(entry | measured if "loss" in entry else entry for entry in LOG)
+    )
+    head, *cells = rows(page_of(tmp_path, first, second), "Runs")
+    assert head[-2:] == ["MFU", "waiting for data"]
+    assert [line[-2:] for line in cells] == [["", ""], ["25.0%", "50.0%"]]
+
+
+@pytest.mark.parametrize("name", ["option", "run", "steps"])
+def test_a_run_may_be_named_as_a_column(tmp_path, name):
+    named = folder_of(tmp_path / name, *LOG, optimizer={"lr": 2e-3})
+    page = page_of(tmp_path, folder_of(tmp_path / "first", *LOG), named)
+    head, *cells = rows(page, "Options")
+    assert head == ["option", "first", name]
+    assert cells == [["optimizer.lr", "0.001", "0.002"]]
+    assert rows(page, "Runs")[2][0] == name
+
+
 def test_coverage_reasons_and_warnings(tmp_path):
     aligned = {"coverage": 0.995, "scored": 1.0}
     reasons = dict.fromkeys(("special", "truncated", "unscored", "missing", "partial"), 0)
@@ -125,6 +146,26 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     run = folder_of(tmp_path / "run", *LOG)
     assert main(["report", str(run), str(run)]) == 2
     assert "given twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("passages.json", b'[{"title": "a", "te', r"JSONDecodeError.*line 1.*remove it to write"),
+        ("passages.json", b"\xff", "UnicodeDecodeError.*remove it to write"),
+        ("passages.json", b'[{"title": "a"}]', "KeyError: 'student'.*remove it to write"),
+        ("passages.json", b"[5]", "TypeError.*remove it to write"),
+        ("passages.json", b"5", "TypeError.*remove it to write"),
+        ("config.yaml", b"output: caf\xe9\n", r"not UTF-8 \(.*\); save it as UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, capsys, file, content, message):
+    run = folder_of(tmp_path / "run", *LOG)
+    (run / file).write_bytes(content)
+    assert main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: {re.escape(str(run / file))}: .*{message}", error)
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from pages import CASES, Balanced, cut, passage
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.glyphs import columns, visible
-from vocagno.views.page import guidance_fragment, render_page
+from vocagno.views.page import guidance_fragment, render_page, table_of
 from vocagno.views.passage import Passage, StudentToken, Token
 
 
@@ -42,6 +42,15 @@ def test_nothing_in_a_text_becomes_markup():
     assert "<script" not in html
     assert "<img" not in html
     assert "&lt;" in html
+
+
+def test_a_table_has_the_columns_of_all_its_rows():
+    html = table_of("L", [{"run": "one", "a": "1"}, {"run": "two", "b": "2", "a": "3"}])
+    assert re.findall(r"<th scope=col>(.*?)</th>", html) == ["run", "a", "b"]
+    lines = re.findall(r"<tr>(<th scope=row>.*?)</tr>", html)
+    cells = [re.findall(r">([^<]*)</t[hd]>", line) for line in lines]
+    assert cells == [["one", "1", ""], ["two", "3", "2"]]
+    assert table_of("L", []) == ""
 
 
 def test_the_page_loads_nothing():

@@ -76,7 +76,7 @@ def rows_in(ranges: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def sums_in(values: NDArray[Any], ranges: IntArray) -> NDArray[np.float64]:
-    """(G,) sums over (G, 2) half-open ranges, rising and apart; each of its own values alone, so
+    """(G,) sums over (G, 2) half-open ranges, rising and apart; each of its own values only, so
     that a huge one reaches no other range."""
     if not len(ranges):
         return np.zeros(0)

@@ -52,7 +52,7 @@ def _range_counts(is_counted_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tens
 
 
 def _range_sums(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
-    """Sums over [first, stop), each of its own values alone.
+    """Sums over [first, stop), each of its own values only.
 
     A range is cut into runs of 1, 2, 4, ... values, one for each bit of its length. Differences of
     running sums would cost less, but lose a range's digits to a huge value before it.

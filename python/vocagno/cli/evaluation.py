@@ -8,15 +8,23 @@ from vocagno.errors import InputError
 
 if TYPE_CHECKING:
     from vocagno.evaluation.benchmarks import Benchmark, Item
-    from vocagno.evaluation.judging import Verdict
     from vocagno.evaluation.reading import Completion
+    from vocagno.evaluation.stored_results import Measured
+
+_TAKES = {
+    "a model": ("tasks", "limit", "out", "batch_size", "dtype", "device", "gguf_file"),
+    "--regrade": ("task", "items", "limit"),
+    "--fetch": ("tasks",),
+}
+"""Options of the three forms of the command, in addition to --data and --json."""
 
 
 def add_eval(parser: Any) -> None:
     """Grade a model on mathematical benchmarks, as the paper does and by math-verify.
 
     Each question follows worked examples. Every answer is kept in --out at once, so a killed
-    evaluation resumes. --regrade grades completions in a file, without a model.
+    evaluation resumes. Further tasks add to the results there. --regrade grades completions in a
+    file, without a model.
     """
     parser.add_argument("model", type=str, nargs="?", help="a folder, or a name on the hub")
     parser.add_argument(
@@ -32,8 +40,8 @@ def add_eval(parser: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="folder for the answers; default: eval/MODEL in the current one"
     )
-    parser.add_argument("--batch_size", type=int, default=8, help="prompts at a time")
-    parser.add_argument("--dtype", type=str, default="auto", help="as bfloat16")
+    parser.add_argument("--batch_size", type=int, help="prompts at a time; default: 8")
+    parser.add_argument("--dtype", type=str, help="as bfloat16; default: auto")
     parser.add_argument("--device", type=str, help="default: cuda, if there is one")
     parser.add_argument("--gguf_file", type=str, help="weights, in the folder of the model")
     parser.add_argument(
@@ -53,14 +61,24 @@ def eval_(options: Any) -> dict[str, Any] | None:
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 item, got {options.limit}")
     if options.fetch:
+        _check_form(options, "--fetch")
         return _fetched(options)
     if options.regrade is not None:
+        _check_form(options, "--regrade")
         return _regraded(options)
     if options.model is None:
         raise InputError("expected a model, or --regrade FILE")
-    if options.task is not None or options["items"] is not None:
-        raise InputError("--task and --items go with --regrade; benchmarks to ask are --tasks")
+    _check_form(options, "a model")
     return _evaluated(options)
+
+
+def _check_form(options: Any, form: str) -> None:
+    """Raises: InputError for an option that another form of the command takes."""
+    names = dict.fromkeys(name for names in _TAKES.values() for name in names)
+    wrong = [name for name in names if name not in _TAKES[form] and options[name] is not None]
+    if wrong:
+        given, taken = (", ".join(f"--{name}" for name in some) for some in (wrong, _TAKES[form]))
+        raise InputError(f"{given}: no option of `vocagno eval` with {form}, which takes {taken}")
 
 
 def _fetched(options: Any) -> dict[str, Any] | None:
@@ -81,58 +99,75 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
     from filelock import FileLock, Timeout
 
     from vocagno.evaluation.benchmarks import PAPER, named
-    from vocagno.system.files import write_json
     from vocagno.system.signals import terminable
     from vocagno.system.text_tables import in_table
 
     benchmarks = [named(task) for task in options.tasks or PAPER]
-    if options.batch_size < 1:
+    if options.batch_size is not None and options.batch_size < 1:
         raise InputError(f"--batch_size: expected at least 1, got {options.batch_size}")
     out = options.out or Path("eval") / Path(options.model).absolute().name
     out.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out / ".lock", timeout=0), terminable():
-            verdicts, about = _answers(options, benchmarks, out)
+            measured, results = _measured(options, benchmarks, out)
     except Timeout as error:
         raise InputError(f"{out}: another process writes there; give another --out") from error
-
-    from vocagno.evaluation.summary import lines, results
-
-    found = results(options.model, verdicts, about)
-    write_json(out / "results.json", found)
     if options.json:
-        return found
-    print(in_table(lines(verdicts)))
-    print(out / "results.json", file=sys.stderr)
+        return results
+
+    from vocagno.evaluation.stored_results import RESULTS
+    from vocagno.evaluation.summary import lines
+
+    print(in_table(lines(measured.found)))
+    print(out / RESULTS, file=sys.stderr)
     return None
 
 
-def _answers(
+def _measured(
     options: Any, benchmarks: "list[Benchmark]", out: Path
-) -> "tuple[dict[str, list[Verdict]], dict[str, Any]]":
-    """Verdicts by benchmark, and what they are verdicts of."""
+) -> "tuple[Measured, dict[str, Any]]":
+    """Asks the model, and adds its results to those in the folder; all of them, and their file."""
     from vocagno import __version__
     from vocagno.config.teacher import TeacherConfig
     from vocagno.evaluation.asking import load
     from vocagno.evaluation.journal import check_same_run, note_run
     from vocagno.evaluation.running import evaluate, prepared, say_what_is_short
+    from vocagno.evaluation.stored_results import RESULTS, Measured, merged, read_stored
+    from vocagno.evaluation.summary import by_metric, results
     from vocagno.models.loading import weights_identity
+    from vocagno.system.files import write_json
 
+    dtype, batch_size = options.dtype or "auto", options.batch_size or 8
     named_model = TeacherConfig(model=options.model, gguf_file=options.gguf_file)
     about = {
         "weights": weights_identity(named_model, out / "cache", "model"),
-        "dtype": options.dtype,
+        "dtype": dtype,
         "vocagno": __version__,  # earlier verdicts are not given again
     }
     check_same_run(out, about)
-    names = ("dtype", "device", "gguf_file", "batch_size")
-    lm = load(options.model, **{name: options[name] for name in names})
+    before = read_stored(out, about)
+    device_and_file = {name: options[name] for name in ("device", "gguf_file")}
+    lm = load(options.model, dtype=dtype, batch_size=batch_size, **device_and_file)
     tasks = prepared(lm, benchmarks, options.data, limit=options.limit)
     say_what_is_short(tasks)
     note_run(out, about)
-    verdicts = evaluate(lm, tasks, out, batch_size=options.batch_size, show=True)
-    examples = {task.benchmark.name: task.examples for task in tasks}
-    return verdicts, {**about, "examples": examples}
+    verdicts = evaluate(lm, tasks, out, batch_size=batch_size, show=True)
+    now = Measured(by_metric(verdicts), {task.benchmark.name: task.examples for task in tasks})
+    _say_what_is_kept(out / RESULTS, before, now)
+    found = merged(before, now)
+    data = results(options.model, found.found, {**about, "examples": found.examples})
+    write_json(out / RESULTS, data)
+    return found, data
+
+
+def _say_what_is_kept(path: Path, before: "Measured", now: "Measured") -> None:
+    for name in now.examples:
+        if now.count(name) < before.count(name):
+            print(
+                f"{name}: {path} keeps the result of {before.count(name):,} items; for that of "
+                f"{now.count(name):,}, use another --out",
+                file=sys.stderr,
+            )
 
 
 def _regraded(options: Any) -> dict[str, Any]:

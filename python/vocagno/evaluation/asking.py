@@ -32,14 +32,15 @@ def load(
 ) -> Any:
     """Loads a model with its tokenizer for lm-eval.
 
-    Raises: InputError for a model that cannot be loaded or has no tokenizer.
+    Raises: InputError for a model that cannot be loaded or has no tokenizer, or for a device that
+        this machine lacks.
     """
-    import torch
     from lm_eval.models.huggingface import HFLM
 
     from vocagno.errors import naming
     from vocagno.models.loading import weights_options
 
+    device = checked_device(device)
     folder = Path(model)
     if (
         gguf_file is None
@@ -50,7 +51,6 @@ def load(
             f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save the model's "
             "tokenizer there"
         )
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with naming(f"model {model}"):
         return HFLM(
             pretrained=model,
@@ -59,6 +59,28 @@ def load(
             batch_size=batch_size,
             **weights_options(gguf_file),
         )
+
+
+def checked_device(device: str | None) -> str:
+    """A device of this machine, by default CUDA or else the CPU.
+
+    Raises: InputError for another name, for which lm-eval would silently take the default.
+    """
+    import torch
+
+    devices = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and torch.accelerator.is_available():
+        kind = accelerator.type
+        numbered = [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]
+        devices += [kind, *numbered] if kind in ("cuda", "mps") else numbered
+    if device is None:
+        return "cuda" if "cuda" in devices else "cpu"
+    if device not in devices:
+        raise InputError(
+            f"--device {device}: not a device of this machine; expected {' or '.join(devices)}"
+        )
+    return device
 
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")

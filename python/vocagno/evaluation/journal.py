@@ -1,9 +1,10 @@
 """A model's answers so far, stored item by item, so that a killed evaluation can be resumed."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import NoneType
 from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
@@ -13,7 +14,18 @@ from vocagno.evaluation.prompts import prompt_hash
 from vocagno.system.files import write_json
 
 _RUN = "run.json"
-_FIELDS = ("idx", "prompt_hash", "room", "gold", *Verdict.__dataclass_fields__)
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "idx": (int,),
+    "prompt_hash": (str,),
+    "room": (int,),
+    "gold": (str,),
+    "answer": (str, NoneType),
+    "harness_match": (bool,),
+    "math_verify": (bool,),
+    "undecided": (list,),
+}
+"""Fields of a line that are read, those of the verdict last, with their types."""
+_OTHER_OUT = "use another --out"
 
 
 class Journal:
@@ -24,7 +36,7 @@ class Journal:
         self._found: dict[int, dict[str, Any]] = {}
         whole = _whole_lines(path)
         for number, line in enumerate(whole.splitlines(), 1):
-            record = _record(line, f"{path}, line {number}", _FIELDS)
+            record = _record(line, f"{path}, line {number}")
             self._found[record["idx"]] = record
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("ab")
@@ -79,14 +91,20 @@ def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
     Raises: InputError if they are not.
     """
     path = out / _RUN
-    if not path.is_file():
-        return
-    before = _record(path.read_bytes(), str(path))
+    if path.is_file():
+        check_same(out, _object(path.read_bytes(), str(path), _OTHER_OUT), about)
+
+
+def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Checks that stored answers are of the same model and settings as a run.
+
+    Raises: InputError if they are not.
+    """
     for name in {**before, **about}:
         if before.get(name) != about.get(name):
             raise InputError(
-                f"{out}: contains answers with {name} {before.get(name)!r}, not "
-                f"{about.get(name)!r}; use another --out"
+                f"{where}: contains answers with {name} {before.get(name)!r}, not "
+                f"{about.get(name)!r}; {_OTHER_OUT}"
             )
 
 
@@ -95,14 +113,26 @@ def note_run(out: Path, about: Mapping[str, Any]) -> None:
     write_json(out / _RUN, dict(about))
 
 
-def _record(line: bytes, where: str, fields: Collection[str] = ()) -> dict[str, Any]:
-    try:
-        record = dict(json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: damaged ({error}); use another --out") from error
-    if missing := sorted(set(fields) - set(record)):
-        raise InputError(f"{where}: damaged (no {missing[0]}); use another --out")
+def _record(line: bytes, where: str) -> dict[str, Any]:
+    """The fields of a line. Raises: InputError if one is missing or has another type."""
+    remedy = f"remove the line to ask its item again, or {_OTHER_OUT}"
+    record = _object(line, where, remedy)
+    for name, kinds in _FIELDS.items():
+        if name not in record:
+            raise InputError(f"{where}: damaged (no {name}); {remedy}")
+        if type(record[name]) not in kinds:  # a bool is an int, too
+            raise InputError(f"{where}: damaged ({name} is {record[name]!r:.60}); {remedy}")
     return record
+
+
+def _object(data: bytes, where: str, remedy: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: damaged ({error}); {remedy}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: damaged (not an object: {found!r:.60}); {remedy}")
+    return found
 
 
 def _whole_lines(path: Path) -> bytes:

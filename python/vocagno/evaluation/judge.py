@@ -106,16 +106,19 @@ def _extract(benchmark: str, completion: str) -> str:
 def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     """Whether the math-verify library finds the gold answer in the completion.
 
-    It reads a letter only without brackets, and misreads `3/10.` with its trailing point.
+    It reads a letter only without brackets, and misreads `3/10.` with its trailing point. So the
+    completion loses its last point, and words such as `2:35 P.M.` lose theirs with it.
     """
     import math_verify as library
 
     completion = _BRACKETED.sub(r"\1", completion.removesuffix("."))
 
-    texts = library.StringExtractionConfig(strings=tuple(words or ()))
+    texts = library.StringExtractionConfig(
+        strings=tuple(word.removesuffix(".") for word in words or ())
+    )
     numbers = (library.LatexExtractionConfig(), library.ExprExtractionConfig())
     chosen = (texts,) if words else numbers
-    gold = f"The answer is {stated}" if words else f"${stated}$"
+    gold = f"The answer is {stated.removesuffix('.')}" if words else f"${stated}$"
     # The library's own limits are signals, which cannot interrupt sympy's large powers.
     found = library.parse(completion, chosen, parsing_timeout=None)
     wanted = library.parse(gold, chosen, parsing_timeout=None)

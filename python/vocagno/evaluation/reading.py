@@ -56,7 +56,8 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
     """Completions in the order of their `idx`, and the number of duplicates. Of completions with
     the same `idx`, the last is used.
 
-    Raises: BenchmarkError for a line without an `idx` and a `completion`.
+    Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` that
+        is not a string.
     """
     found: dict[int, Completion] = {}
     lines = 0
@@ -66,7 +67,12 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
             raise BenchmarkError(
                 f"{where}: expected an integer `idx` and a string `completion`, got {record!r:.80}"
             )
-        found[index] = Completion(index, text, record.get("question"), where)
+        question = record.get("question")
+        if not isinstance(question, str | None):
+            raise BenchmarkError(
+                f"{where}: expected a string as `question`, or none, got {question!r:.60}"
+            )
+        found[index] = Completion(index, text, question, where)
     if not found:
         raise BenchmarkError(f"{path}: no completions")
     return [found[index] for index in sorted(found)], lines - len(found)

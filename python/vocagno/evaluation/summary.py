@@ -26,11 +26,19 @@ class Share:
     """Number of items."""
 
 
+ByMetric = Mapping[str, Mapping[str, Share]]
+"""Results by metric, then by benchmark."""
+
+
 def share_right(right: Sequence[bool]) -> Share:
     """The share of verdicts that are right."""
-    value = sum(right) / len(right)
-    error = math.sqrt(value * (1 - value) / max(1, len(right) - 1))
-    return Share(value, error, len(right))
+    return share_of(sum(right), len(right))
+
+
+def share_of(right: int, count: int) -> Share:
+    """The share of `right` items of `count`. Raises: ValueError if there are more right ones."""
+    value = right / count
+    return Share(value, math.sqrt(value * (1 - value) / max(1, count - 1)), count)
 
 
 def shares(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Share]:
@@ -63,15 +71,19 @@ def _mean(parts: Sequence[Share]) -> Share:
     return Share(value, error, sum(part.count for part in parts))
 
 
-def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
+def by_metric(verdicts: Mapping[str, Sequence[Verdict]]) -> ByMetric:
+    """Results by metric, then by benchmark."""
+    return {metric: shares(verdicts, metric) for metric in METRICS}
+
+
+def lines(found: ByMetric) -> list[list[str]]:
     """A table: a line for each benchmark and average, percentages with standard errors."""
-    by_metric = [shares(verdicts, metric) for metric in METRICS]
-    with_averages = [{**found, **averages(found)} for found in by_metric]
+    with_averages = [{**found[metric], **averages(found[metric])} for metric in METRICS]
     return [
         ["", "items", *METRICS],
         *(
             [
-                _title(name),
+                title(name),
                 f"{with_averages[0][name].count:,}",
                 *(_percent(found[name]) for found in with_averages),
             ]
@@ -80,13 +92,12 @@ def lines(verdicts: Mapping[str, Sequence[Verdict]]) -> list[list[str]]:
     ]
 
 
-def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -> dict[str, Any]:
+def results(model: str, found: ByMetric, about: Any) -> dict[str, Any]:
     """The results in the form of `python -m vocagno.paper table`. Percentages by the paper's
     columns follow its harness's rules; errors, counts and the other metric are under `about`."""
-    found = {metric: shares(verdicts, metric) for metric in METRICS}
     details = {
         metric: {
-            _title(name): {
+            title(name): {
                 "percent": round(100 * share.value, 4),
                 "standard_error": round(100 * share.error, 4),
                 "count": share.count,
@@ -96,13 +107,13 @@ def results(model: str, verdicts: Mapping[str, Sequence[Verdict]], about: Any) -
         for metric, of_metric in found.items()
     }
     percentages = {
-        _title(name): round(100 * share.value, 4) for name, share in found["harness_match"].items()
+        title(name): round(100 * share.value, 4) for name, share in found["harness_match"].items()
     }
     return {"model": model, "scores": percentages, "about": {**about, **details}}
 
 
-def _title(name: str) -> str:
-    """The paper's name of a benchmark."""
+def title(name: str) -> str:
+    """The paper's name of a benchmark, or the name of an average."""
     return (BENCHMARKS[name].column or name) if name in BENCHMARKS else name
 
 

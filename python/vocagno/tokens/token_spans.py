@@ -236,6 +236,8 @@ class TokenSpans:
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
             continues: whether the ids continue others, as a response its prompt. They then start
                 without a dummy prefix: a space there is in the text.
+        Returns: texts without the space that a tokenizer may have put before them, or behind an
+            added token, where its ids do not tell (`Metaspace`).
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
             WordPiece), for ids that do not determine their text (the unknown token, added tokens
             that absorb white space), and for ids that are not a whole document, naming document and

@@ -13,7 +13,7 @@ from vocagno.system.files import appearing, write_json
 from vocagno.training.anomalies import described
 from vocagno.training.configuration import kept_config
 from vocagno.training.metrics import ThresholdWatch, unusual_selection
-from vocagno.training.run_log import Run, read_entries, read_runs
+from vocagno.training.run_log import Run, RunError, read_entries, read_runs
 from vocagno.views.passage import Passage
 from vocagno.views.report import Measured, ReportedRun, report_page
 
@@ -36,7 +36,8 @@ def keep_passages(output: Path, passages: Sequence[Passage]) -> None:
 def write_report(folders: Sequence[Path], path: Path) -> None:
     """Writes one page for runs, finished or not; the first is the one they are compared with.
 
-    Raises: RunError as `read_runs`; ConfigError for a configuration that cannot be read.
+    Raises: RunError as `read_runs`, and for another damaged file in a folder; ConfigError for a
+        configuration of wrong options.
     """
     runs = [_reported(run) for run in read_runs(folders)]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
@@ -67,24 +68,44 @@ def _with_difference(facts: Mapping[str, str], loss: float | None, first: float)
 
 
 def _reported(run: Run) -> ReportedRun:
-    config, entries = kept_config(run.folder), list(read_entries(run.folder))
-    kept = run.folder / _PASSAGES
-    passages = json.loads(kept.read_bytes()) if kept.is_file() else []
+    (config, configuration), entries = _configuration(run.folder), list(read_entries(run.folder))
     return ReportedRun(
         name=run.name,
         facts=_facts(run, entries),
         curves=_curves(run, entries),
         reasons=_reasons(entries),
         warnings=_warnings(entries, config),
-        configuration=(run.folder / "config.yaml").read_text(encoding="utf-8"),
+        configuration=configuration,
         options={
             name: _WORDS.get(str(value), str(value))
             for name, value in config.as_options().items()
             if name != "output"
         },
         guidance=config.guidance,
-        passages=[Passage.from_dict(one) for one in passages],
+        passages=_passages(run.folder / _PASSAGES),
     )
+
+
+def _configuration(folder: Path) -> tuple[Config, str]:
+    """The configuration of a run, and its text."""
+    path = folder / "config.yaml"
+    try:
+        return kept_config(folder), path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
+
+
+def _passages(path: Path) -> list[Passage]:
+    """The passages that `keep_passages` wrote; none without a file."""
+    if not path.is_file():
+        return []
+    try:
+        return [Passage.from_dict(one) for one in json.loads(path.read_bytes())]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{path}: damaged ({type(error).__name__}: {error}); remove it to write the page "
+            "without examples"
+        ) from error
 
 
 def _facts(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -30,8 +30,8 @@ def render_page(
 
     Args:
         title: heading and window title.
-        summary_rows: one mapping from column name to cell text a row. The first row has the names
-            of all columns; the first column names the rows. Empty: no table.
+        summary_rows: one mapping from column name to cell text a row; a row may lack columns. The
+            first column names the rows. Empty: no table.
         passages: each is drawn as alignment and, if it has losses, as choice of tokens.
         introduction: a sentence or two of plain text under the title.
         guidance: the rule that ranked the passages, for the legend; several rules by their names.
@@ -132,8 +132,19 @@ def _heading(passage: Passage, more: str = "") -> str:
 
 
 def table_of(label: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """A table of plain cells; the first row has all headings. Without rows: nothing."""
-    lines = [[(name, "", escaped(row.get(name, ""))) for name in rows[0]] for row in rows]
+    """A table of plain cells with the headings of all rows, in order of first appearance. Without
+    rows: nothing."""
+    headings = list(dict.fromkeys(name for row in rows for name in row))
+    return plain_table(label, headings, [[row.get(name, "") for name in headings] for row in rows])
+
+
+def plain_table(label: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of plain cells, under headings of which several may be equal. Without rows:
+    nothing."""
+    lines = [
+        [(name, "", escaped(cell)) for name, cell in zip(headings, row, strict=True)]
+        for row in rows
+    ]
     return _table(label, "", [("", line) for line in lines])
 
 

@@ -7,7 +7,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.charts import Line, chart, key
 from vocagno.views.html import escaped
 from vocagno.views.legends import page_legend
-from vocagno.views.page import page_of, section_of, table_of
+from vocagno.views.page import page_of, plain_table, section_of, table_of
 from vocagno.views.passage import Passage
 
 
@@ -123,14 +123,10 @@ def _line(run: ReportedRun, number: int, quantity: str, axis: str) -> Line:
 def _differences(runs: Sequence[ReportedRun]) -> str:
     """A table of the options in which the runs differ."""
     names = dict.fromkeys(name for run in runs for name in run.options)
-    rows = []
-    for name in names:
-        values = [run.options.get(name, "-") for run in runs]
-        if len(set(values)) > 1:
-            rows.append(
-                {"option": name} | dict(zip((run.name for run in runs), values, strict=True))
-            )
-    return _section("Options that differ", "", table_of("Options", rows))
+    rows = [[name, *(run.options.get(name, "-") for run in runs)] for name in names]
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    headings = ["option", *(run.name for run in runs)]
+    return _section("Options that differ", "", plain_table("Options", headings, differing))
 
 
 def _examples(runs: Sequence[ReportedRun]) -> list[str]:
