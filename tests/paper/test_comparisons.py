@@ -6,7 +6,9 @@ import pytest
 
 from result_files import CHUNKED, STUDENTS, TEACHERS, lines
 from shared_data import shared
-from vocagno.evaluation.results import ResultError, read_results
+from vocagno.evaluation import summary
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.results import STARRED, ResultError, read_results
 from vocagno.paper.comparisons import compare_granularities, compare_teachers
 
 LEVELS = """student,teacher,chunks,iou,ios
@@ -156,7 +158,7 @@ def test_the_table_command(command, files, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.err.split() == ["t.md", "t.csv"]
     assert (tmp_path / "t.md").read_text() == "Ours.\n\n" + captured.out
-    assert "| S + Qwen2.5-Math-Inst | Ours | **20.0** | **40.0** | **30.0** |" in captured.out
+    assert "| S + Qwen2.5-Math-Inst | Ours | **20.0** | **40.0** |" in captured.out
     assert command("table", paths["students"], "--out", "new") == 0
     assert (tmp_path / "new" / "students.csv").read_text() == (tmp_path / "t.csv").read_text()
     capsys.readouterr()
@@ -166,7 +168,8 @@ def test_the_table_command(command, files, tmp_path, capsys):
     assert "--out: expected a file ending in .md or .csv, or a folder" in capsys.readouterr().err
     assert command("table", paths["students"], "--json") == 0
     row = json.loads(capsys.readouterr().out)["rows"][1]
-    assert row["averages"] == {"AVG": 15, "AVG (w/o *)": 10, "AVG (w/o SAT)": 10}
+    assert row["scores"] == {"GSM8K": 10, "SAT": 20}
+    assert row["averages"] == {}  # of nine columns, of which this table has two
     assert paths["students"].read_text() == STUDENTS
 
 
@@ -175,6 +178,56 @@ def test_averages_that_do_not_follow_are_said(command, tmp_path, capsys):
     assert command("table", "t.csv") == 0
     words = "t.csv, row 2 (A), column AVG: the file has 2.5, its results give 1.500\n"
     assert capsys.readouterr().err == words
+
+
+PERCENTAGES = dict(zip(PAPER, range(10, 60, 5), strict=True))
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        PAPER,
+        (*PAPER, "math"),
+        ("gsm8k", "svamp", "sat_math"),
+        [name for name in PAPER if BENCHMARKS[name].column not in STARRED],
+        [name for name in (*PAPER, "math") if name != "sat_math"],
+    ],
+)
+def test_a_table_has_the_averages_of_the_run(command, tmp_path, capsys, tasks):
+    """`math` is no column of the paper, and what lacks a benchmark is no average."""
+    shares = {}
+    for name in tasks:
+        right = PERCENTAGES.get(name, 100)
+        shares[name] = summary.share_right([k < right for k in range(100)])
+    scores = {BENCHMARKS[name].column or name: 100 * share.value for name, share in shares.items()}
+    (tmp_path / "r.json").write_text(json.dumps({"model": "m", "scores": scores}))
+    assert command("table", "r.json", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    of_run = summary.averages(shares)
+    assert row["averages"] == pytest.approx({n: 100 * s.value for n, s in of_run.items()})
+    assert row["scores"] == scores
+    assert command("table", "r.json", "--out", "t.md") == 0
+    assert command("table", "t.csv") == 0  # read back: the same averages
+    assert capsys.readouterr().err.split() == ["t.md", "t.csv"]
+
+
+def test_averages_in_json_are_compared_only(command, tmp_path, capsys):
+    def entry(**scores):
+        (tmp_path / "r.json").write_text(json.dumps({"model": "m", "scores": scores}))
+        return command("table", "r.json")
+
+    whole = dict.fromkeys([BENCHMARKS[name].column for name in PAPER], 10)
+    assert entry(**whole, AVG=10.5) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].endswith("| SAT* | AVG | AVG (w/o *) | AVG (w/o SAT) |")
+    words = "r.json (m), column AVG: the file has 10.5, its results give 10.000\n"
+    assert captured.err == words
+    assert entry(**whole, AVG=10.0) == 0
+    assert capsys.readouterr().err == ""
+    assert entry(AVG=10.0) == 2
+    assert "r.json: has averages only; expected results by benchmark" in capsys.readouterr().err
+    assert entry(**whole, AVG9=10.0) == 2
+    assert "r.json, AVG9: not an average; expected AVG, AVG (w/o *)" in capsys.readouterr().err
 
 
 def test_the_papers_figures_are_what_it_says(tmp_path):

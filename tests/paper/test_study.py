@@ -10,13 +10,9 @@ torch = pytest.importorskip("torch")
 
 import yaml
 
-from corpora import write_corpus
-from families import TEXTS
-from runs import environment, write_config
+from runs import environment
 from vocagno.errors import ConfigError, InputError
 from vocagno.paper.__main__ import main
-from vocagno.paper.study import carrying_out
-from vocagno.paper.study.assets import make_assets
 from vocagno.paper.study.carrying_out import carry_out, measured_so_far
 from vocagno.paper.study.comparison import Spread, compared, markdown
 from vocagno.paper.study.measured import Measured, write_runs
@@ -24,59 +20,6 @@ from vocagno.paper.study.plan import Plan, read_plan, slug
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def plan_file(tmp_path, tokenizer_files, teacher_model):
-    """Writes a plan over a tiny run; options override its parts."""
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    config = write_config(
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        data={"validation": str(corpus)},
-        train={"steps": 2},
-    )
-
-    def write(**parts):
-        plan = {
-            "config": str(config),
-            "seeds": [0, 1],
-            "baseline": "cpt",
-            "variants": {
-                "cpt": {"guidance.method": "cpt"},
-                "top 20 %": {"guidance.top_fraction": 0.2},
-            },
-            "tables": {"methods": ["cpt", "top 20 %"]},
-        }
-        path = tmp_path / "plan.yaml"
-        path.write_text(yaml.safe_dump(plan | parts, sort_keys=False))
-        return path
-
-    return write
-
-
-def log_line(**entry):
-    return json.dumps({"step": 2, "tokens": 100, "tokens_per_s": 10.0} | entry) + "\n"
-
-
-@pytest.fixture
-def trained(monkeypatch):
-    """Stands for training; the runs that were trained, by name. A seed's loss is 1 + seed / 10, 0.5
-    less if tokens are chosen."""
-    names = []
-
-    def train(run):
-        names.append(run.name)
-        seed = run.seed or 0
-        loss = 1 + seed / 10 - 0.5 * ("cpt" not in run.name)
-        lines = log_line(loss=9.0, kept_fraction=0.4) + log_line(validation_loss=loss)
-        (run.folder / "metrics.jsonl").write_text(lines)
-        return {"cpu_seconds": 10.0 + seed + ("cpt" not in run.name), "peak_memory_mib": 100.0}
-
-    monkeypatch.setattr(carrying_out, "_train", train)
-    return names
 
 
 def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
@@ -200,6 +143,20 @@ def test_only_seeds_that_both_have_are_compared():
     assert text[4] == "| c | 1 | 10.0000 | b: +1.0000 | 25.0 | 40.0% | - | - |"
 
 
+def test_names_do_not_break_the_table():
+    plan = Plan(config="unused", baseline="a|b", tables={}, variants={"a|b": {}, "c\nd": {}})
+    rows = compared(plan, [measured(name, 0, 1.0) for name in plan.variants], plan.variants)
+    lines = markdown("title | two", rows).splitlines()
+    assert lines[0].startswith(r"| title \| two | seeds |")
+    assert lines[2].startswith(r"| a\|b | 1 |")
+    assert lines[3].startswith(r"| c d | 1 | 1.0000 | a\|b: +0.0000 |")
+
+
+def test_seeds_that_diverged_are_shown_as_such():
+    for values in ((math.nan, 1.0), (math.inf, 1.0), (math.inf, -math.inf)):
+        assert Spread(values).worded(".4f") == "nan ± nan"
+
+
 def measured(variant, seed, loss, exact_answers=None):
     return Measured(variant, seed, loss, exact_answers, 0.4, 100, None, None)
 
@@ -233,7 +190,21 @@ def test_names_become_folders():
         ({"variants": {"cpt": {"against": "x"}, "top 20 %": {}}}, "cpt: against: x is none of"),
         ({"variants": {"cpt": {"config": "x"}, "top 20 %": {}}}, "config: is for runs under"),
         ({"before": {"cpt-0": {}}}, "has the name of a variant's run"),
-        ({"variants": {"cpt": {}, "top 20 %": {}, "top, 20": {}}}, "become the folder"),
+        (
+            {"variants": {"cpt": {}, "top 20 %": {}, "top, 20": {}}},
+            "variants: 'top 20 %' and 'top, 20' both become the folder top-20; rename one",
+        ),
+        ({"variants": {"cpt": {}, "数学": {}}}, "variants: '数学': leaves no name for its folder"),
+        ({"before": {"cpt": {}}}, "variants: 'cpt' and 'cpt' both become the folder cpt"),
+        ({"before": {"..": {}}}, "variants: '..': leaves no name for its folder"),
+        (
+            {"tables": {"A b": ["cpt"], "a/b": ["cpt"]}},
+            "tables: 'A b' and 'a/b' both become the figure a-b; rename one",
+        ),
+        (
+            {"tables": {"数学": ["cpt"]}},
+            "tables: '数学': leaves no name for its figure; use",
+        ),
     ],
 )
 def test_plans_that_make_no_sense(plan_file, parts, message):
@@ -301,28 +272,6 @@ def test_runs_of_another_plan_are_refused(tmp_path, plan_file):
         measured_so_far(read_plan(plan_file(seeds=[0])), out, {"train.steps": "3"})
 
 
-def test_tokenizers_are_learned_once_and_from_their_texts(tmp_path, plan_file):
-    text = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    other = write_corpus(tmp_path / "other.jsonl", ["some other letters"] * 9 + TEXTS)
-    tokenizers = {"small": {"vocabulary": 380}, "large": {"vocabulary": 420, "text": str(other)}}
-    plan = read_plan(plan_file(tokenizers=tokenizers))
-    make_assets(plan, str(text), tmp_path)
-    made = [tmp_path / name for name in ("small", "large")]
-    files = {file: file.stat().st_mtime_ns for folder in made for file in folder.iterdir()}
-    vocabularies = [json.loads((f / "tokenizer.json").read_text())["model"]["vocab"] for f in made]
-    assert list(map(len, vocabularies)) == [380, 420]
-    assert "▁letters" in vocabularies[1]  # a word of the other text alone
-    assert "▁letters" not in vocabularies[0]
-    make_assets(plan, str(text), tmp_path)
-    assert files == {file: file.stat().st_mtime_ns for file in files}
-    write_corpus(text, TEXTS[:2])
-    with pytest.raises(ConfigError, match=r"tokenizers: small: .* was learned from another text"):
-        make_assets(plan, str(text), tmp_path)
-    other.unlink()
-    with pytest.raises(InputError, match=r"tokenizers: large: .*other\.jsonl: no such file"):
-        make_assets(read_plan(plan_file(tokenizers={"large": tokenizers["large"]})), "", tmp_path)
-
-
 def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
     chain = {
         "first": {"guidance.method": "cpt"},
@@ -355,12 +304,12 @@ def test_two_processes_share_a_study(tmp_path, plan_file):
     script.write_text(
         f"import sys\nsys.executable = {executable()!r}\n"
         "from vocagno.paper.study import carrying_out\n"
-        "train = carrying_out._train\n"
+        "train = carrying_out.train\n"
         "def counted(run):\n"
         "    with open(run.folder / 'count', 'a') as file:\n"
         "        file.write('x')\n"
         "    return train(run)\n"
-        "carrying_out._train = counted\n"
+        "carrying_out.train = counted\n"
         "from vocagno.paper.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )

@@ -212,7 +212,7 @@ def test_a_study_that_asks_at_steps(tmp_path, tokenizer_files, teacher_model, mo
         assert train_here(config, *options, "--output", run.folder) == 0
         return {"cpu_seconds": None, "peak_memory_mib": None}
 
-    monkeypatch.setattr(carrying_out, "_train", train)
+    monkeypatch.setattr(carrying_out, "train", train)
     shares = iter([0.0, 0.9, 0.7, 0.85])
     monkeypatch.setattr(answers, "exact_answer_accuracy", lambda *_: next(shares))
     (run,) = carry_out(read_plan(path), tmp_path / "study", {}, show=False)

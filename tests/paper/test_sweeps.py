@@ -53,6 +53,42 @@ def test_runs_of_one_value_are_one_point(swept):
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ({"model": "/m/qwen/base"}, {"model": "/m/llama/base"}, ["qwen/base", "llama/base"]),
+        ({"model": "m/base"}, {"model": "base"}, ["m/base", "base"]),
+        ({"model": "runs/a/final"}, {"model": "other/a/final"}, ["runs/a", "other/a"]),
+        ({"model": "runs/a/final"}, {"model": "runs/a"}, ["runs/a/final", "runs/a"]),
+        (
+            {"model": "org/A", "gguf_file": "Q4.gguf"},
+            {"model": "org/A", "gguf_file": "Q8.gguf", "batch_tokens": 64},
+            ["A, gguf_file Q4.gguf", "A, gguf_file Q8.gguf"],
+        ),
+        ({"scores": "oracle"}, {"scores": ["x/a", "x/b"]}, ["A, scores oracle", "A, scores ['x/a"]),
+        ({"model": None, "scores": "x/a"}, {"model": None}, ["a", "none"]),
+        ({}, {"context": 512}, ["A, context 2048", "A, context 512"]),
+        ({}, {"batch_tokens": 64, "requests": 4}, ["A", "A"]),
+    ],
+)
+def test_other_teachers_are_other_points(swept, first, second, names):
+    """And their names tell them apart."""
+    runs = [
+        swept(name, loss, **{f"teacher__{option}": value for option, value in teacher.items()})
+        for name, loss, teacher in (("a", 2.0, first), ("b", 4.0, second))
+    ]
+    found = read_sweep(runs, "guidance.top_fraction")
+    for run, name in zip(found.runs, names, strict=True):
+        assert run.teacher.startswith(name)
+    assert len(found.points) == len({run.teacher for run in found.runs}) == len(set(names))
+
+
+def test_an_option_of_the_teacher_that_is_swept_names_no_teacher(swept):
+    runs = [swept("a", teacher__context=256), swept("b", teacher__context=512)]
+    found = read_sweep(runs, "teacher.context")
+    assert [(point.teacher, point.x) for point in found.points] == [("A", 256), ("A", 512)]
+
+
 def test_a_score_instead_of_the_loss_and_the_usual_weight(swept):
     runs = [
         swept(
@@ -75,6 +111,7 @@ def test_a_score_instead_of_the_loss_and_the_usual_weight(swept):
         ({}, {"option": "guidance.top"}, "a: has no option guidance.top; expected one as"),
         ({}, {"option": "student.model"}, "a: student.model is 'S'; expected a number"),
         ({}, {"quantity": "AVG"}, "a: no results.json in it, from which AVG would come"),
+        ({"teacher__modle": "A"}, {}, "config.yaml: not the configuration of a run"),
         ({"guidance__top": 1}, {}, "config.yaml: not the configuration of a run"),
     ],
 )

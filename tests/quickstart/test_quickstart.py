@@ -75,3 +75,10 @@ def test_outside_the_project_it_says_where_to_go(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert students.main([]) == 2
     assert "in the project folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seeds", [0, -3])
+def test_it_needs_a_seed(small, capsys, monkeypatch, seeds):
+    monkeypatch.setattr(students, "make_assets", lambda configs: pytest.fail("made something"))
+    assert students.main(["--seeds", str(seeds)]) == 2
+    assert f"--seeds: expected at least 1, got {seeds}" in capsys.readouterr().err

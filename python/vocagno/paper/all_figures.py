@@ -9,9 +9,9 @@ from typing import Any
 
 from vocagno.config.commands import CORPUS
 from vocagno.errors import InputError
-from vocagno.evaluation.results import read_results
 from vocagno.paper.inputs import Named, refuse_repeated
 from vocagno.paper.outputs import write_curves
+from vocagno.paper.paper_averages import read_paper_results
 from vocagno.paper.result_figures import (
     write_granularity_scores,
     write_points_figure,
@@ -190,7 +190,7 @@ def _own_scores(inputs: _Inputs) -> dict[str, float]:
     from vocagno.paper.comparisons import scores_by
 
     path = inputs.table(4)
-    scores = scores_by(read_results([path]), "teacher", "AVG")
+    scores = scores_by(read_paper_results([path]), "teacher", "AVG")
     for model in filter(None, inputs.models.values()):
         if model not in scores:
             raise InputError(f"--teachers: {path} has no {model}; it has {', '.join(scores)}")
@@ -212,7 +212,7 @@ def _granularity(inputs: _Inputs) -> Sequence[Path]:
 def _tables(inputs: _Inputs) -> Sequence[Path]:
     made = []
     for number in _TABLES:
-        found = read_results([inputs.table(number)])
+        found = read_paper_results([inputs.table(number)])
         inputs.notes.extend(found.disagreements())
         made += write_tables(inputs.out(f"paper-table{number}"), found, f"Table {number} {_PAPER}")
     return made
@@ -222,7 +222,7 @@ def _students(inputs: _Inputs) -> Sequence[Path]:
     from vocagno.paper.comparisons import compare_teachers
     from vocagno.paper.figures.scores import draw_gains, draw_scores
 
-    students, own = (read_results([inputs.table(number)]) for number in (1, 4))
+    students, own = (read_paper_results([inputs.table(number)]) for number in (1, 4))
     found = compare_teachers(students, own)
     scores, gains = inputs.out("paper-teachers.svg"), inputs.out("paper-gains.svg")
     return [

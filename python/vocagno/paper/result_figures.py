@@ -30,9 +30,9 @@ def add_table(parser: Any) -> None:
 def table(options: Any) -> dict[str, Any] | None:
     """Writes Markdown and CSV with --out; the table as data, or as Markdown."""
     from vocagno.evaluation.result_tables import as_markdown
-    from vocagno.evaluation.results import read_results
+    from vocagno.paper.paper_averages import read_paper_results
 
-    found = read_results(options.files)
+    found = read_paper_results(options.files)
     for line in found.disagreements():
         print(line, file=sys.stderr)
     files: list[Path] = []
@@ -122,12 +122,12 @@ def gains(options: Any) -> dict[str, Any] | None:
 def _compare_teachers(
     options: Any, draw: "Callable[[GuidedStudents], Figure]"
 ) -> dict[str, Any] | None:
-    from vocagno.evaluation.results import read_results
     from vocagno.paper.comparisons import compare_teachers
+    from vocagno.paper.paper_averages import read_paper_results
 
     check_out(options.out)
-    own = options.teachers and read_results([options.teachers])
-    students = read_results([options.students])
+    own = options.teachers and read_paper_results([options.teachers])
+    students = read_paper_results([options.students])
     found = compare_teachers(students, own, column=options.column, naive=options.naive)
     files = write_points_figure(draw(found), found.students, options.out)
     lines = [["teacher", "its own", "method", "student", f"above {found.naive}"]]
@@ -163,11 +163,11 @@ def write_granularity_scores(
     students: Path, overlaps: Path, teacher: str | None, column: str, out: Path
 ) -> "tuple[list[AlignedStudent], tuple[Path, Path]]":
     """Joins scores and overlaps; writes the figure, and the numbers next to it."""
-    from vocagno.evaluation.results import read_results
     from vocagno.paper.comparisons import compare_granularities
     from vocagno.paper.figures.scores import draw_granularity_scores
+    from vocagno.paper.paper_averages import read_paper_results
 
-    table = read_results([students])
+    table = read_paper_results([students])
     found = compare_granularities(table, overlaps, teacher=teacher, column=column)
     return found, write_points_figure(draw_granularity_scores(found, column), found, out)
 

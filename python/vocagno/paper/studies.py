@@ -1,5 +1,6 @@
 """`python -m vocagno.paper study`: many training runs, carried out and compared."""
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ def add_study(parser: Any) -> None:
     """Carry out the runs of a plan and compare them: tables, figures, and every run as CSV.
 
     A killed study resumes. Several processes that see the folder share it, on one machine or many.
-    A finished one measures only what is missing of what the plan asks for.
+    A finished one measures only what is missing of what the plan asks for; answers at steps of the
+    training (`questions_every`) only where the run kept its checkpoints.
     """
     parser.add_argument("plan", type=Path, help="YAML file, as in configs/study")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
@@ -64,10 +66,19 @@ def study(options: Any) -> dict[str, Any] | None:
             measured = carry_out(plan, options.out, extra, show=True)
     files = _write(plan, measured, options.to or options.out)
     if options.json:
-        return {"files": list(map(str, files)), "runs": [asdict(run) for run in measured]}
+        return {"files": [*map(str, files)], "runs": [_finite(asdict(run)) for run in measured]}
     print(files[0].read_text(encoding="utf-8"), end="")
     print(*files, sep="\n", file=sys.stderr)
     return None
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _given(words: "Sequence[str]") -> dict[str, str]:

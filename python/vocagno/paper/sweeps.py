@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.evaluation.results import read_results
+from vocagno.config.teacher import TeacherConfig
+from vocagno.paper.paper_averages import read_paper_results
+from vocagno.paper.teacher_names import teacher_names
 from vocagno.training.configuration import may_change
 from vocagno.training.run_log import RunError, read_run
 
@@ -28,7 +30,8 @@ class SweptRun:
 
     folder: str
     teacher: str
-    """Name of the teacher, without the folders it lies in; `none` where there is none."""
+    """Name of the teacher, with as many of its folders and options as tell it from the others;
+    `none` where there is none."""
     seed: int
     x: float
     """The option."""
@@ -81,19 +84,13 @@ def read_sweep(folders: Sequence[Path], option: str, *, quantity: str = VALIDATI
     configs = {folder: _options(folder) for folder in folders}
     if len(configs) < len(folders):
         raise RunError("a run is given twice; name each run once")
-    found = []
+    found, names = [], teacher_names(configs, option)
     for folder, options in configs.items():
         x = _swept(folder, options, option)
         y = _measured(folder, quantity)
-        found.append(SweptRun(str(folder), _teacher(options), options["train.seed"], x, y))
+        found.append(SweptRun(str(folder), names[folder], options["train.seed"], x, y))
     _check_alike(configs, option)
     return Sweep(option, quantity, tuple(found))
-
-
-def _teacher(options: dict[str, Any]) -> str:
-    """The last part of its name; of our own runs, whose models are in `final`, that of the run."""
-    path = Path(options.get("teacher.model") or options.get("teacher.scores") or "none")
-    return path.parent.name if path.name == "final" else path.name
 
 
 def _options(folder: Path) -> dict[str, Any]:
@@ -106,6 +103,7 @@ def _options(folder: Path) -> dict[str, Any]:
     try:
         sections = yaml.safe_load(path.read_text(encoding="utf-8"))
         guidance = GuidanceConfig(**sections["guidance"])
+        sections["teacher"] = asdict(TeacherConfig(**(sections.get("teacher") or {})))
         flat = {
             f"{section}.{name}": value
             for section, options in sections.items()
@@ -139,7 +137,7 @@ def _measured(folder: Path, quantity: str) -> float:
     path = folder / RESULTS
     if not path.is_file():
         raise RunError(f"{folder}: no {RESULTS} in it, from which {quantity} would come")
-    table = read_results([path])
+    table = read_paper_results([path])
     if len(table.results) != 1:
         raise RunError(f"{path}: {len(table.results)} results; expected the one of this run")
     value = table.value(table.results[0], quantity)

@@ -1,9 +1,7 @@
 """Exact-answer accuracy: greedy answers to held-out questions, compared with the gold answers."""
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from vocagno.quickstart.problems import ANSWER_PREFIX
+from vocagno.quickstart.questions import read_questions
 
 
 class Question(Protocol):
@@ -22,14 +21,6 @@ class Question(Protocol):
     def answer(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A held-out problem."""
-
-    question: str
-    answer: str
-
-
 def accuracy_of_run(run: Path, questions: Path) -> float:
     """Share, in [0, 1], of the questions (JSON Lines of `question` and `answer`) that the final
     model of a training run answers exactly."""
@@ -38,12 +29,6 @@ def accuracy_of_run(run: Path, questions: Path) -> float:
     model = AutoModelForCausalLM.from_pretrained(run / "final")
     tokenizer = AutoTokenizer.from_pretrained(run / "final")
     return exact_answer_accuracy(model, tokenizer, read_questions(questions))
-
-
-def read_questions(path: Path) -> list[Asked]:
-    """The questions in a file of JSON Lines with `question` and `answer`."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [Asked(**json.loads(line)) for line in lines]
 
 
 def exact_answer_accuracy(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.config.commands import Command
-from vocagno.errors import InputError
+from vocagno.errors import InputError, require
 from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
 from vocagno.system.exit_status import DONE, exit_status
 from vocagno.system.signals import Terminated
@@ -31,6 +31,7 @@ def add_quickstart(parser: Any) -> None:
 def quickstart(options: Any) -> None:
     """Trains what is missing; prints the table and writes the page."""
     started = time.monotonic()
+    require(options.seeds >= 1, f"--seeds: expected at least 1, got {options.seeds}")
     if not (CONFIGS / "quickstart-guided.yaml").is_file():
         raise InputError("run this in the project folder, which contains configs/")
     try:

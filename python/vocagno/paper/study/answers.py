@@ -6,7 +6,9 @@ from pathlib import Path
 import torch
 
 from vocagno.errors import InputError
-from vocagno.quickstart.accuracy import exact_answer_accuracy, read_questions
+from vocagno.paper.study.wanted import checkpoint_weights
+from vocagno.quickstart.accuracy import exact_answer_accuracy
+from vocagno.quickstart.questions import read_questions
 from vocagno.training.checkpoint import discard_folder, saved_steps
 
 _KEPT = 2
@@ -28,7 +30,7 @@ def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> 
     student = torch.nn.ModuleDict({"model": model})  # as `GuidedStudent` names its weights
     found = {}
     for step in steps:
-        weights = run / "checkpoints" / f"step_{step}" / "model.safetensors"
+        weights = checkpoint_weights(run, step)
         if not weights.is_file():
             raise InputError(
                 f"questions_every: {weights} does not exist: the run was begun without this "

@@ -17,13 +17,18 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """Of all seeds."""
-        return statistics.fmean(self.values)
+        """Of all seeds; NaN with an infinite or NaN one."""
+        return statistics.fmean(self.values) if self._is_finite else math.nan
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of a seed (n - 1); NaN with one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+        """Standard deviation of a seed (n - 1); NaN with one, or if the mean is NaN."""
+        is_known = len(self.values) > 1 and self._is_finite
+        return statistics.stdev(self.values) if is_known else math.nan
+
+    @property
+    def _is_finite(self) -> bool:
+        return all(map(math.isfinite, self.values))
 
     def worded(self, form: str, unit: str = "") -> str:
         """Mean and deviation."""
@@ -101,7 +106,12 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
     header = [name for name, _ in columns]
     lines = [header, ["---", *["--:"] * (len(header) - 1)]]
     lines += map(list, zip(*(cells for _, cells in columns), strict=True))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends its cell nor its line."""
+    return " ".join(text.splitlines()).replace("|", r"\|")
 
 
 def _confidence_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from vocagno.errors import InputError
 from vocagno.system.files import write_json, write_table
 
 MEASURED = "measured.json"
-_EXTRAS = ("answers_at", "steps_to_80", "confidence")
-"""Fields of `Measured` that only some plans ask for."""
+ENOUGH = 0.8
+"""Share of the questions whose first step is `Measured.steps_to_80`."""
+_EXTRAS = ("answers_at", "steps_to_80", "confidence", "question_digest")
+"""Fields of `Measured` that only some plans ask for, or that no reader compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Measured:
     tokens: int
     cpu_seconds: float | None
     """Of all threads, from start to end, with validation and what was not in the cache: the first
-    run with a stored teacher has it read the corpus. None if the run was killed in between."""
+    run with a stored teacher has it read the corpus. None if the run was stopped in between."""
     peak_memory_mib: float | None
     """Of the process (its main memory)."""
     answers_at: tuple[tuple[int, float], ...] | None = None
@@ -63,16 +66,45 @@ class Measured:
     steps_to_80: int | None = None
     """The first of these steps with at least 80 % of the answers; None if there is none."""
     confidence: Confidence | None = None
+    question_digest: str | None = None
+    """Hash of the questions that were asked; None if there were none, or an earlier version asked.
+    """
+
+    def with_answers(self, share: float, question_digest: str | None) -> "Measured":
+        """The same with the answers of the final model, and without any earlier ones."""
+        nothing = self.without_answers()
+        return replace(nothing, exact_answers=share, question_digest=question_digest)
+
+    def with_answers_at(self, answers_at: tuple[tuple[int, float], ...]) -> "Measured":
+        """The same with the answers during training."""
+        steps = [step for step, share in answers_at if share >= ENOUGH]
+        return replace(self, answers_at=answers_at, steps_to_80=min(steps, default=None))
+
+    def without_answers(self) -> "Measured":
+        """The same as if nothing had been asked."""
+        return replace(
+            self, exact_answers=None, answers_at=None, steps_to_80=None, question_digest=None
+        )
 
 
 def read_measured(folder: Path) -> Measured:
-    """What was measured of the run in a folder, also by an earlier version, which measured less."""
-    values: dict[str, Any] = json.loads((folder / MEASURED).read_bytes())
-    if (confidence := values.get("confidence")) is not None:
-        values["confidence"] = Confidence(**confidence)
-    if (answers := values.get("answers_at")) is not None:
-        values["answers_at"] = tuple((step, share) for step, share in answers)
-    return Measured(**values)
+    """What was measured of the run in a folder, also by an earlier version, which measured less.
+
+    Raises: InputError for a file that is damaged, or of a later version.
+    """
+    path = folder / MEASURED
+    try:
+        values: dict[str, Any] = dict(json.loads(path.read_bytes()))
+        if (confidence := values.get("confidence")) is not None:
+            values["confidence"] = Confidence(**confidence)
+        if (answers := values.get("answers_at")) is not None:
+            values["answers_at"] = tuple((step, share) for step, share in answers)
+        return Measured(**values)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not what a study measures, or cut off ({error}); delete the file, and the "
+            "study measures the run again"
+        ) from error
 
 
 def write_measured(folder: Path, measured: Measured) -> None:

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -63,19 +62,19 @@ class Plan:
     """Tokenizers learned first where missing, by their folders in that of the study: `small` is
     `{out}/small`."""
     questions: Path | None = None
-    """JSON Lines of `question` and `answer` that the final models are asked."""
+    """JSON Lines of `question` and `answer` that the final models are asked; again if they change.
+    """
     questions_every: int | None = None
-    """Steps after which the variants are asked, too. They keep a checkpoint of each until then.
-    null: only the final models are asked."""
+    """Steps after which the variants are asked, too. They keep a checkpoint of each until then,
+    so a finished run cannot be asked at others. null: only the final models are asked."""
     confidence: int = 0
     """Tokens of data.validation of which is measured how sure each final model is, and which
     temperature suits it; 0: not measured."""
 
     def __post_init__(self) -> None:
         known = set(self.variants)
-        folders = Counter(map(slug, [*self.variants, *self.before]))
-        alike = [name for name in folders if folders[name] > 1]
-        require(not alike, f"variants: two names that both become the folder {alike[:1]}")
+        _check_file_names("variants", [*self.variants, *self.before], "folder")
+        _check_file_names("tables", self.tables, "figure")
         require(bool(self.seeds), "seeds: expected at least one")
         require(len(set(self.seeds)) == len(self.seeds), f"seeds: twice the same: {self.seeds}")
         for where, names in (("baseline", [self.baseline]), *self.tables.items()):
@@ -232,6 +231,24 @@ def read_plan(path: Path) -> Plan:
 def slug(name: str) -> str:
     """A name as that of a file."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+
+
+def _check_file_names(where: str, names: Iterable[str], kind: str) -> None:
+    """Raises: ConfigError for a name that leaves nothing for that of a file, and for two that give
+    one file, also where upper and lower case are one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        file = slug(name)
+        require(
+            bool(file.strip(".")),
+            f"{where}: {name!r}: leaves no name for its {kind}; use some of a-z, A-Z and 0-9",
+        )
+        other = seen.get(file.lower())
+        require(
+            other is None,
+            f"{where}: {other!r} and {name!r} both become the {kind} {file}; rename one",
+        )
+        seen[file.lower()] = name
 
 
 def _word(value: Any) -> str:
