@@ -46,4 +46,4 @@ cell junk-teachers junk --seeds 10 11 12 --only "${others[@]}" "lines, read junk
 cell clean-nothing clean --seeds 10 11 12 --only lines "lines 2.5, like" -- "${nothing[@]}"
 cell junk-nothing junk --seeds 10 11 12 --only "lines 2.5, like" oracle -- "${nothing[@]}"
 cell clean-large clean --seeds 10 11 12 --only lines "lines 2.5, like" -- "${large[@]}"
-cell junk-large junk --seeds 10 11 12 --only lines "lines 2.5, like" oracle -- "${large[@]}"
+cell junk-large junk --seeds 10 11 12 --only "lines 2.5, like" oracle -- "${large[@]}"

@@ -207,20 +207,16 @@ def test_the_table_of_teachers_follows_from_its_runs():
     assert cells_of_table(page, "teachers") == expected
 
 
-def test_the_table_of_students_from_nothing_follows_from_its_runs():
+@pytest.mark.parametrize(
+    ("table", "cell"), [("from nothing", "nothing"), ("larger students", "large")]
+)
+def test_the_tables_of_other_students_follow_from_their_runs(table, cell):
     page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
-    clean, junk = (differences_of_rules(f"{text}-nothing") for text in ("clean", "junk"))
+    clean, junk = (differences_of_rules(f"{text}-{cell}") for text in ("clean", "junk"))
     shown = "lines", "lines 2.5, like", "oracle"
     expected = [[clean.get(name, ""), junk.get(name, "")] for name in shown]
-    assert cells_of_table(page, "from nothing") == expected
+    assert cells_of_table(page, table) == expected
     assert {"naive", *shown} == clean.keys() | junk.keys()
-
-
-def test_the_table_of_larger_students_follows_from_its_runs():
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
-    found, shown = differences_of_rules("clean-large"), ("lines", "lines 2.5, like")
-    assert cells_of_table(page, "larger students") == [[found[name]] for name in shown]
-    assert {"naive", *shown} == found.keys()
 
 
 def test_the_tables_of_junk_follow_from_their_runs():
