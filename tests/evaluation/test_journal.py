@@ -55,11 +55,16 @@ def test_a_field_of_another_type_is_named(path, field, value):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [(b"\xff", "codec"), (b"[]", "not an object"), (b"{}", "no idx"), (b"[" * 100_000, "damaged")],
+    [
+        (b"\xff", "codec"),
+        (b"[]", "not an object"),
+        (b"{}", "no idx"),
+        (b"[" * 100_000, "recursion"),
+    ],
 )
 def test_a_line_of_something_else_is_named(path, line, message):
     path.write_bytes(line + b"\n")
-    with pytest.raises(InputError, match=rf"gsm8k\.jsonl, line 1: damaged.*{message}|recursion"):
+    with pytest.raises(InputError, match=rf"gsm8k\.jsonl, line 1: damaged \(.*{message}"):
         Journal(path)
 
 

@@ -116,6 +116,16 @@ def test_a_gold_answer_may_end_in_a_full_stop():
         assert midway.math_verify
 
 
+@pytest.mark.parametrize("choices", [["U.S.", "U.S.S.R."], ["Jan. 1", "Jan."]])
+def test_a_choice_that_begins_another_is_not_taken_for_it(choices):
+    tabmwp = BENCHMARKS["tabmwp"]
+    with Judge() as judge:
+        for gold, other in (choices, choices[::-1]):
+            item = tabmwp.item({**TIMES, "choices": choices, "answer": gold}, 0)
+            verdict = judge.verdict(tabmwp, item, f"So. The answer is {other}")
+            assert not verdict.math_verify, (gold, other)
+
+
 @pytest.mark.slow
 def test_hostile_strings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -69,6 +69,8 @@ def test_runs_of_one_value_are_one_point(swept):
         ({"model": None, "scores": "x/a"}, {"model": None}, ["a", "none"]),
         ({}, {"context": 512}, ["A, context 2048", "A, context 512"]),
         ({}, {"batch_tokens": 64, "requests": 4}, ["A", "A"]),
+        ({}, {"tensor_parallel": True}, ["A", "A"]),
+        ({"model": "runs/a/final"}, {"model": "./runs/a/final/"}, ["a", "a"]),
     ],
 )
 def test_other_teachers_are_other_points(swept, first, second, names):

@@ -35,6 +35,8 @@ def test_questions_are_lines_of_json(tmp_path):
         (b'\n{"question": "a", "answer": true}\n', "line 2: `answer` is True; expected"),
         (b'{"question": "a", "answer": NaN}\n', "line 1: `answer` is nan; expected"),
         (b"[1]\n", r"line 1: \[1\]; expected an object as"),
+        (b"[" * 100_000, r"line 1: not JSON \(.*recursion"),
+        (b'{"question": "a", "answer": "\\ud800"}\n', r"line 1: `answer` has half of a \\u pair"),
     ],
 )
 def test_wrong_questions_name_their_line(tmp_path, data, message):

@@ -1,6 +1,8 @@
 """GuidedTrainer: copies of its model, and the options that it cannot follow."""
 
 import copy
+import functools
+import inspect
 import math
 from io import BytesIO
 from types import SimpleNamespace
@@ -97,6 +99,20 @@ def test_the_model_generates_from_padded_prompts_as_ever(tmp_path):
     assert not torch.equal(model(IDS, attention_mask=mask).logits[0, -1].argmax(), expected[0, 6])
     guided = trainer(tmp_path, model=model).model.eval()
     assert torch.equal(guided.generate(IDS, **given), expected)
+
+
+def test_a_forward_pass_that_another_library_has_wrapped(tmp_path):
+    model = tiny_llama(50)
+    usual = model.forward
+
+    @functools.wraps(type(model).forward)  # its signature has `self`, its calls have none
+    def wrapped(*inputs, **named):
+        return usual(*inputs, **named)
+
+    model.forward = wrapped
+    trained = trainer(tmp_path, model=model)
+    assert "position_ids" in inspect.signature(trained.model.forward).parameters
+    assert trained.model(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
 def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):

@@ -107,18 +107,20 @@ def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     """Whether the math-verify library finds the gold answer in the completion.
 
     It reads a letter only without brackets, and misreads `3/10.` with its trailing point. So the
-    completion loses its last point, and words such as `2:35 P.M.` lose theirs with it.
+    completion loses its last point, and words such as `2:35 P.M.` lose theirs with it, unless one
+    of them would then begin another.
     """
     import math_verify as library
 
     completion = _BRACKETED.sub(r"\1", completion.removesuffix("."))
 
-    texts = library.StringExtractionConfig(
-        strings=tuple(word.removesuffix(".") for word in words or ())
-    )
+    bare = [word.removesuffix(".") for word in words or ()]
+    if not any(one != other and other.startswith(one) for one in bare for other in bare):
+        words, stated = words and bare, stated.removesuffix(".") if words else stated
+    texts = library.StringExtractionConfig(strings=tuple(words or ()))
     numbers = (library.LatexExtractionConfig(), library.ExprExtractionConfig())
     chosen = (texts,) if words else numbers
-    gold = f"The answer is {stated.removesuffix('.')}" if words else f"${stated}$"
+    gold = f"The answer is {stated}" if words else f"${stated}$"
     # The library's own limits are signals, which cannot interrupt sympy's large powers.
     found = library.parse(completion, chosen, parsing_timeout=None)
     wanted = library.parse(gold, chosen, parsing_timeout=None)

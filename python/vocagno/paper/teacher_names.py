@@ -1,6 +1,7 @@
 """Short names that tell the teachers of several runs apart."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 from vocagno.training.configuration import may_change
 
 _SECTION = "teacher."
-_ELSEWHERE = ("teacher.requests",)
-"""Changes no loss, as what `may_change` names."""
+_ELSEWHERE = ("teacher.requests", "teacher.server", "teacher.tensor_parallel")
+"""Change no loss, as what `may_change` names."""
+_PATHS = ("teacher.model", "teacher.scores", "teacher.tokenizer")
 _NAMED = ("teacher.model", "teacher.scores")
 """What a teacher is called by: the first of them that it has."""
 
@@ -39,10 +41,17 @@ def teacher_names(
 def _teacher(options: Mapping[str, Any], swept: str | None) -> dict[str, Any]:
     """What decides a teacher's losses."""
     return {
-        name: value
+        name: _normalized(value) if name in _PATHS else value
         for name, value in options.items()
         if name.startswith(_SECTION) and name not in (*_ELSEWHERE, swept) and not may_change(name)
     }
+
+
+def _normalized(value: Any) -> Any:
+    """Paths as `os.path.normpath` writes them."""
+    if isinstance(value, list):
+        return [_normalized(one) for one in value]
+    return os.path.normpath(value) if isinstance(value, str) and value else value
 
 
 def _source(teacher: Mapping[str, Any]) -> str:

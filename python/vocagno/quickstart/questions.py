@@ -45,7 +45,7 @@ def question_digest(questions: list[Asked]) -> str:
 def _asked(line: str, where: str) -> Asked:
     try:
         values = json.loads(line, parse_int=str, parse_float=str)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(values, dict):
         raise InputError(f"{where}: {line.strip():.60}; {_EXPECTED}")
@@ -55,4 +55,8 @@ def _asked(line: str, where: str) -> Asked:
             raise InputError(f"{where}: no field `{name}` (its fields: {others}); {_EXPECTED}")
         if not isinstance(values[name], str):
             raise InputError(f"{where}: `{name}` is {values[name]!r:.60}; {_EXPECTED}")
+        try:
+            values[name].encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where}: `{name}` has half of a \\u pair ({error})") from error
     return Asked(values["question"], values["answer"])

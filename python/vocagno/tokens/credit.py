@@ -40,8 +40,9 @@ def credit(
     Args:
         student_ids, teacher_ids: (N,) and (M,) ids of the same B texts, one after the other, such
             as sampled responses. The student's need not be what its tokenizer makes of the text. A
-            space that only one side has at the start of a text is taken for a dummy prefix, if that
-            side's tokenizer has one; a space of both sides is text. So responses need no prompt.
+            space that only one side has, at the start of a text or after an added token, is taken
+            for a dummy prefix, if that side's tokenizer has one; a space of both sides is text. So
+            responses need no prompt.
         teacher_logprobs: (M,) nats; NaN or masked where there is none.
         student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.

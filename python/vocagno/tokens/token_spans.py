@@ -241,7 +241,7 @@ class TokenSpans:
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
             WordPiece), for ids that do not determine their text (the unknown token, added tokens
             that absorb white space), and for ids that are not a whole document, naming document and
-            token.
+            token. A cut is noticed inside a character or where a dummy prefix is missing.
         """
         return self.texts_and_tokens(ids, cu_seqlens, continues=continues)[0]
 

@@ -249,7 +249,8 @@ def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool
     try:
         found: list[Any] = encode(texts, add_special_tokens=False)
     except Exception as error:  # `tokenizers` raises no narrower one
-        number = next(index for index, text in enumerate(texts) if _fails(encode, text))
+        failed = (index for index, text in enumerate(texts) if _fails(encode, text))
+        number = next(failed, 0)
         raise TokenizerError(
             f"{name}: it cannot tokenize {texts[number][:40]!r} (text {number}: {error}); train it "
             "with an unknown token, or with tokens for all bytes"

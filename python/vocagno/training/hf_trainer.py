@@ -238,8 +238,9 @@ def _guided_forward(model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss
             return guided(without_wrapper(self), teacher_loss=teacher_loss, **named)
         return function(self, *inputs, **named) if function else usual(*inputs, **named)
 
-    # `generate` gives only what it finds there, and a collator's columns are kept by it.
+    # `generate` gives only the inputs that it finds here.
     asked = inspect.signature(usual)
-    own = list(inspect.signature(forward).parameters.values())[:1]
-    forward.__signature__ = asked.replace(parameters=[*own, *asked.parameters.values()])  # type: ignore[attr-defined]
+    inputs = [value for name, value in asked.parameters.items() if name != "self"]
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = asked.replace(parameters=[own, *inputs])  # type: ignore[attr-defined]
     return MethodType(forward, model)

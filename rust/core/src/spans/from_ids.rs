@@ -108,7 +108,8 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
 /// the same ids, at the start of a text and after an added token. The bytes are then those without the space.
 ///
 /// A special token may be written at the start of the text itself, as chat templates do. With
-/// [`DummyPrefix::MetaspaceFirst`] no dummy prefix follows it.
+/// [`DummyPrefix::MetaspaceFirst`] no dummy prefix follows it, so a document that was cut behind such a token is not
+/// noticed.
 ///
 /// # Errors
 /// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
