@@ -142,7 +142,7 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-NOISE_RULES = "naive", "paper", "lines", "both", "oracle"
+NOISE_RULES = "naive", "paper", "lines", "both", "oracle", "kld"
 NOISE_SHARES = 0, 20, 50, 75
 
 
