@@ -17,21 +17,27 @@ def command(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def plan_file(tmp_path, tokenizer_files, teacher_model):
-    """Writes a plan over a tiny run; options override its parts."""
+def study_config(tmp_path, tokenizer_files, teacher_model):
+    """Writes the configuration of a tiny run with held-out text; options are those of `train`."""
     from corpora import write_corpus
     from families import TEXTS
     from runs import write_config
 
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    config = write_config(
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        data={"validation": str(corpus)},
-        train={"steps": 2},
-    )
+
+    def write(**train):
+        data = {"validation": str(corpus)}
+        return write_config(
+            tmp_path, corpus, tokenizer_files, teacher_model, data=data, train=train
+        )
+
+    return write
+
+
+@pytest.fixture
+def plan_file(tmp_path, study_config):
+    """Writes a plan over a tiny run; options override its parts."""
+    config = study_config(steps=2)
 
     def write(**parts):
         plan = {

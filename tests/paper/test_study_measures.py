@@ -182,16 +182,8 @@ def test_only_the_last_checkpoints_stay(tmp_path):
     assert left == ["step_10", "step_12"]
 
 
-def test_a_study_that_asks_at_steps(tmp_path, tokenizer_files, teacher_model, monkeypatch):
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    config = write_config(
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        data={"validation": str(corpus)},
-        train={"steps": 5, "checkpoint_every": 5, "keep_checkpoints": 1},
-    )
+def test_a_study_that_asks_at_steps(tmp_path, study_config, monkeypatch):
+    config = study_config(steps=5, checkpoint_every=5, keep_checkpoints=1)
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question": "1 + 1", "answer": "2"}\n')
     path = tmp_path / "plan.yaml"

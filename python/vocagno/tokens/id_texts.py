@@ -41,6 +41,8 @@ class IdTexts:
     @cached_property
     def _literal_table(self) -> _vocagno.PieceTable:
         """The bytes of the ids, without dummy prefixes."""
+        if self._vocabulary.dummy_prefix == "none":
+            return self._table
         return _vocagno.PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
 
     def _begins_with_a_prefix(self, tokens: TokenizedTexts) -> NDArray[np.bool_]:
