@@ -92,6 +92,7 @@ def test_info_counts_as_numpy_does(tmp_path, capsys):
         "bytes_per_token": round(size / 3501, 3),
         "unscored_documents": 2,
         "unscored_tokens": 2,
+        "refused_documents": 0,
         "made_from": {"teacher": "t"},
     }
     assert main(["scores", "info", str(store)]) == 0

@@ -15,13 +15,14 @@ from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 
 from corpora import write_corpus
-from families import TEXTS
+from families import TEXTS, without_unknown_token
 from folders import contents
 from runs import environment
 from vocagno.data.corpus import scan
 from vocagno.data.datatrove import FinishRows, RowPacker
 from vocagno.data.prepare import open_rows, prepared_rows
 from vocagno.data.rows import RowStore
+from vocagno.data.store.refusals import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
 from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -46,12 +47,10 @@ def pipeline(tmp_path, folder, tokenizer_files):
     """Runs all tasks, and what finishes the store."""
 
     def run(store, *, tasks=4, workers=1, folder=folder, finish=True, **options):
-        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES, **options}
+        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
+        given |= {"tokenizer": tokenizer_files / "student.json", **options}
         packing = LocalPipelineExecutor(
-            [
-                JsonlReader(str(folder)),
-                RowPacker(tmp_path / store, tokenizer_files / "student.json", **given),
-            ],
+            [JsonlReader(str(folder)), RowPacker(tmp_path / store, **given)],
             tasks=tasks,
             workers=workers,
             logging_dir=str(tmp_path / "logs" / store),
@@ -210,3 +209,18 @@ def test_tasks_in_processes(tmp_path, pipeline):
     store = RowStore(Path(tmp_path / "processes"))
     assert step["rows"]["total"] == len(store)
     assert step["tokens"]["total"] == store.num_tokens
+
+
+def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeline, folder):
+    without_unknown_token("☃").save(str(tmp_path / "unigram.json"))
+    write_corpus(folder / "4.jsonl", ["one", "two ☃", "three"])
+    options = {"tokenizer": tmp_path / "unigram.json", "tasks": 5}
+    found = pipeline("rows", **options)
+    lines = (tmp_path / "rows" / REPORT).read_text("utf-8").splitlines()
+    (entry,) = map(json.loads, lines)
+    assert (entry["document"], entry["place"]) == (16, "document 4.jsonl/1")
+    assert found.manifest.count("refused_documents") == 1
+    assert [found[len(found) - 1].documents[-1]] == [17]
+    write_corpus(folder / "4.jsonl", ["☃"] * 11)
+    with pytest.raises(StoreError, match="the tokens of 11 of 26 documents cannot be placed"):
+        pipeline("others", **options)

@@ -1,9 +1,11 @@
 """Baking whole files: resumed after kills, shared by processes, and in bounded memory."""
 
+import json
 import signal
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from token_streams import documents_of, write_losses, write_megatron, write_nump
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.baked import BakedLosses
+from vocagno.data.store.refusals import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.data.token_files import open_token_file
 from vocagno.data.token_index import TokenFileError
@@ -87,9 +90,9 @@ def test_memory_is_that_of_a_batch(tmp_path, tokenizers, monkeypatch):
     documents, spans = documents_of(tokenizers["llama"], texts), TokenSpans(tokenizers["llama"])
     sizes, bake = [], Baker.bake
 
-    def measured(self, found, tokens):
+    def measured(self, found, tokens, refused):
         sizes.append(len(tokens.ids))
-        return bake(self, found, tokens)
+        return bake(self, found, tokens, refused)
 
     monkeypatch.setattr(Baker, "bake", measured)
     peaks = []
@@ -219,3 +222,36 @@ def test_processes_share_a_file(command, tmp_path):
         _, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors
     assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
+
+
+def test_documents_without_a_text_have_no_losses_and_are_named(made, tmp_path, tokenizers, small):
+    """Two are cut inside a character; the others have the losses that they have without them."""
+    spans, store, whole = made
+    bake_file(whole, spans, store, tmp_path / "whole", TOKEN, GuidanceConfig())
+    documents = documents_of(tokenizers["llama"], DOCUMENTS)
+    cut = tokenizers["llama"].encode("☃", add_special_tokens=False).ids[:-1]
+    at = 7, len(documents) + 1
+    for number in at:
+        documents.insert(number, cut)
+    file = open_token_file(write_megatron(tmp_path / "cut", documents))
+    counts = bake_file(file, spans, store, tmp_path / "cut_out", TOKEN, GuidanceConfig())
+    baked, expected = BakedLosses(tmp_path / "cut_out"), BakedLosses(tmp_path / "whole")
+    sizes = np.array([len(document) for document in documents])
+    is_cut = np.repeat(np.isin(np.arange(len(documents)), at), sizes)
+    assert np.isnan(baked.losses[is_cut]).all()
+    np.testing.assert_array_equal(baked.losses[~is_cut], expected.losses)
+    np.testing.assert_array_equal(baked.weights[~is_cut], expected.weights)
+    assert (counts["documents"], counts["refused_documents"]) == (len(documents), 2)
+    assert counts["missing_documents"] == 2
+    lines = (tmp_path / "cut_out" / REPORT).read_text("utf-8").splitlines()
+    places = [json.loads(line)["place"] for line in lines]
+    firsts = np.cumsum(sizes) - sizes
+    assert places == [f"cut.bin, document from token {firsts[number]} on" for number in at]
+    assert "cut inside a character" in json.loads(lines[0])["why"]
+    with pytest.raises(TokenizerError, match="cut inside a character"):
+        bake_file(file, spans, store, tmp_path / "none", TOKEN, max_refused=0)
+    for _ in range(9):
+        documents.insert(20, cut)
+    file = open_token_file(write_megatron(tmp_path / "more", documents))
+    with pytest.raises(StoreError, match=r"the tokens of 11 of 83 documents cannot be placed"):
+        bake_file(file, spans, store, tmp_path / "more_out", replace(TOKEN, min_coverage=0.5))

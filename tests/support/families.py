@@ -174,3 +174,17 @@ class Unproving:
     def spans(self, *arguments):
         spans, proved = self.table.spans(*arguments)
         return spans * 0, proved & False
+
+
+def without_unknown_token(*missing):
+    """A Unigram tokenizer that cannot read some characters: it has no unknown token, and a piece
+    for each character of the probes and the texts but these."""
+    from tokenizers import Tokenizer, models
+
+    from vocagno.tokens.tokenizer_checks import HARD_PROBES, PLAIN_PROBES
+
+    known = {*"".join([*PLAIN_PROBES, *HARD_PROBES, *TEXTS, "☃♞"]), *map(chr, range(32, 127))}
+    pieces = [(one, -5.0) for one in sorted(known - {*missing})]
+    tokenizer = Tokenizer(models.Unigram([*pieces, ("the", -4.0), ("er", -4.0)]))
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer

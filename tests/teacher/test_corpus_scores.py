@@ -2,6 +2,7 @@
 
 import types
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -204,12 +205,12 @@ def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
     made = []
     original = scoring.write_scores
 
-    def counted(path, *arguments):
+    def counted(path, *arguments, **options):
         if len(made) == 2:
             made.append(None)
             raise KeyboardInterrupt
         made.append(path.name)
-        original(path, *arguments)
+        original(path, *arguments, **options)
 
     monkeypatch.setattr(scoring, "write_scores", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -452,10 +453,10 @@ def test_min_context_by_hand(teacher_model):
     class Spans:
         vocabulary_size = 15
 
-        def encode(self, texts):
+        def try_encode(self, texts):
             ids = np.arange(1, 15, dtype=np.int32)
             spans = np.stack([ids - 1, ids], 1)
-            return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool))
+            return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool)), {}
 
     watching = Watching()
     reader = TextReader(Spans(), (99,), context=6, min_context=2)
@@ -496,7 +497,7 @@ def test_nothing_else_is_made_where_something_is_being_made(teacher_model, tmp_p
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
     spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
     with monkeypatch.context() as patch:
-        patch.setattr(scoring, "write_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(scoring, "write_scores", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             scored_store(tmp_path / "store", corpus, config, spans)
     shorter = TeacherConfig(model=str(teacher_model), context=600)

@@ -11,7 +11,7 @@ from live_documents import DOCUMENTS, SEQ_LEN, pieces
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
-from families import TEXTS
+from families import TEXTS, without_unknown_token
 from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans, align, reduce
@@ -236,3 +236,28 @@ def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
     live.guide(batch.live, batch.to(CPU), passes)
     assert len(sent) > 10
     assert set(sent) <= pinned
+
+
+def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_files):
+    """Their tokens have no loss and count as missing; the others are as they are without them."""
+    teacher = without_unknown_token("☃")
+    tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(tmp_path / "teacher")
+    teacher.save(str(tmp_path / "teacher" / "tokenizer.json"))
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", ["the first", "a ☃", "the last"]))
+    rows, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
+    texts = kept_texts(corpus, tmp_path, show_progress=False)
+    config = TeacherConfig(model=str(tmp_path / "teacher"), mode="live", bos="</s>")
+    spans = TokenSpans(tmp_path / "teacher")
+    guidance, data = GuidanceConfig(top_fraction=0.4), DataConfig(train="", seq_len=SEQ_LEN)
+    collator = Collator(LivePieces(texts, text_reader(config, spans)), guidance, data)
+    live = TextTeacher(load_scorer(config, spans, CPU), guidance, CPU)
+    (row,) = (rows[number] for number in range(len(rows)))
+    batch = collator([row])
+    loss = live.guide(batch.live, {}, live.plan(batch.live))["teacher_loss"][0]
+    document = np.repeat(row.documents, row.num_tokens)[1:]
+    is_text = (row.spans[:, 0] < row.spans[:, 1])[1:]
+    has_loss = loss.isfinite().numpy()[: len(document)]
+    assert not has_loss[document == 1].any()
+    assert has_loss[(document != 1) & is_text].all()
+    assert batch.counts.missing == (document == 1).sum()

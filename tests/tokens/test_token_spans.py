@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 import pairs
 import vocagno
-from families import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS, Unproving
+from altered import Altered
+from families import FAMILIES, HARD_TEXTS, LOSSLESS, TEXTS, Unproving, without_unknown_token
 from vocagno import TokenSpans
 from vocagno.errors import InputError
+from vocagno.tokens.tokenizer_files import TokenizerError
 
 ALL_TEXTS = TEXTS[:6] + HARD_TEXTS
 
@@ -230,3 +232,62 @@ def test_special_tokens_that_are_read_as_text_make_another_tokenizer(tokenizers)
     for one in (spans, other):
         ids = one.tokenizer_copy().encode("</s>", add_special_tokens=False).ids
         assert ids == one.encode(["</s>"]).ids.tolist()
+
+
+def _ends_at_its_start(text, ids, offsets):
+    return ids, [(start, start) for start, _ in offsets]
+
+
+def _backwards(text, ids, offsets):
+    return ids, offsets[::-1]
+
+
+def _of_the_next_token(text, ids, offsets):
+    return ids, offsets[1:] + offsets[-1:]
+
+
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        (_ends_at_its_start, "tokens with text have empty offsets"),
+        (_backwards, "its offsets are invalid or out of order"),
+        (_of_the_next_token, "points at"),
+    ],
+)
+def test_texts_that_cannot_be_placed_are_left_out_of_a_batch(tokenizers, monkeypatch, alter, why):
+    """The others have the tokens that they have without them."""
+    spans = TokenSpans(tokenizers["byte-level-nfc"])
+    good = [text for text in ALL_TEXTS if text]
+    bad = "cafe\u0301 x is BAD"
+
+    def altered(text, ids, offsets):
+        return alter(text, ids, offsets) if text == bad else (ids, offsets)
+
+    monkeypatch.setattr(spans._offsets, "_tokenizer", Altered(spans._tokenizer, altered))
+    texts = [bad, *good, bad]
+    tokens, refused = spans.try_encode(texts)
+    assert [*refused] == [0, len(texts) - 1]
+    assert all(why in reason for reason in refused.values())
+    assert not tokens.proved[[0, -1]].any()
+    alone = spans.encode(["", *good, ""])
+    for found, expected in (
+        (tokens.ids, alone.ids),
+        (tokens.spans, alone.spans),
+        (tokens.cu_seqlens, alone.cu_seqlens),
+    ):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(TokenizerError, match=rf"texts\[0\], which begins with 'cafe.*{why}"):
+        spans.encode(texts)
+
+
+def test_texts_that_cannot_be_tokenized_are_left_out_of_a_batch():
+    spans = TokenSpans(without_unknown_token("☃"))
+    texts = ["a snowman", "☃", "", "a ☃ and", "the end"]
+    tokens, refused = spans.try_encode(texts)
+    assert [*refused] == [1, 3]
+    assert all("cannot be tokenized" in why for why in refused.values())
+    alone = spans.encode(["a snowman", "", "", "", "the end"])
+    np.testing.assert_array_equal(tokens.spans, alone.spans)
+    np.testing.assert_array_equal(tokens.cu_seqlens, alone.cu_seqlens)
+    with pytest.raises(TokenizerError, match=r"texts\[1\], which begins with '☃': cannot be"):
+        spans.encode(texts)

@@ -135,7 +135,7 @@ def test_a_text_with_zero_width_offsets_is_refused_where_they_are_needed(tokeniz
     collapsed = Altered(spans._tokenizer, lambda text, ids, o: (ids, [(a, a) for a, _ in o]))
     monkeypatch.setattr(spans._offsets, "_tokenizer", collapsed)
     assert spans.encode(["plain"]).proved.all()  # offsets are not needed
-    with pytest.raises(TokenizerError, match=r"on 'cafe.*empty offsets"):
+    with pytest.raises(TokenizerError, match=r"texts\[0\].*'caf.*empty offsets"):
         spans.encode(["cafe\u0301 x"])
 
 
@@ -257,7 +257,7 @@ def test_special_tokens_round_a_text_without_the_letter_a():
 
 
 def _around(tokenizer):
-    """What is put round a text; the guard, which wants more of a vocabulary, is left out."""
+    """What is put round a text; the guard, which wants more of a vocabulary, is omitted."""
     spans = TokenSpans.__new__(TokenSpans)
     spans._tokenizer, spans.name = tokenizer, "digits"
     return spans.prefix_ids, spans.suffix_ids
@@ -310,5 +310,5 @@ def test_a_tokenizer_without_an_unknown_token_is_refused():
     words = Tokenizer(models.WordLevel({"a": 0}))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     for tokenizer in (unigram, words):
-        with pytest.raises(TokenizerError, match=r"cannot tokenize 'Sample input' .*an unknown"):
+        with pytest.raises(TokenizerError, match=r"'Sample input'.*be tokenized.*an unknown"):
             TokenSpans(tokenizer)

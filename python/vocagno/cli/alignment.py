@@ -128,6 +128,11 @@ def _corpus_rows(rates: Any) -> dict[str, str]:
         f"{rates.teacher_proved:,} of the teacher",
     }
     for side in ("student", "teacher"):
+        if refused := data[f"{side}_refused"]:
+            number, why = next(iter(refused.items()))
+            rows[f"omitted for {side}"] = (
+                f"{len(refused):,} documents, whose tokens cannot be placed; {number}: {why}"
+            )
         if without := data[f"{side}_without_tokens"]:
             named = ", ".join(map(str, without[:10])) + (" and more" if without[10:] else "")
             rows[f"no {side} token"] = f"{len(without):,} documents with text: {named}"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vocagno.alignment.reduction import Reduction
-from vocagno.config.commands import TOKENIZER
+from vocagno.config.commands import TOKENIZER, add_max_refused
 from vocagno.errors import require
 
 _RULE = (
@@ -45,6 +45,7 @@ def add_bake(parser: Any) -> None:
     parser.add_argument(
         "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
     )
+    add_max_refused(parser)
     parser.add_argument(
         "--weights", action="store_true", help="write weights, too: by the rule of guidance"
     )
@@ -74,6 +75,7 @@ def bake(options: Any) -> dict[str, Any]:
         unit=options.unit, aggregation=options.aggregation, min_coverage=options.min_coverage
     )
 
+    from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.guidance.baked_files import bake_file
     from vocagno.guidance.baking import check_rule
     from vocagno.system.signals import terminable
@@ -84,7 +86,17 @@ def bake(options: Any) -> dict[str, Any]:
     file, spans = _opened(options)
     store = ScoreStore(options.scores)
     with terminable():
-        counts = bake_file(file, spans, store, options.out, losses, rule, show_progress=True)
+        counts = bake_file(
+            file,
+            spans,
+            store,
+            options.out,
+            losses,
+            rule,
+            max_refused=options.max_refused,
+            show_progress=True,
+        )
+    say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))
     return {"folder": str(options.out), **counts}
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, TOKENIZER, add_cache
+from vocagno.config.commands import CORPUS, TOKENIZER, add_cache, add_max_refused
 from vocagno.errors import require
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_limit(parser: Any) -> None:
     parser.add_argument("--eos", type=str | None, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
     add_cache(parser)
+    add_max_refused(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
 
@@ -103,7 +104,7 @@ def _losses(
     from vocagno.teacher.matched_scores import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
-    corpus = scanned(name, data.cache, show_progress=True)
+    corpus = scanned(name, data.cache, show_progress=True, max_refused=options.max_refused)
     require(corpus.text_bytes > 0, f"{name}: every document is empty")
     rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
     scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)

@@ -62,6 +62,7 @@ def _add_store(parser: Any) -> None:
 
 def info(options: Any) -> dict[str, Any] | None:
     """Counts and the distribution of the losses."""
+    from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.system.text_tables import in_columns
     from vocagno.teacher.scores import ScoreStore
     from vocagno.teacher.statistics import losses_of
@@ -74,7 +75,9 @@ def info(options: Any) -> dict[str, Any] | None:
         "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),
         "unscored_documents": store.manifest.count("unscored_documents"),
         "unscored_tokens": store.manifest.count("unscored_tokens"),
+        REFUSED: store.manifest.count(REFUSED),
     }
+    say_omitted(store.folder, len(store), found[REFUSED])
     made_from = store.manifest.made_from
     if options.json:
         return found | {"made_from": made_from, "losses": losses}
@@ -162,10 +165,13 @@ def import_(options: Any) -> dict[str, Any]:
 def finish(options: Any) -> dict[str, Any]:
     """What the finished store has."""
     from vocagno.data.store.finishing import finish_parts
+    from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.teacher.scores import UNIT, ScoreShard, ScoreStore
 
     finish_parts(options.store, ScoreShard, UNIT)
-    return _counts(ScoreStore(options.store))
+    store = ScoreStore(options.store)
+    say_omitted(store.folder, len(store), store.manifest.count(REFUSED))
+    return _counts(store)
 
 
 def _counts(store: "ScoreStore") -> dict[str, Any]:

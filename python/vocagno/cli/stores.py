@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, add_cache, add_gpu, check_gpu
+from vocagno.config.commands import CORPUS, add_cache, add_gpu, add_max_refused, check_gpu
 from vocagno.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,11 +64,13 @@ def _add_corpus(parser: Any) -> None:
     parser.add_argument("corpus", type=str, help=CORPUS)
     parser.add_argument("--config", action="config", help="YAML file with these options")
     add_cache(parser)
+    add_max_refused(parser)
 
 
 def score(options: Any) -> dict[str, Any] | None:
     """Makes the store where it is missing. Of processes of one launch the first one says so."""
     from vocagno.data.prepare import scanned
+    from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
     from vocagno.teacher.configured import ConfiguredTeacher
@@ -79,7 +81,11 @@ def score(options: Any) -> dict[str, Any] | None:
     check_gpu(options)
     with terminable():
         corpus = scanned(
-            options.corpus, options.cache, show_progress=first, shard_bytes=options.shard_bytes
+            options.corpus,
+            options.cache,
+            show_progress=first,
+            shard_bytes=options.shard_bytes,
+            max_refused=options.max_refused,
         )
         teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
         if options.status:
@@ -99,6 +105,8 @@ def score(options: Any) -> dict[str, Any] | None:
         store, made = teacher.cached_scores(corpus, show_progress=first, folder=options.out)
     if not first:
         return None
+    refused = store.manifest.count(REFUSED)
+    say_omitted(store.folder, len(store), refused)
     unscored = store.manifest.count("unscored_tokens")
     if unscored:
         print(
@@ -114,6 +122,7 @@ def score(options: Any) -> dict[str, Any] | None:
         "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),
         "unscored_documents": store.manifest.count("unscored_documents"),
         "unscored_tokens": unscored,
+        REFUSED: refused,
         **made.as_dict(),
         **_peak_memory(),
     }
@@ -197,6 +206,7 @@ def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows where they are missing."""
     from vocagno.data.prepare import prepared_rows, scanned
+    from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.system.signals import terminable
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
@@ -209,12 +219,17 @@ def prepare(options: Any) -> dict[str, Any]:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
-        corpus = scanned(options.corpus, options.cache, show_progress=True)
+        corpus = scanned(
+            options.corpus, options.cache, show_progress=True, max_refused=options.max_refused
+        )
         given = corpus, tokenizer, options.seq_len, options.cache
         rows, made = prepared_rows(*given, show_progress=True, workers=workers, folder=options.out)
+    refused = rows.manifest.count(REFUSED)
+    say_omitted(rows.folder, corpus.documents, refused)
     return {
         "store": str(rows.folder),
         "documents": corpus.documents,
+        REFUSED: refused,
         "rows": len(rows),
         "tokens": rows.num_tokens,
         **made.as_dict(),

@@ -38,6 +38,19 @@ def add_cache(parser: Any) -> None:
     parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
 
 
+def add_max_refused(parser: Any) -> None:
+    """Adds `--max_refused`, by default that of a run."""
+    from vocagno.config.data import DataConfig
+
+    share = DataConfig.__dataclass_fields__["max_refused"].default
+    parser.add_argument(
+        "--max_refused",
+        type=float,
+        default=share,
+        help="share of the documents that may be omitted (data.max_refused)",
+    )
+
+
 def check_gpu(options: Any) -> None:
     """Raises: ConfigError for `--gpu` without `--dry_run`."""
     require(options.dry_run or options.gpu is None, "--gpu: goes with --dry_run")

@@ -31,12 +31,20 @@ class DataConfig:
     cache: Path = Path(".cache/vocagno")
     """Folder of prepared rows, teacher scores and (for a live teacher) texts, by the hashes of
     their sources."""
+    max_refused: float = 0.001
+    """Share of the documents of a corpus that may be omitted, because their tokens cannot be
+    placed in the text; up to ten always may, but with 0 none. The store names them in
+    `refused.jsonl`."""
     num_workers: int = 0
     """Processes that load and align for each training process."""
 
     def __post_init__(self) -> None:
         require_at_least(1, "data", self, "seq_len")
         require_at_least(0, "data", self, "num_workers")
+        require(
+            0 <= self.max_refused <= 1,
+            f"data.max_refused must be in [0, 1], got {self.max_refused}",
+        )
         row_counts(self.corpora)
         given, wanted = len(self.row_stores), len(self.corpora)
         require(

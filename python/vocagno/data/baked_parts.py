@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vocagno.data.baked import MANIFEST, read_manifest, stream_header, write_manifest
 from vocagno.data.store.claim import Claim, first_difference
+from vocagno.data.store.refusals import write_entries
 from vocagno.data.token_index import TokenFileError
 from vocagno.system.files import appearing, digest, flush_folder, write_json
 from vocagno.system.shared_work import exclusively, share
@@ -83,12 +84,21 @@ class BakedParts:
             file.seek(len(stream_header(dtype, 0)) + first * dtype.itemsize)
             file.write(values.astype(dtype, copy=False).tobytes())
 
-    def note(self, name: str, tokens_hash: str, counts: Mapping[str, int]) -> None:
-        """Notes that a part is written, when it is on disk."""
+    def note(
+        self,
+        name: str,
+        tokens_hash: str,
+        counts: Mapping[str, int],
+        refused: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Notes that a part is written, when it is on disk. Args: refused: lines of the report."""
         for stream in self._types:
             with self._place(stream).open("r+b") as file:
                 os.fsync(file.fileno())
-        write_json(self._note_of(name), {"hash": tokens_hash, "counts": dict(counts)})
+        write_json(
+            self._note_of(name),
+            {"hash": tokens_hash, "counts": dict(counts), "refused": [*refused]},
+        )
 
     def counts(self, name: str) -> Counter[str]:
         """The counts of a part that is noted; none if another process has finished all parts."""
@@ -108,6 +118,7 @@ class BakedParts:
                 counts: Counter[str] = Counter()
                 for note in notes:
                     counts.update(note["counts"])
+                write_entries(self.folder, [one for note in notes for one in note["refused"]])
                 found = fields(digest(*(note["hash"] for note in notes)), counts)
                 for name in self._types:
                     if (self._making / name).is_file():

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vocagno.data.documents import CorpusError, Document
 from vocagno.data.sources import Place, Source, open_sources
+from vocagno.data.store.refusals import MAX_REFUSED
+from vocagno.data.store.shards import Refused
 from vocagno.system.files import digest, write_json
 from vocagno.system.shared_work import share
 
@@ -52,6 +54,12 @@ class ShardTexts:
     hashes: list[bytes]
     """`text_hash` of each."""
     prompt_bytes: list[int]
+    places: list[str]
+    """File and line of each."""
+
+    def refused(self, why: Mapping[int, str]) -> list[Refused]:
+        """The documents that are omitted. Args: why: the reasons, by their number."""
+        return [Refused(row, self.places[row], reason) for row, reason in why.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class Corpus:
     name: str
     sources: list[Source]
     shards: list[CorpusShard]
+    max_refused: float = MAX_REFUSED
+    """Share of its documents that a store of it may omit (`data.max_refused`)."""
 
     @property
     def fingerprint(self) -> str:
@@ -88,10 +98,13 @@ class Corpus:
         """
         source = self.sources[shard.source]
         found: list[Document] = []
+        places: list[str] = []
         records = source.read(Place(shard.record, shard.offset))
-        for _ in range(shard.num_records):
+        for record in range(shard.record, shard.record + shard.num_records):
             _, document = next(records, (None, None))
-            found.extend(() if document is None else (document,))
+            if document is not None:
+                found.append(document)
+                places.append(source.place(record))
         hashes = [text_hash(document.text) for document in found]
         prompts = [document.prompt_bytes for document in found]
         if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
@@ -102,7 +115,7 @@ class Corpus:
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
             )
-        return ShardTexts([document.text for document in found], hashes, prompts)
+        return ShardTexts([document.text for document in found], hashes, prompts, places)
 
 
 def text_hash(text: str) -> bytes:
@@ -120,6 +133,7 @@ def scan(
     cache: Path | None = None,
     advance: Callable[[int], None] = lambda text_bytes: None,
     shard_bytes: int | None = None,
+    max_refused: float = MAX_REFUSED,
 ) -> Corpus:
     """Reads a corpus once: checks, counts and hashes every document, and cuts it into shards.
 
@@ -130,6 +144,7 @@ def scan(
         corpus: as for `open_sources`.
         advance: called from time to time with the bytes of text that this process has read.
         shard_bytes: bytes of text of a shard, or a little more; default: `SHARD_BYTES`.
+        max_refused: as `Corpus`.
     Raises: CorpusError for a missing or empty corpus or a record that is not a document.
     """
     sources, size = open_sources(corpus), shard_bytes or SHARD_BYTES
@@ -149,7 +164,7 @@ def scan(
     shards = list(_numbered(found))
     if not shards:
         raise _empty(corpus)
-    return Corpus(str(corpus), sources, shards)
+    return Corpus(str(corpus), sources, shards, max_refused)
 
 
 def _kept(

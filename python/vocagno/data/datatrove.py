@@ -23,6 +23,7 @@ from vocagno.data.store.claim import Claim
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
 from vocagno.data.store.notes import Notes, origin_of
+from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit, say_omitted
 from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.errors import require
 from vocagno.system.files import write_json
@@ -75,23 +76,33 @@ class ShardMaker(PipelineStep, ABC):
         made_from, notes = self.made_from(), Notes(self.folder)
         text = f"{world_size} tasks, shards of {self.shard_bytes} bytes"
         Claim(self.kind.kind, text, None, made_from).save(self.folder)
-        shards, size, texts = 0, 0, list[str]()
+        shards, size, texts, places = 0, 0, list[str](), list[str]()
         for document in data:
             self.update_doc_stats(document)
             texts.append(document.text)
+            places.append(f"document {document.id}")
             size += len(document.text.encode())
             yield document
             if size >= self.shard_bytes:
-                self._make(f"task-{rank:05d}/shard-{shards:05d}", texts, made_from, notes)
-                shards, size, texts = shards + 1, 0, []
+                name = f"task-{rank:05d}/shard-{shards:05d}"
+                self._make(name, texts, places, made_from, notes)
+                shards, size, texts, places = shards + 1, 0, [], []
         if texts:
-            self._make(f"task-{rank:05d}/shard-{shards:05d}", texts, made_from, notes)
+            name = f"task-{rank:05d}/shard-{shards:05d}"
+            self._make(name, texts, places, made_from, notes)
             shards += 1
         write_json(
             self.folder / MAKING / f"task-{rank:05d}.json", {"tasks": world_size, "shards": shards}
         )
 
-    def _make(self, name: str, texts: list[str], made_from: dict[str, Any], notes: Notes) -> None:
+    def _make(
+        self,
+        name: str,
+        texts: list[str],
+        places: list[str],
+        made_from: dict[str, Any],
+        notes: Notes,
+    ) -> None:
         """Makes a shard, unless it is there."""
         path, hashes = self.folder / f"{name}.arrow", [text_hash(text) for text in texts]
         if path.is_file():
@@ -104,7 +115,7 @@ class ShardMaker(PipelineStep, ABC):
             return
         began = time.monotonic()
         with self.track_time("shard"):
-            self.make(path, ShardTexts(texts, hashes, [0] * len(texts)), made_from)
+            self.make(path, ShardTexts(texts, hashes, [0] * len(texts), places), made_from)
         shard = Shard(path)
         entry = entry_of(name, shard)
         notes.add(entry, time.monotonic() - began, origin_of(shard.description))
@@ -119,10 +130,14 @@ class StoreFinisher(PipelineStep):
 
     kind: StoreKind
 
-    def __init__(self, folder: str | Path) -> None:
-        """Args: folder: of the store."""
+    def __init__(self, folder: str | Path, *, max_refused: float = MAX_REFUSED) -> None:
+        """Args:
+        folder: of the store.
+        max_refused: as `data.max_refused`.
+        """
         super().__init__()
         self.folder: Path = Path(folder)
+        self.max_refused: float = max_refused
 
     def run(
         self, data: Iterator[Any] | None = None, rank: int = 0, world_size: int = 1
@@ -130,15 +145,18 @@ class StoreFinisher(PipelineStep):
         """Finishes the store, unless it is finished.
 
         Raises: StoreError if a task is not done, or had more or fewer documents when the store was
-            finished; as `finish_store`.
+            finished, or if too many documents are omitted; as `finish_store`.
         """
         if rank == 0 and not (self.folder / MANIFEST).is_file():
             finish_store(self.folder, _names(self.folder), self.kind.shard_type, self.kind.unit)
         if rank == 0:
             manifest = Manifest.load(self.folder, self.kind.kind, self.kind.version)
             _check_same(self.folder, manifest)
-            for unit in sorted({"documents", "tokens", self.kind.unit}):
+            for unit in sorted({"documents", "tokens", REFUSED, self.kind.unit}):
                 self.stat_update(unit, value=manifest.count(unit), unit="store")
+            documents, refused = manifest.count("documents"), manifest.count(REFUSED)
+            RefusalLimit(self.folder, documents, self.max_refused).check(refused)
+            say_omitted(self.folder, documents, refused)
         yield from data or ()
 
 

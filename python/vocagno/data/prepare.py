@@ -25,6 +25,7 @@ from vocagno.data.rows import (
 from vocagno.data.store.builder import Advance, StoreKind, make_store, store_key
 from vocagno.data.store.claim import first_difference
 from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.refusals import MAX_REFUSED
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.tally import Made
 from vocagno.system.progress import Progress
@@ -36,11 +37,16 @@ TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copyi
 
 
 def scanned(
-    corpus: str | Path, cache: Path, *, show_progress: bool, shard_bytes: int | None = None
+    corpus: str | Path,
+    cache: Path,
+    *,
+    show_progress: bool,
+    shard_bytes: int | None = None,
+    max_refused: float = MAX_REFUSED,
 ) -> Corpus:
-    """The corpus, scanned if the cache does not have it yet. Args: shard_bytes: as `scan`."""
+    """The corpus, scanned if the cache does not have it yet. Args: as `scan`."""
     with Progress("reading", None, unit="B", show=show_progress) as progress:
-        return scan(corpus, cache, progress.at, shard_bytes)
+        return scan(corpus, cache, progress.at, shard_bytes, max_refused)
 
 
 def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "") -> dict[str, Any]:
@@ -77,7 +83,8 @@ def prepared_rows(
     key = store_key(corpus, rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint))
     folder = folder or cache / "rows" / key
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
-    with _helpers(helpers, corpus.name, cache, tokenizer.source, tokenizer.eos, seq_len, folder):
+    given = corpus.name, corpus.max_refused, cache, tokenizer.source, tokenizer.eos, seq_len, folder
+    with _helpers(helpers, *given):
         made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
     return RowStore(folder), made
 
@@ -108,19 +115,20 @@ def pack_shard(
     seq_len: int,
     made_from: dict[str, Any],
 ) -> None:
-    """Tokenizes documents, and writes their rows as one shard.
+    """Tokenizes documents, and writes their rows as one shard. A document whose tokens cannot be
+    placed in its text has no row; the shard's description names it.
 
     Args:
         first_document: number of the first of them.
         made_from: `rows_made_from`.
     """
     spans = tokenizer.spans
-    tokens = spans.encode(documents.texts)
-    stream = join_documents(
-        tokens, first_document, spans.prefix_ids, tokenizer.eos_id, documents.prompt_bytes
-    )
-    rows, size = cut_rows(stream, seq_len), spans.vocabulary_size
-    write_rows(path, rows, seq_len, size, documents.hashes, first_document, made_from)
+    tokens, why = spans.try_encode(documents.texts)
+    around = spans.prefix_ids, tokenizer.eos_id
+    stream = join_documents(tokens, first_document, *around, documents.prompt_bytes, skipped=why)
+    rows, given = cut_rows(stream, seq_len), (documents.hashes, first_document, made_from)
+    refused = documents.refused(why)
+    write_rows(path, rows, seq_len, spans.vocabulary_size, *given, refused=refused)
 
 
 def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowStore:
@@ -168,7 +176,15 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
             helper.join()
 
 
-def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder: Path) -> None:
+def _help(
+    corpus: str,
+    max_refused: float,
+    cache: Path,
+    source: str,
+    eos: str,
+    seq_len: int,
+    folder: Path,
+) -> None:
     """The body of a helper. It exits when the process that started it ends, for any reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -182,7 +198,7 @@ def _help(corpus: str, cache: Path, source: str, eos: str, seq_len: int, folder:
     try:
         with terminable():
             tokenizer = student_tokenizer(source, eos)
-            found = scan(corpus, cache)
+            found = scan(corpus, cache, max_refused=max_refused)
             prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
     except Terminated:
         pass

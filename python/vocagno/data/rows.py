@@ -5,7 +5,7 @@ tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last
 token of a shard except the first is predicted once. The last row of a shard is padded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,10 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
+from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import (
     Description,
     Frame,
     Lists,
+    Refused,
     StoreError,
     checksum,
     list_column,
@@ -72,18 +74,24 @@ def join_documents(
     prefix_ids: tuple[int, ...],
     eos_id: int,
     prompt_bytes: Sequence[int] | None = None,
+    *,
+    skipped: Collection[int] = (),
 ) -> Stream:
     """Concatenates documents, each between its BOS and EOS.
 
     Args:
+        skipped: documents of which nothing is in the stream.
         prompt_bytes: length of each document's prompt in bytes. The tokens that end within it, and
             the BOS before them, are not learnt.
     """
     empty = np.zeros((1, 2), np.int32)
     prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
     eos = np.array([eos_id], np.int32)
-    ids, spans, sizes, prompts = [], [], [], []
+    ids, spans, sizes, prompts = [eos[:0]], [empty[:0]], [], [np.empty(0, bool)]
     for index in range(len(tokens)):
+        if index in skipped:
+            sizes.append(0)
+            continue
         place = tokens.text(index)
         ids += [prefix, tokens.ids[place], eos]
         spans += [prefix_spans, tokens.spans[place], empty]
@@ -126,10 +134,13 @@ def write_rows(
     hashes: list[bytes],
     first_document: int,
     made_from: dict[str, Any],
+    *,
+    refused: Sequence[Refused] = (),
 ) -> None:
     """Writes one shard of rows atomically.
 
     Args:
+        refused: the documents without rows.
         hashes: `corpus.text_hash` of each document of the shard.
         first_document: number of the shard's first document in the corpus.
     """
@@ -180,8 +191,9 @@ def write_rows(
         "rows": len(rows),
         "documents": len(hashes),
         "tokens": sum(len(row.ids) - 1 for row in rows),
+        **({REFUSED: len(refused)} if refused else {}),
     }
-    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
     write_shard(path, columns, what)
 
 
@@ -223,7 +235,8 @@ class RowStore(ShardedStore["RowsShard"]):
     def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The `corpus.text_hash` (16 bytes) and the number of tokens of each document.
 
-        Both are zero for a document without a row (an empty one that is the only one in its shard).
+        Both are zero for a document without a row: one that is omitted, or an empty one that is
+        the only one in its shard.
         """
         count = self.manifest.count("documents")
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)

@@ -43,7 +43,7 @@ class CorpusSample:
     def tokens(self, spans: TokenSpans) -> Tokens:
         """How many tokens the corpus has: a ratio estimate, tokens over bytes."""
         sizes = np.array([sum(len(text.encode()) for text in part) for part in self.parts])
-        encoded = [spans.encode(part) for part in self.parts]
+        encoded = [spans.try_encode(part)[0] for part in self.parts]
         counts = np.array([len(one.ids) for one in encoded])
         rate = counts.sum() / max(1, sizes.sum())
         residual, number = counts - rate * sizes, len(self.parts)

@@ -8,7 +8,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
 from vocagno.data.corpus_files import CorpusFile, corpus_files
@@ -38,6 +38,9 @@ class Source(Protocol):
 
     def identity(self) -> list[Any]:
         """Changes (as JSON) if the records may have changed."""
+
+    def place(self, record: int) -> str:
+        """Where a record is, without the folder: equal on all machines."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         """The records that start at `place`, each with the place after it.
@@ -104,6 +107,9 @@ class LinesSource(_OneOpen):
     def identity(self) -> list[Any]:
         return self.file.stamp()
 
+    def place(self, record: int) -> str:
+        return f"{PurePath(self.name).name}, line {record + 1}"
+
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         record = place.record
         try:
@@ -163,6 +169,9 @@ class ParquetSource(_OneOpen):
     def identity(self) -> list[Any]:
         return self.file.stamp()
 
+    def place(self, record: int) -> str:
+        return f"{PurePath(self.name).name}, row {record + 1}"
+
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
 
@@ -210,6 +219,9 @@ class TextFilesSource:
     def identity(self) -> list[Any]:
         return [file.stamp() for file in self.files]
 
+    def place(self, record: int) -> str:
+        return PurePath(self.files[record].name).name
+
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for number in range(place.record, len(self.files)):
             file = self.files[number]
@@ -247,6 +259,9 @@ class DatasetSource:
 
     def identity(self) -> list[Any]:
         return [self._name, self._fingerprint]
+
+    def place(self, record: int) -> str:
+        return f"{self.name}, row {record + 1}"
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for first in range(place.record, len(self._dataset), _ROWS_AT_ONCE):

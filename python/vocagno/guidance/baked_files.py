@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import asdict
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.baked import LOSSES, WEIGHTS, read_manifest
 from vocagno.data.baked_parts import BakedParts
+from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.data.token_files import TokenFile
 from vocagno.errors import GuidanceError
@@ -37,6 +39,7 @@ def bake_file(
     losses: GuidanceConfig,
     rule: GuidanceConfig | None = None,
     *,
+    max_refused: float = MAX_REFUSED,
     show_progress: bool = False,
 ) -> dict[str, Any]:
     """Writes the streams of a token file into a folder, for `BakedLosses`. Any number of processes
@@ -47,10 +50,12 @@ def bake_file(
         losses: its `unit` and `aggregation` say what the losses are, and its `min_coverage` how
             many of the tokens need one.
         rule: of the weights; None: no weights.
+        max_refused: share of the documents whose ids may have no text; they have no losses, and
+            are named in a report. With 0 the first one is an error.
     Returns: the counts of the manifest.
     Raises: TokenFileError or StoreError for a folder with something else; TokenizerError for ids
         that are not of this tokenizer; ConfigError as `check_rule`; StoreError or GuidanceError for
-        less coverage than `losses.min_coverage`.
+        less coverage than `losses.min_coverage`, and for more refused documents.
     """
     if rule is not None:
         check_rule(rule)
@@ -62,17 +67,21 @@ def bake_file(
     total: Counter[str] = Counter()
 
     def make(name: str) -> None:
-        number, counts = parts.names.index(name), Counter[str]()
+        number, counts, refused = parts.names.index(name), Counter[str](), list[dict[str, Any]]()
         first, stop = (file.first_start((number + n) * PART_TOKENS) for n in (0, 1))
         for at, boundaries in file.batches(first, stop, BATCH_TOKENS):
-            found = baker().bake(*_documents(file, spans, at, boundaries))
+            texts, tokens, why = _documents(file, spans, at, boundaries, strict=not max_refused)
+            for row, reason in why.items():
+                place = f"{file.path.name}, document from token {at + int(boundaries[row])} on"
+                refused.append({"place": place, "why": reason})
+            found = baker().bake(texts, tokens, why)
             parts.write(LOSSES, at, found.losses)
             if found.weights is not None:
                 parts.write(WEIGHTS, at, found.weights)
             counts.update(found.counts)
             progress.at(total["tokens"] + counts["tokens"])
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
-        parts.note(name, digest(block.tobytes()), counts)
+        parts.note(name, digest(block.tobytes()), counts, refused)
 
     def report(name: str) -> None:
         total.update(parts.counts(name))
@@ -81,6 +90,7 @@ def bake_file(
 
     def fields(tokens_hash: str, counts: Counter[str]) -> dict[str, Any]:
         _check_scored(counts, losses.min_coverage)
+        RefusalLimit(folder, counts["documents"], max_refused).check(counts[REFUSED])
         about = {
             "name": file.path.name,
             "bytes": file.path.stat().st_size,
@@ -122,16 +132,35 @@ def _made_from(
 
 
 def _documents(
-    file: TokenFile, spans: TokenSpans, at: int, boundaries: NDArray[np.int64]
-) -> tuple[list[str], TokenizedTexts]:
-    """Some documents of the file. Raises: TokenizerError that names file and place."""
+    file: TokenFile, spans: TokenSpans, at: int, boundaries: NDArray[np.int64], *, strict: bool
+) -> tuple[list[str], TokenizedTexts, dict[int, str]]:
+    """Some documents of the file, and why some have no text: their spans are empty.
+
+    Raises: TokenizerError that names file and place, for ids of another tokenizer, or if `strict`.
+    """
     ids = np.asarray(file.ids[at : at + int(boundaries[-1])])
     try:
-        return spans.texts_and_tokens(ids, boundaries)
-    except ValueError as error:  # of ids that are negative or too large, too
-        raise TokenizerError(
-            f"{file.path}: in the {len(boundaries) - 1:,} documents from token {at:,} on: {error}"
-        ) from error
+        return *spans.texts_and_tokens(ids, boundaries), {}
+    except ValueError as error:
+        if strict or ids.min() < 0 or ids.max() >= spans.vocabulary_size:
+            where = f"in the {len(boundaries) - 1:,} documents from token {at:,} on"
+            raise TokenizerError(f"{file.path}: {where}: {error}") from error
+    texts, parts, refused = list[str](), list[TokenizedTexts](), dict[int, str]()
+    for row, (first, stop) in enumerate(pairwise(boundaries.tolist())):
+        try:
+            (text,), tokens = spans.texts_and_tokens(ids[first:stop])
+        except ValueError as error:
+            text, refused[row] = "", str(error)
+            tokens = _without_text(ids[first:stop])
+        texts.append(text)
+        parts.append(tokens)
+    return texts, TokenizedTexts.concatenate(parts), refused
+
+
+def _without_text(ids: NDArray[Any]) -> TokenizedTexts:
+    """A document of ids that cover nothing."""
+    spans, ends = np.zeros((len(ids), 2), np.int32), np.array([0, len(ids)], np.int64)
+    return TokenizedTexts(ids.astype(np.int32), spans, ends, np.zeros(1, np.bool_))
 
 
 def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limit: float) -> None:
@@ -139,9 +168,10 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
     if 1 - total["missing_tokens"] / file.num_tokens < limit:
         raise StoreError(
             f"{store.folder}: {total['missing_documents']:,} of the first {total['documents']:,} "
-            f"documents of {file.path} have no scores (--min_coverage: {limit:.2%}): edited or "
-            "added since the corpus was scored, another corpus, or ids of another tokenizer; run "
-            "`vocagno score` on it"
+            f"documents of {file.path} have no scores (--min_coverage: {limit:.2%}), "
+            f"{total[REFUSED]:,} of them because their ids have no text: edited or added since the "
+            "corpus was scored, another corpus, or ids of another tokenizer; run `vocagno score` "
+            "on it"
         )
 
 

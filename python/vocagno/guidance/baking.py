@@ -5,6 +5,7 @@ n: tokens of some documents, one after the other.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import Row
+from vocagno.data.store.refusals import REFUSED
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.collator import line_numbers
 from vocagno.guidance.mappings import ComparedTokens
@@ -22,7 +24,7 @@ from vocagno.guidance.pieces import Pieces, ScoresInOrder
 from vocagno.guidance.selective import token_weights
 from vocagno.guidance.units import Units
 from vocagno.teacher.matched_scores import TextIndex, find_scores
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scores import DocumentScores, ScoreStore
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 _FULL = 255
@@ -88,13 +90,20 @@ class Baker:
         self._rule = rule
         self._line_ends = spans.line_ends() if rule is not None else None
 
-    def bake(self, texts: list[str], tokens: TokenizedTexts) -> Baked:
+    def bake(
+        self, texts: list[str], tokens: TokenizedTexts, refused: Mapping[int, str] | None = None
+    ) -> Baked:
         """The streams of some whole documents.
 
-        Args: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
+        Args:
+            texts, tokens: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
+            refused: why documents have no text, by their number. They get no losses.
         Raises: StoreError for damaged scores.
         """
-        scores = ScoresInOrder(find_scores(self._store, self._index, texts))
+        found = find_scores(self._store, self._index, texts)
+        for number, why in (refused or {}).items():
+            found[number] = DocumentScores.none(why)
+        scores = ScoresInOrder(found)
         pieces = Pieces([_as_row(tokens)], scores)
         method = method_of(self._losses)
         meeting = method.meeting(pieces)
@@ -110,7 +119,10 @@ class Baker:
             ):
                 compared = method_of(self._rule).compared(pieces, meeting, None)
             weights = self._weights(tokens, compared)
-        return Baked(losses, weights, self._counts(pieces, meeting, losses))
+        counts = self._counts(pieces, meeting, losses)
+        if refused:
+            counts[REFUSED] = len(refused)
+        return Baked(losses, weights, counts)
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
         """The rule's weights. A loss of zero stands for the student's, which has no effect."""

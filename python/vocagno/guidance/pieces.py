@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from vocagno.data.rows import Row
 from vocagno.guidance.mappings import sharing_text
 from vocagno.teacher.live import LivePieces
-from vocagno.teacher.matched_scores import NOT_SCORED
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import WindowedTexts
 
@@ -58,7 +57,7 @@ class Pieces:
         else:
             documents = list(map(scores.piece, *places))
         self.documents: list[DocumentScores] = documents
-        self.is_missing: NDArray[np.bool_] = np.array([one is NOT_SCORED for one in documents])
+        self.is_missing: NDArray[np.bool_] = np.array([bool(one.missing) for one in documents])
         self.teacher: NDArray[np.int32] = np.concatenate([one.spans for one in documents])
         """(M, 2) spans, bytes."""
         losses = np.concatenate([one.nll for one in documents])

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.corpus import Corpus, CorpusShard
+from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
 from vocagno.data.store.builder import Advance, Part, StoreKind, make_store
 from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
@@ -48,7 +48,8 @@ class Teacher:
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
-        """Losses and spans of each text, read independently; calls `advance` with the progress."""
+        """Losses and spans of each text, read independently; calls `advance` with the progress. A
+        text whose tokens cannot be placed has none, and says why (`DocumentScores.missing`)."""
         windowed = self.reader.read(texts)
         tokens = windowed.tokens
         nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
@@ -59,8 +60,10 @@ class Teacher:
             advance(scored / len(tokens.ids), scored)
         self._doubt(nll[np.isfinite(nll)])
         return [
-            _scored(tokens.spans[place], nll[place], windowed.is_asked[place])
-            for place in map(tokens.text, range(len(tokens)))
+            DocumentScores.none(windowed.refused[number])
+            if number in windowed.refused
+            else _scored(tokens.spans[place], nll[place], windowed.is_asked[place])
+            for number, place in enumerate(map(tokens.text, range(len(tokens))))
         ]
 
     def _doubt(self, nll: NDArray[np.float32]) -> None:
@@ -125,6 +128,14 @@ def _scored(
     )
 
 
+def write_scored(
+    path: Path, texts: ShardTexts, scores: list[DocumentScores], made_from: dict[str, Any]
+) -> None:
+    """As `write_scores`, with the documents that the teacher could not read named as refused."""
+    refused = texts.refused({row: one.missing for row, one in enumerate(scores) if one.missing})
+    write_scores(path, texts.hashes, scores, made_from, refused=refused)
+
+
 def scores_made_from(
     config: TeacherConfig, spans: TokenSpans, weights: str, device: torch.device
 ) -> dict[str, Any]:
@@ -168,7 +179,7 @@ def score_corpus(
         if together is not None:
             together.say(shard.name)
         found = corpus.read(shard)
-        write_scores(path, found.hashes, loaded().score(found.texts, advance), made_from)
+        write_scored(path, found, loaded().score(found.texts, advance), made_from)
 
     if together is not None and not together.leads:
         shards = {shard.name: shard for shard in corpus.shards}

@@ -12,8 +12,7 @@ from vocagno.data.datatrove import ShardMaker, StoreFinisher
 from vocagno.errors import ConfigError
 from vocagno.models.loading import local_device
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.corpus_scores import SCORES, Teacher
-from vocagno.teacher.scores import write_scores
+from vocagno.teacher.corpus_scores import SCORES, Teacher, write_scored
 
 _CACHE = Path(".cache/vocagno")
 
@@ -62,7 +61,7 @@ class TeacherScorer(ShardMaker):
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
         """Scores one shard."""
         scores = _loaded(self.config, self.cache, self.folder).score(documents.texts)
-        write_scores(path, documents.hashes, scores, made_from)
+        write_scored(path, documents, scores, made_from)
 
 
 class FinishScores(StoreFinisher):

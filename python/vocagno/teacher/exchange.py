@@ -18,7 +18,8 @@ from huggingface_hub import DatasetCard, DatasetCardData
 
 from vocagno.data.store.finishing import finish_store
 from vocagno.data.store.manifest import Entry, check_names
-from vocagno.data.store.shards import StoreError
+from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.shards import Refused, StoreError
 from vocagno.data.store.span_codec import decode_spans
 from vocagno.system.files import appearing, appearing_files
 from vocagno.teacher.scores import (
@@ -82,7 +83,10 @@ def _check_empty(folder: Path, what: str) -> None:
 
 
 def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
-    shards = [{"name": e.name, "text_hash": e.text_hash, "counts": e.counts} for e in entries]
+    shards = [
+        {"name": e.name, "text_hash": e.text_hash, "counts": e.counts, **_refused(store, e)}
+        for e in entries
+    ]
     about = {
         "kind": KIND,
         "version": VERSION,
@@ -103,6 +107,13 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
         column_encoding=encodings,
         write_page_checksum=True,
     )
+
+
+def _refused(store: ScoreStore, entry: Entry) -> dict[str, Any]:
+    """The documents that a shard omits, if there are any."""
+    if REFUSED not in entry.counts:
+        return {}
+    return {"refused": entry.open(store.folder, ScoreShard).description.refused}
 
 
 def _table(store: ScoreStore, index: int) -> pa.Table:
@@ -192,7 +203,8 @@ def _import_shard(
         for nll, start, end, count in zip(*columns, table["unscored"].to_pylist(), strict=True)
     ]
     file = store / f"{what['name']}.arrow"
-    write_scores(file, hashes, documents, made_from)
+    refused = [Refused(*one) for one in what.get("refused", ())]
+    write_scores(file, hashes, documents, made_from, refused=refused)
     shard = ScoreShard(file)
     found = asdict(shard.description)
     is_same = all(found[key] == what[key] for key in ("text_hash", "counts"))

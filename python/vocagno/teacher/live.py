@@ -44,13 +44,16 @@ class LivePieces:
         """Each piece, extended to whole characters, as a separate text.
 
         Returns: the windows for the teacher, and the teacher's tokens of each piece, with a loss of
-            0 where the teacher will give one.
+            0 where the teacher will give one; none of a piece that it cannot read.
         """
         found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
         windowed = self.reader.read([text for text, _ in found])
         nll = np.where(windowed.is_asked, np.float16(0), np.float16(np.nan))
         pieces = []
         for number, (_, begins) in enumerate(found):
+            if number in windowed.refused:
+                pieces.append(DocumentScores.none(windowed.refused[number]))
+                continue
             place = windowed.tokens.text(number)
             pieces.append(DocumentScores(windowed.tokens.spans[place] + begins, nll[place]))
         return windowed, pieces

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from vocagno.data.corpus import text_hash
 from vocagno.data.rows import RowStore
 from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.refusals import REFUSED
 from vocagno.teacher.scores import DocumentScores, ScoreStore
 
-NOT_SCORED = DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16))
+NOT_SCORED = DocumentScores.none("not scored")
 """The scores of a document that was not scored."""
 
 
@@ -21,22 +22,31 @@ class MatchedScores:
     """The scores of the documents in a store of rows.
 
     If the corpus has changed since it was scored (documents edited, moved, removed, added), each
-    document is found by the hash of its text. A document without scores has no teacher tokens.
+    document is found by the hash of its text. A document without scores has no teacher tokens; nor
+    has one that the teacher could not read.
     """
 
     def __init__(self, store: ScoreStore, rows: RowStore) -> None:
-        """Reads nothing if the shards' hashes match, else the hashes of all documents."""
+        """Reads nothing if the shards' hashes match and no document is refused, else the hashes of
+        all documents."""
         self.store = store
         self.missing_documents: int = 0
+        self.refused_documents: int = 0
+        """Those that the teacher could not read."""
         self.missing_share: float = 0.0
-        """Share of the rows' tokens that are in documents without scores."""
+        """Share of the rows' tokens that are in documents without scores, of both kinds."""
         self._places: NDArray[np.int64] | None = None  # None: documents have the same numbers
-        if rows.text_hashes != store.text_hashes:
-            wanted, tokens = rows.documents()
-            self._places = TextIndex(_hashes(store)).places(wanted)
-            missing = (self._places < 0) & (tokens > 0)
-            self.missing_documents = int(missing.sum())
-            self.missing_share = float(tokens[missing].sum() / max(1, tokens.sum()))
+        is_same = rows.text_hashes == store.text_hashes
+        if is_same and not store.manifest.count(REFUSED):
+            return
+        wanted, tokens = rows.documents()
+        places = np.arange(len(wanted))
+        if not is_same:
+            self._places = places = TextIndex(_hashes(store)).places(wanted)
+        missing = (places < 0) & (tokens > 0)
+        refused = np.append(store.is_refused(), False)[places] & (tokens > 0)
+        self.missing_documents, self.refused_documents = int(missing.sum()), int(refused.sum())
+        self.missing_share = float(tokens[missing | refused].sum() / max(1, tokens.sum()))
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
         """As `ScoreStore.piece`, of a document of the rows."""

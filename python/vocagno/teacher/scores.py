@@ -3,6 +3,7 @@
 A store belongs to a text and a teacher, not to a student: any tokenizer can be aligned to it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
 from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import (
     Description,
     Frame,
     Lists,
+    Refused,
     StoreError,
     checksum,
     list_column,
@@ -49,6 +52,17 @@ class DocumentScores:
     num_unscored: int = 0
     """Number of requested tokens whose loss was NaN or infinite. (The first token of a document
     read without a BOS, and tokens without text, are not requested.)"""
+    missing: str = ""
+    """Why a document has no tokens here although it may have text."""
+
+    @classmethod
+    def none(cls, why: str) -> "DocumentScores":
+        """Those of a document that has no scores."""
+        return cls(np.empty((0, 2), np.int32), np.empty(0, np.float16), missing=why)
+
+
+REFUSED_BY_TEACHER = DocumentScores.none("the teacher's tokens cannot be placed in its text")
+"""The scores of a document that the teacher could not read."""
 
 
 def write_scores(
@@ -56,12 +70,15 @@ def write_scores(
     hashes: list[bytes],
     documents: list[DocumentScores],
     made_from: dict[str, Any],
+    *,
+    refused: Sequence[Refused] = (),
 ) -> None:
     """Writes one shard of scores atomically.
 
     Args:
         hashes: `corpus.text_hash` of each document.
         made_from: the inputs of the scores, apart from the texts; stored in the manifest.
+        refused: the documents without tokens, because they cannot be placed in the text.
     Raises: ValueError for an infinite loss (NaN means no loss).
     """
     coded = [encode_spans(document.spans) for document in documents]
@@ -87,8 +104,9 @@ def write_scores(
         "tokens": sum(len(loss) for loss in losses),
         "unscored_documents": int((unscored > 0).sum()),
         "unscored_tokens": int(unscored.sum()),
+        **({REFUSED: len(refused)} if refused else {}),
     }
-    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
+    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
     write_shard(path, columns, what)
 
 
@@ -120,17 +138,29 @@ class ScoreStore(ShardedStore["ScoreShard"]):
                 f"{name} (hash {fingerprint}); name the teacher that made them, or score again"
             )
 
+    def is_refused(self) -> NDArray[np.bool_]:
+        """(documents,) which ones the teacher could not read."""
+        found = np.zeros(len(self), np.bool_)
+        for number, entry in enumerate(self.manifest.shards):
+            if REFUSED in entry.counts:
+                first = self._ends[number] - entry.counts[UNIT]
+                found[[first + row for row in self.shard(number).refused]] = True
+        return found
+
     def document(self, index: int) -> DocumentScores:
         """The scores of document `index` of the corpus; verifies their checksum."""
+        shard, row = self.locate(index)
+        if row in shard.refused:
+            return REFUSED_BY_TEACHER
         nll, coded = self._row(index)
         return DocumentScores(decode_spans(coded), nll)
 
     def piece(self, index: int, first_byte: int, end_byte: int) -> DocumentScores:
         """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
         of the next one. For a long document the cost is the same once its edges are cached."""
-        nll, coded = self._row(index)
+        nll = self._row(index)[0]
         if len(nll) <= _WHOLE:
-            return DocumentScores(decode_spans(coded), nll)
+            return self.document(index)
         starts, ends, empty = self._edges(index)
         first = int(np.searchsorted(ends, first_byte, side="right"))
         behind = int(np.searchsorted(starts, end_byte, side="left"))
@@ -176,6 +206,8 @@ class ScoreShard(RowShard):
         """(documents,) number of tokens of each document whose loss was NaN or infinite."""
         self.checks: NDArray[Any] = self.values("check")
         """(documents,) CRC-32 of each document."""
+        self.refused: set[int] = {one.row for one in self.description.refused}
+        """The documents without tokens, because they cannot be placed in the text."""
 
     def coded(self, row: int) -> CodedSpans:
         """The coded spans of a document."""
@@ -197,6 +229,7 @@ class ScoreShard(RowShard):
             "tokens": len(self.nll.values),
             "unscored_documents": int((self.unscored > 0).sum()),
             "unscored_tokens": int(self.unscored.sum()),
+            **({REFUSED: len(self.refused)} if self.refused else {}),
         }
         named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         return (counts, named) == (self.description.counts, self.description.text_hash)

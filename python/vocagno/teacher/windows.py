@@ -58,6 +58,8 @@ class WindowedTexts:
     is_asked: NDArray[np.bool_]
     """(M,) whether a token should get a loss. Excluded are a text's first token without a prefix,
     and tokens without text (a lone dummy prefix), which guide no student token."""
+    refused: dict[int, str]
+    """The texts without tokens, because they cannot be placed in the text, and why."""
 
 
 class TextReader:
@@ -75,7 +77,7 @@ class TextReader:
 
     def read(self, texts: Sequence[str]) -> WindowedTexts:
         """Tokenizes texts and cuts each of them into windows."""
-        tokens = self.spans.encode(texts)
+        tokens, refused = self.spans.try_encode(texts)
         ids = tokens.ids.astype(np.int64)
         is_asked = tokens.spans[:, 0] < tokens.spans[:, 1]
         windows, rows = [], []
@@ -89,7 +91,7 @@ class TextReader:
                 stop = text.start + cut.stop
                 windows.append(window)
                 rows.append(slice(stop - count, stop))
-        return WindowedTexts(tokens, windows, rows, is_asked)
+        return WindowedTexts(tokens, windows, rows, is_asked, refused)
 
     def _window(self, cut: Cut, ids: NDArray[np.int64]) -> Window:
         asked_from = len(self.prefix) + cut.score_from - cut.start

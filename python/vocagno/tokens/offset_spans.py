@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 
 from vocagno import _vocagno
 from vocagno.tokens.token_places import Misplaced, Rows, TokenPlaces, text_between
-from vocagno.tokens.tokenizer_checks import refuse_collapsed
-from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids, tokenized
+from vocagno.tokens.tokenizer_checks import collapsed, remedy
+from vocagno.tokens.tokenizer_files import flat_ids, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
 _MOST_RUNS = 64
 """Maximum number of runs of characters without tokens that are removed from a text one by one."""
+_INVALID = (
+    "its offsets are invalid or out of order; use a current release of tokenizers, or another "
+    "tokenizer.json"
+)
 
 
 class OffsetSpans:
@@ -41,23 +45,47 @@ class OffsetSpans:
         self._leaves_no_token: dict[str, bool] = {}
 
     def encode(
-        self, texts: list[str], numbers: Sequence[int]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Byte spans of the tokens of texts, and their boundaries; errors name texts by `numbers`.
-
-        Raises: TokenizerError for offsets without width, out of order, or of other text.
-        """
+        self, texts: list[str]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], dict[int, str]]:
+        """Byte spans of the tokens of texts, their boundaries, and why tokens of texts cannot be
+        placed: offsets without width, out of order, or of other text."""
         encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
         ids, boundaries = flat_ids(encodings)
         offsets = _offsets(encodings, len(ids))
         held = [slice(a, b) for a, b in pairwise(boundaries.tolist())]
-        for text, own in zip(texts, held, strict=True):
-            refuse_collapsed(ids[own], offsets[own], self._vocabulary, text, self._name)
-        spans = self._closed(ids, offsets, boundaries, texts, numbers)
+        refused: dict[int, str] = {}
+        for index, (text, own) in enumerate(zip(texts, held, strict=True)):
+            if what := collapsed(ids[own], offsets[own], self._vocabulary, text):
+                refused[index] = f"{what}. {remedy()}"
+        spans = self._closed_each(ids, offsets, boundaries, texts, refused)
         for index, rows in self._places.disagreeing(ids, spans, boundaries, texts).items():
             own = held[index]
-            spans[own] = self._anchored(texts[index], numbers[index], ids[own], spans[own], rows)
-        return spans, boundaries
+            if index not in refused:
+                spans[own], why = self._anchored(texts[index], ids[own], spans[own], rows)
+                refused |= {index: why} if why else {}
+        return spans, boundaries, refused
+
+    def _closed_each(
+        self,
+        ids: NDArray[np.int32],
+        offsets: NDArray[np.int32],
+        boundaries: NDArray[np.int64],
+        texts: list[str],
+        refused: dict[int, str],
+    ) -> NDArray[np.int32]:
+        """Closed spans of all texts; adds those whose offsets are invalid to `refused`."""
+        try:
+            return self._closed(ids, offsets, boundaries, texts)
+        except _vocagno.SpanError:
+            spans = np.zeros((len(ids), 2), np.int32)
+        for index, text in enumerate(texts):
+            own = slice(*boundaries[index : index + 2].tolist())
+            ends = boundaries[index : index + 2] - boundaries[index]
+            try:
+                spans[own] = self._closed(ids[own], offsets[own], ends, [text])
+            except _vocagno.SpanError as error:
+                refused.setdefault(index, f"{error}: {_INVALID}")
+        return spans
 
     def _closed(
         self,
@@ -65,27 +93,19 @@ class OffsetSpans:
         offsets: NDArray[np.int32],
         boundaries: NDArray[np.int64],
         texts: list[str],
-        numbers: Sequence[int],
     ) -> NDArray[np.int32]:
-        try:
-            in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, texts)
-            return self._table.close(in_bytes, ids, boundaries, texts)
-        except _vocagno.SpanError as error:
-            raise TokenizerError(
-                f"{self._name}: {error} (rows are counted over texts {[*numbers[:5]]}..., which "
-                f"begin with {texts[0][:40]!r}): its offsets are invalid or out of order; use a "
-                "current release of tokenizers, or another tokenizer.json"
-            ) from error
+        in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, texts)
+        return self._table.close(in_bytes, ids, boundaries, texts)
 
     def _anchored(
         self,
         text: str,
-        number: int,
         ids: NDArray[np.int32],
         spans: NDArray[np.int32],
         disagreeing: list[Rows],
-    ) -> NDArray[np.int32]:
-        """Corrected spans of a text in which tokens disagree with the text at their spans.
+    ) -> tuple[NDArray[np.int32], str]:
+        """Corrected spans of a text in which tokens disagree with the text at their spans, and why
+        they cannot be corrected, or "".
 
         If the text without the characters that give no token has the same ids, its offsets are used
         after moving them by the removed characters.
@@ -93,13 +113,15 @@ class OffsetSpans:
         boundaries = np.array([0, len(ids)], np.int64)
         moved = self._without_what_leaves_no_token(text, ids)
         if moved is not None:
-            mended = self._closed(ids, moved, boundaries, [text], [number])
+            try:
+                mended = self._closed(ids, moved, boundaries, [text])
+            except _vocagno.SpanError as error:
+                return spans, f"{error}: {_INVALID}"
             left = self._places.disagreeing(ids, mended, boundaries, [text]).get(0, [])
             if len(left) < len(disagreeing):
                 spans, disagreeing = mended, left
-        if found := self._places.misplaced(ids, spans, text, disagreeing):
-            raise self._refused(text, number, ids, found)
-        return spans
+        found = self._places.misplaced(ids, spans, text, disagreeing)
+        return spans, self._misplaced(text, ids, found) if found else ""
 
     def _without_what_leaves_no_token(
         self, text: str, ids: NDArray[np.int32]
@@ -152,16 +174,13 @@ class OffsetSpans:
             self._leaves_no_token[character] = known
         return known
 
-    def _refused(
-        self, text: str, number: int, ids: NDArray[np.int32], found: Misplaced
-    ) -> TokenizerError:
+    def _misplaced(self, text: str, ids: NDArray[np.int32], found: Misplaced) -> str:
         first, stop = found.rows
         pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
         piece, (start, end) = pieces.decode(errors="replace"), found.span
         held = text_between(text.encode(), start, end)
-        return TokenizerError(
-            f"{self._name}: texts[{number}], which begins with {text[:40]!r}: the offset of token "
-            f"{first}, {piece!r} (id {ids[first]}), points at {held!r} "
+        return (
+            f"the offset of token {first}, {piece!r} (id {ids[first]}), points at {held!r} "
             f"(bytes {start} to {end}), but the token is at byte {found.byte}. Remove control "
             "and other invisible characters from the text, or skip it; or use another release "
             "of tokenizers or another tokenizer.json"

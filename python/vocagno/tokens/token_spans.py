@@ -32,6 +32,7 @@ from vocagno.tokens.tokenizer_files import (
     private_tokenizer,
     tokenized,
     tokenizer_of_name,
+    unreadable,
     without_vocabulary,
 )
 from vocagno.tokens.vocabulary import read_vocabulary
@@ -206,20 +207,45 @@ class TokenSpans:
         Args:
             texts: a list of strings, or an array of them (NumPy, pandas, pyarrow).
         Raises: TypeError for a single string and for a value that is not a string, naming it;
-            TextError (a ValueError) for a lone surrogate, naming the text; TokenizerError for
-            offsets without width, out of order or of other text, naming text and token, and for
-            a text that the tokenizer cannot read.
+            TextError (a ValueError) for a lone surrogate, naming the text; TokenizerError, naming
+            the text, for offsets without width, out of order or of other text, and for a text that
+            the tokenizer cannot read.
         """
-        texts = checked_texts(texts)
-        ids, boundaries = flat_ids(tokenized(self._tokenizer, texts, self.name, with_offsets=False))
+        tokens, refused = self.try_encode(texts, num_threads=num_threads)
+        for number, why in refused.items():
+            begins = checked_texts(texts)[number][:40]
+            raise TokenizerError(
+                f"{self.name}: texts[{number}], which begins with {begins!r}: {why}"
+            )
+        return tokens
+
+    def try_encode(
+        self, texts: Texts, *, num_threads: int | None = None
+    ) -> tuple[TokenizedTexts, dict[int, str]]:
+        """As `encode`, without an error for texts whose tokens cannot be placed: a corpus should
+        not stop for one document.
+
+        Returns: the tokens of all B texts, none of those that cannot be placed; and why, by the
+            number of the text.
+        Raises: TypeError and TextError as `encode`.
+        """
+        texts, refused = checked_texts(texts), dict[int, str]()
+        try:
+            encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
+        except TokenizerError:
+            refused = unreadable(self._tokenizer, texts)
+            texts = ["" if number in refused else text for number, text in enumerate(texts)]
+            encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
+        ids, boundaries = flat_ids(encodings)
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
         result = TokenizedTexts(ids, spans, boundaries, proved)
         unproved = np.flatnonzero(~proved).tolist()
         if unproved:
-            found, ends = self._offsets.encode([texts[index] for index in unproved], unproved)
+            found, ends, failed = self._offsets.encode([texts[index] for index in unproved])
             for index, start, stop in zip(unproved, ends[:-1], ends[1:], strict=True):
                 spans[result.text(index)] = found[start:stop]
-        return result
+            refused |= {unproved[place]: why for place, why in failed.items()}
+        return result.without(refused) if refused else result, dict(sorted(refused.items()))
 
     @property
     def has_dummy_prefix(self) -> bool:

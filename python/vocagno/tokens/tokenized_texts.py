@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex
 
@@ -65,6 +65,16 @@ class TokenizedTexts:
         rows = slice(int(boundaries[0]), int(boundaries[-1]))
         return TokenizedTexts(
             self.ids[rows], self.spans[rows], boundaries - boundaries[0], self.proved[first:stop]
+        )
+
+    def without(self, numbers: Collection[int]) -> TokenizedTexts:
+        """The same B texts, these without tokens and not `proved`."""
+        is_left_out = np.isin(np.arange(len(self)), [*numbers])
+        sizes = np.diff(self.cu_seqlens)
+        is_kept = np.repeat(~is_left_out, sizes)
+        ends = np.cumsum(np.append(0, np.where(is_left_out, 0, sizes)))
+        return TokenizedTexts(
+            self.ids[is_kept], self.spans[is_kept], ends, self.proved & ~is_left_out
         )
 
     @staticmethod

@@ -71,7 +71,8 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
             )
         _check_order(encoding.offsets, probe, name)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        refuse_collapsed(np.array(ids, np.int32), offsets, vocabulary, probe, name)
+        if what := collapsed(np.array(ids, np.int32), offsets, vocabulary, probe):
+            raise _refused(name, probe, what)
         if probe in PLAIN_PROBES:
             normalizer = tokenizer.normalizer
             normalized = normalizer.normalize_str(probe) if normalizer else probe
@@ -79,15 +80,11 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
             _check_places(np.array(ids, np.int32), offsets, vocabulary, places, probe, name)
 
 
-def refuse_collapsed(
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int32],
-    vocabulary: Vocabulary,
-    text: str,
-    name: str,
-) -> None:
-    """Rejects a text in which most tokens with visible text have empty offsets, and no offset
-    covers some letters or digits.
+def collapsed(
+    ids: NDArray[np.int32], offsets: NDArray[np.int32], vocabulary: Vocabulary, text: str
+) -> str:
+    """What is wrong with a text in which most tokens with visible text have empty offsets, and no
+    offset covers some letters or digits; "" for other texts.
 
     Offsets may be empty for white space (trimmed, or a dummy prefix) and for tokens that a
     normaliser inserted.
@@ -95,20 +92,19 @@ def refuse_collapsed(
     visible = vocabulary.visible[ids]
     empty = visible & (offsets[:, 0] == offsets[:, 1])
     if 2 * np.count_nonzero(empty) <= np.count_nonzero(visible):
-        return
+        return ""
     is_covered = np.zeros(len(text) + 1, np.int64)
     np.add.at(is_covered, offsets[:, 0], 1)
     np.add.at(is_covered, offsets[:, 1], -1)
     covered = np.cumsum(is_covered)[:-1] > 0
-    if any(c.isalnum() and not held for c, held in zip(text, covered.tolist(), strict=True)):
-        row = int(np.argmax(empty))
-        piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
-        raise _refused(
-            name,
-            text,
-            f"{np.count_nonzero(empty)} tokens with text have empty offsets, "
-            f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})",
-        )
+    if all(held or not c.isalnum() for c, held in zip(text, covered.tolist(), strict=True)):
+        return ""
+    row = int(np.argmax(empty))
+    piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
+    return (
+        f"{np.count_nonzero(empty)} tokens with text have empty offsets, "
+        f"the first is token {row}, {piece!r} (id {ids[row]}) at ({at}, {at})"
+    )
 
 
 def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:
@@ -191,7 +187,11 @@ def _keeps_spaces(vocabulary: Vocabulary) -> bool:
 
 
 def _refused(name: str, text: str, what: str) -> TokenizerError:
+    return TokenizerError(f"{name}: on {text[:60]!r} {what}. {remedy()}")
+
+
+def remedy() -> str:
+    """What to do about wrong offsets."""
     import tokenizers
 
-    remedy = _REMEDY.format(version=tokenizers.__version__)
-    return TokenizerError(f"{name}: on {text[:60]!r} {what}. {remedy}")
+    return _REMEDY.format(version=tokenizers.__version__)

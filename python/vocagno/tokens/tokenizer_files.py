@@ -249,21 +249,23 @@ def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool
     try:
         found: list[Any] = encode(texts, add_special_tokens=False)
     except Exception as error:  # `tokenizers` raises no narrower one
-        failed = (index for index, text in enumerate(texts) if _fails(encode, text))
-        number = next(failed, 0)
-        raise TokenizerError(
-            f"{name}: it cannot tokenize {texts[number][:40]!r} (text {number}: {error}); train it "
-            "with an unknown token, or with tokens for all bytes"
-        ) from error
+        number, why = next(iter(unreadable(tokenizer, texts).items()), (0, str(error)))
+        raise TokenizerError(f"{name}: texts[{number}] ({texts[number][:40]!r}): {why}") from error
     return found
 
 
-def _fails(encode: Any, text: str) -> bool:
-    try:
-        encode([text], add_special_tokens=False)
-    except Exception:  # as above
-        return True
-    return False
+def unreadable(tokenizer: Any, texts: list[str]) -> dict[int, str]:
+    """The texts that a tokenizer cannot read, by their number, and why."""
+    found = {}
+    for number, text in enumerate(texts):
+        try:
+            tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        except Exception as error:  # noqa: PERF203  # of each text
+            found[number] = (
+                f"cannot be tokenized ({error}); train the tokenizer with an unknown token, or "
+                "with tokens for all bytes"
+            )
+    return found
 
 
 def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -22,7 +22,7 @@ _KEPT = "config.yaml"
 """The whole configuration, in the output folder."""
 
 _MAY_CHANGE = {
-    "data": {"cache", "num_workers"},
+    "data": {"cache", "max_refused", "num_workers"},
     "eval": {"batch_size", "data", "every", "limit", "new_tokens", "tasks"},
     "guidance": {"min_coverage"},
     "hub_private_repo": {""},

@@ -25,6 +25,7 @@ from vocagno.data.corpus import Corpus
 from vocagno.data.mixture import MixedPieces, MixedRows
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import RowStore
+from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
@@ -32,7 +33,7 @@ from vocagno.models.loading import check_context, check_own_tokenizer, student_s
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live_same_vocabulary import check_same_vocabulary
 from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.scores import DocumentScores, ScoreStore
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
@@ -111,7 +112,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
 
     @cache
     def corpus(name: str) -> Corpus:
-        found = scanned(name, data.cache, show_progress=show_progress)
+        found = scanned(name, data.cache, show_progress=show_progress, max_refused=data.max_refused)
         if found.text_bytes == 0:
             raise ConfigError(f"data.train: every document of {name} is empty")
         return found
@@ -125,7 +126,9 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         }
     validation = {}
     for name, source in data.held_out.items():
-        held_out = scanned(source, data.cache, show_progress=show_progress)
+        held_out = scanned(
+            source, data.cache, show_progress=show_progress, max_refused=data.max_refused
+        )
         validation[name] = _rows(held_out, data, tokenizer, show=show_progress)
     for role, found in (("train", stores), ("validation", validation)):
         for name, store in found.items():
@@ -153,6 +156,11 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             scored = teacher.scores(of_name, folder, show_progress=show_progress)
             scores[name] = MatchedScores(scored, store)
             _check_missing(scores[name], name, guidance.min_coverage, show=show_progress)
+    _check_refused(
+        [*stores.values(), *validation.values(), *(one.store for one in scores.values())],
+        data.max_refused,
+        show=show_progress,
+    )
     samples, spans = _samples(config, corpus, rows, tokenizer), None
     if samples and config.teacher.names_tokenizer:
         spans = teacher.spans
@@ -226,19 +234,30 @@ def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: Configu
 
 
 def _check_missing(scores: MatchedScores, name: str, limit: float, *, show: bool) -> None:
-    if not scores.missing_documents:
+    if not scores.missing_documents and not scores.refused_documents:
         return
     missing = (
-        f"{scores.store.folder}: {scores.missing_documents:,} documents of {name} "
-        f"({scores.missing_share:.2%} of its tokens) have no scores here"
+        f"{scores.store.folder}: {scores.missing_documents:,} documents of {name} have no scores "
+        f"here, and the teacher could not read {scores.refused_documents:,} "
+        f"({scores.missing_share:.2%} of its tokens)"
     )
     if 1 - scores.missing_share < limit:
         raise StoreError(
-            f"{missing}, and guidance.min_coverage is {limit:.2%}: they were edited or added since "
-            "the corpus was scored, or it is another corpus; run `vocagno score` on it"
+            f"{missing}, and guidance.min_coverage is {limit:.2%}: documents without scores were "
+            "edited or added since the corpus was scored, or it is another corpus; run `vocagno "
+            "score` on it"
         )
     if show:
         print(f"{missing}; they count as unmapped", file=sys.stderr)
+
+
+def _check_refused(stores: Sequence[RowStore | ScoreStore], share: float, *, show: bool) -> None:
+    """Says what the stores omit. Raises: StoreError if that is more than this share."""
+    for store in stores:
+        documents, refused = (store.manifest.count(unit) for unit in ("documents", REFUSED))
+        RefusalLimit(store.folder, documents, share).check(refused)
+        if show:
+            say_omitted(store.folder, documents, refused)
 
 
 def _samples(

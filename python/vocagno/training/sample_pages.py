@@ -61,9 +61,11 @@ def choose_samples(
     sizes = [len(text) for text in found.texts]
     chosen = [number for number, size in enumerate(sizes) if size > SHORTEST]
     chosen = (chosen or [number for number, size in enumerate(sizes) if size])[:DOCUMENTS]
-    tokens = tokenizer.spans.encode([found.texts[number] for number in chosen])
+    tokens, refused = tokenizer.spans.try_encode([found.texts[number] for number in chosen])
     samples = []
     for place, number in enumerate(chosen):
+        if place in refused:
+            continue
         ids, document = tokens.text(place), shard.first_document + number
         ends, proved = np.array([0, ids.stop - ids.start]), tokens.proved[place : place + 1]
         one = TokenizedTexts(tokens.ids[ids], tokens.spans[ids], ends, proved)
@@ -194,7 +196,8 @@ class Sampler:
             ids = sample.row.ids[shown]
         else:  # stored: of the whole document
             before = view.first_row
-            ids = self.teacher.encode([sample.text]).ids[before + shown.start : before + shown.stop]
+            ids = self.teacher.try_encode([sample.text])[0].ids
+            ids = ids[before + shown.start : before + shown.stop]
         spans, losses = view.teacher_spans[shown].tolist(), nll[shown].tolist()
         found = []
         for place, ((start, end), loss) in enumerate(zip(spans, losses, strict=True)):

@@ -126,6 +126,10 @@ class AlignmentRates:
     student_without_tokens: list[int] = field(default_factory=list)
     """Numbers of the documents with text that are no token to the student's tokenizer."""
     teacher_without_tokens: list[int] = field(default_factory=list)
+    student_refused: dict[int, str] = field(default_factory=dict)
+    """Numbers of the documents whose tokens the student's tokenizer cannot place, and why. They
+    count in nothing but `documents`."""
+    teacher_refused: dict[int, str] = field(default_factory=dict)
 
     @property
     def coverage(self) -> float:
@@ -190,5 +194,16 @@ def alignment_rates(
     """Tokenizes, aligns and counts documents, a batch at a time."""
     rates = AlignmentRates()
     for texts in batches:
-        rates.add(texts, student.encode(texts), teacher.encode(texts))
+        own, own_refused = student.try_encode(texts)
+        other, other_refused = teacher.try_encode(texts)
+        refused = own_refused.keys() | other_refused.keys()
+        for found, why in (
+            (rates.student_refused, own_refused),
+            (rates.teacher_refused, other_refused),
+        ):
+            found.update({rates.documents + number: reason for number, reason in why.items()})
+        if refused:
+            texts = ["" if number in refused else text for number, text in enumerate(texts)]
+            own, other = own.without(refused), other.without(refused)
+        rates.add(texts, own, other)
     return rates

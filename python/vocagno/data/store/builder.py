@@ -13,6 +13,7 @@ from vocagno.data.store.claim import Claim, first_difference
 from vocagno.data.store.finishing import finish_store, shard_name
 from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
 from vocagno.data.store.notes import Notes, origin_of
+from vocagno.data.store.refusals import REFUSED, RefusalLimit
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.store import RowShard
 from vocagno.data.store.tally import Made, Tally
@@ -78,9 +79,12 @@ def make_store(
         make: writes one shard to a path atomically.
         part: makes only these shards, without locks, and does not finish the store
             (`finishing.finish_parts` does). No other process may make them at the same time.
-    Raises: StoreError if the folder contains shards of another text or other settings.
+    Raises: StoreError if the folder contains shards of another text or other settings, or if more
+        documents are omitted than `corpus.max_refused` allows.
     """
+    limit = RefusalLimit(folder, corpus.documents, corpus.max_refused)
     if _torn(corpus, folder, kind, made_from) == []:
+        limit.check(Manifest.load(folder, kind.kind, kind.version).count(REFUSED))
         return Made(0, 0, 0.0)
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
@@ -103,6 +107,7 @@ def make_store(
         def report(name: str) -> None:
             found = _description(folder, name, shards[name], made_from)
             tally.done(shards[name], found.counts["tokens"])
+            limit.add(found)
 
         missing = [name for name in names if name not in there]
         if part is not None:
@@ -121,6 +126,7 @@ def make_store(
     with exclusively(MANIFEST, folder):
         if not (folder / MANIFEST).is_file():
             finish_store(folder, names, kind.shard_type, kind.unit)
+    limit.check(Manifest.load(folder, kind.kind, kind.version).count(REFUSED))
     return tally.made()
 
 

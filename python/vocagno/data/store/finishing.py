@@ -7,6 +7,7 @@ from pathlib import Path
 from vocagno.data.store.claim import first_difference, read_claim
 from vocagno.data.store.manifest import MANIFEST, Entry, Manifest, entry_of
 from vocagno.data.store.notes import Note, noted_shards, origin_of
+from vocagno.data.store.refusals import write_report
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.store import RowShard
 from vocagno.system.shared_work import LOCKS
@@ -40,6 +41,7 @@ def finish_store(
     if others := [name for name in names if found[name][1] != origin]:
         raise _mixed(folder, names, others, first)
     entries = [entry for entry, _ in found.values()]
+    write_report(folder, [(entry.name, entry.counts) for entry in entries])
     manifest = Manifest(first.kind, first.version, first.made_from, entries)
     manifest.save(folder)
     for parent in {(folder / name).parent for name in names} | {folder}:

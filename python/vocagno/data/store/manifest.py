@@ -66,7 +66,7 @@ class Manifest:
 
     def count(self, unit: str) -> int:
         """Number of documents, tokens or the like of all shards."""
-        return sum(entry.counts[unit] for entry in self.shards)
+        return sum(entry.counts.get(unit, 0) for entry in self.shards)
 
     def save(self, folder: Path) -> None:
         fields = {

@@ -2,9 +2,10 @@
 
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,16 @@ class StoreError(InputError):
     """A store is missing, damaged, or made from other data than requested."""
 
 
+class Refused(NamedTuple):
+    """A document that a shard omits."""
+
+    row: int
+    """Its number in the shard."""
+    place: str
+    """File and line."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """Describes a shard without reading its rows; stored in the file itself."""
@@ -35,12 +46,22 @@ class Description:
     """Identifies the texts of its documents, in order."""
     counts: dict[str, int]
     """Numbers of documents, rows, tokens and so on."""
+    refused: Sequence[Refused] = ()
+    """The documents that are omitted: they have no tokens here."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Description":
+        """From its fields as JSON has them."""
+        refused = [Refused(*one) for one in fields.pop("refused", ())]
+        return cls(**fields, refused=refused)
 
 
 def write_shard(path: Path, columns: dict[str, pa.Array], description: Description) -> None:
     """Writes one record batch with its description, atomically."""
     batch = pa.record_batch(columns)
     fields = {name: getattr(description, name) for name in Description.__slots__}
+    if not fields["refused"]:
+        del fields["refused"]
     schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
     with appearing(path, path.parent / MAKING) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -82,7 +103,7 @@ class Shard:
             reader = pa.ipc.open_file(self._bytes)
             self.batch: pa.RecordBatch = reader.get_batch(0)
             fields = json.loads(reader.schema.metadata[_METADATA_KEY])
-            self.description: Description = Description(**fields)
+            self.description: Description = Description.of(fields)
         except FileNotFoundError:
             raise StoreError(f"{path}: the shard is missing; make the store again") from None
         except StoreError:

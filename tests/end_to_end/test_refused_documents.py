@@ -1,0 +1,181 @@
+"""A corpus with documents whose tokens cannot be placed: prepared, scored with a kill, trained on.
+
+The student's tokenizer cannot read snowmen, the teacher's neither these nor knights.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpora import write_corpus
+from families import TEXTS, without_unknown_token
+from folders import contents
+from runs import environment, metrics, train_here
+from tiny_models import tiny_llama
+from vocagno.cli.app import main
+from vocagno.data.rows import RowStore
+from vocagno.data.store.refusals import REPORT
+from vocagno.teacher.exchange import export_scores, import_scores
+from vocagno.teacher.scores import ScoreStore
+from warm_python import executable
+
+SLOW = Path(__file__).parents[1] / "support" / "processes" / "slow_command.py"
+SNOWMEN = [3, 250, 251, 702, 999]
+KNIGHT = 500
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a corpus of 1,000 documents, the student's tokenizer, and the teacher."""
+    folder = tmp_path_factory.mktemp("refused")
+    texts = [f"{number}: {TEXTS[number % 6]}" for number in range(1000)]
+    for number in SNOWMEN:
+        texts[number] += " ☃"
+    texts[KNIGHT] += " ♞"
+    write_corpus(folder / "c.jsonl", texts)
+    without_unknown_token("☃").save(str(folder / "student.json"))
+    teacher = without_unknown_token("☃", "♞")
+    tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(folder / "teacher")
+    teacher.save(str(folder / "teacher" / "tokenizer.json"))
+    return folder
+
+
+def prepare(made, out, *more):
+    corpus, tokenizer = made / "c.jsonl", made / "student.json"
+    options = ["--tokenizer", tokenizer, "--eos", "</s>", "--seq_len", 32, "--out", out]
+    return main(list(map(str, ["prepare", corpus, *options, "--cache", made / "cache", *more])))
+
+
+def score(made, out, *more):
+    options = ["--teacher.model", made / "teacher", "--cache", made / "cache", "--out", out]
+    return list(map(str, ["score", made / "c.jsonl", *options, "--json", *more]))
+
+
+def reported(store):
+    return [json.loads(line) for line in (store / REPORT).read_text("utf-8").splitlines()]
+
+
+def start(arguments, seconds):
+    environ = environment(SECONDS=str(seconds), SHARD_BYTES="5000")
+    return subprocess.Popen([executable(), str(SLOW), *arguments], env=environ)
+
+
+@pytest.fixture(scope="module")
+def rows(made):
+    assert prepare(made, made / "rows", "--workers", "1") == 0
+    return made / "rows"
+
+
+@pytest.fixture(scope="module")
+def scores(made):
+    """In one process that nobody disturbs."""
+    assert start(score(made, made / "scores"), 0).wait(timeout=200) == 0
+    return made / "scores"
+
+
+def test_rows_leave_documents_out_and_name_file_line_and_reason(made, rows, capsys):
+    store = RowStore(rows)
+    assert (store.manifest.count("documents"), store.manifest.count("refused_documents")) == (
+        1000,
+        5,
+    )
+    assert [entry["document"] for entry in reported(rows)] == SNOWMEN
+    assert [entry["place"] for entry in reported(rows)] == [
+        f"c.jsonl, line {number + 1}" for number in SNOWMEN
+    ]
+    assert all("cannot be tokenized" in entry["why"] for entry in reported(rows))
+    with_rows = {int(number) for row in store for number in row.documents}
+    assert with_rows == {*range(1000)} - {*SNOWMEN}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_scores_of_two_processes_with_a_kill_have_the_same_bytes(made, scores):
+    two = [start(score(made, made / "killed"), 0.2) for _ in range(2)]
+    while len(list((made / "killed").glob("*.arrow"))) < 4:
+        time.sleep(0.05)
+    two[0].kill()
+    two[0].wait()
+    assert two[1].wait(timeout=200) == 0
+    assert contents(made / "killed") == contents(scores)
+    assert [entry["document"] for entry in reported(scores)] == sorted([*SNOWMEN, KNIGHT])
+    assert list(ScoreStore(scores).damages()) == []
+
+
+@pytest.mark.slow
+def test_parts_finish_to_the_same_bytes_and_travel_as_parquet(made, scores, capsys):
+    for part in ("2/2", "1/2"):
+        assert start(score(made, made / "parts", "--shards", part), 0).wait(timeout=200) == 0
+    assert main(["scores", "finish", str(made / "parts")]) == 0
+    assert "omitted 6 of 1,000 documents" in capsys.readouterr().err
+    assert contents(made / "parts") == contents(scores)
+    export_scores(ScoreStore(scores), made / "parquet", "card")
+    import_scores(made / "parquet", made / "imported")
+    assert contents(made / "imported") == contents(scores)
+
+
+def test_training_counts_what_the_teacher_could_not_read(made, rows, scores, tmp_path, capsys):
+    config = {
+        "student.tokenizer": made / "student.json",
+        "student.eos": "</s>",
+        "student.architecture": "{model_type: llama, hidden_size: 32, intermediate_size: 48, "
+        "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1}",
+        "data.train": made / "c.jsonl",
+        "data.rows": rows,
+        "data.seq_len": 32,
+        "data.cache": tmp_path / "cache",
+        "teacher.scores": scores,
+        "optimizer.lr": 1e-3,
+        "train.steps": 40,
+        "train.global_batch": len(RowStore(rows)) // 40 + 1,
+        "train.micro_batch": len(RowStore(rows)) // 40 + 1,
+        "train.log_every": 40,
+        "output": tmp_path / "run",
+    }
+    path = tmp_path / "empty.yaml"
+    path.write_text("{}")
+    options = [f"--{name}={value}" for name, value in config.items()]
+    assert train_here(path, *options) == 0
+    (entry,) = metrics(tmp_path / "run")[0]
+    assert entry["unmapped"]["missing"] >= len(f"{KNIGHT}: {TEXTS[KNIGHT % 6]} ♞") // 2
+    assert entry["coverage"] == entry["scored"] == 1
+    said = capsys.readouterr().err
+    assert "omitted 5 of 1,000 documents" in said
+    assert "the teacher could not read 1 (" in said
+    options += ["--data.max_refused", "0", "--output", tmp_path / "none"]
+    assert train_here(path, *options) == 2
+    said = capsys.readouterr().err
+    assert "of 1,000 documents cannot be placed in their text, and data.max_refused" in said
+
+
+@pytest.mark.parametrize("share", ["0", "0.001"])
+def test_more_than_the_limit_is_an_error_that_says_how_to_go_on(made, tmp_path, capsys, share):
+    """Six more make eleven, beyond the ten that are always allowed."""
+    lines = (made / "c.jsonl").read_text("utf-8").splitlines(keepends=True)
+    corpus = tmp_path / "more.jsonl"
+    corpus.write_text("".join(lines) + 6 * '{"text": "a ☃"}\n', "utf-8")
+    options = ["--tokenizer", made / "student.json", "--eos", "</s>", "--cache", tmp_path]
+    command = list(map(str, ["prepare", corpus, *options, "--workers", "1"]))
+    assert main([*command, "--max_refused", share]) == 2
+    said = capsys.readouterr().err
+    assert f"and data.max_refused allows {'none' if share == '0' else '0.10% or 10'}" in said
+    assert "more.jsonl, line 4: cannot be tokenized" in said or "refused.jsonl there" in said
+    assert "raise data.max_refused (--max_refused of a command)" in said
+    assert main([*command, "--max_refused", "0.02"]) == 0
+    assert "omitted 11 of 1,006 documents" in capsys.readouterr().err
+
+
+def test_overlap_counts_and_names_what_either_side_cannot_read(made, capsys):
+    sides = made / "student.json", made / "teacher"
+    assert main([*map(str, ["overlap", *sides, made / "c.jsonl"]), "--json"]) == 0
+    counted = json.loads(capsys.readouterr().out)["corpus"]
+    assert [int(number) for number in counted["student_refused"]] == SNOWMEN
+    assert sorted(map(int, counted["teacher_refused"])) == sorted([*SNOWMEN, KNIGHT])
+    assert (counted["documents"], counted["coverage"]) == (1000, 1)
+    assert counted["student_without_tokens"] == []
