@@ -23,6 +23,21 @@ def tokenizer(side: str) -> vocagno.TokenSpans:
     return vocagno.TokenSpans.from_pretrained(os.environ[f"{side}_TOKENIZER"])
 
 
+@cache
+def ordinary_pieces():
+    """The bytes of the student's tokens but special ones, such as the end of its turn: the teacher
+    has others, and would read their names letter by letter."""
+    student = tokenizer("STUDENT")
+    is_special = student.is_special(np.arange(student.vocabulary_size))
+    return {i: piece for i, piece in enumerate(student.pieces()) if piece and not is_special[i]}
+
+
+def text_of(response_ids):
+    """What the teacher reads. A character that is cut becomes U+FFFD, which `credit` knows."""
+    pieces = ordinary_pieces()
+    return b"".join(pieces.get(index, b"") for index in response_ids).decode(errors="replace")
+
+
 def credited(response_ids, teacher_ids, teacher_logprobs, student_logprobs):
     """The teacher's log-probability of each token of a response; NaN where there is none."""
     return vocagno.credit(
@@ -32,15 +47,20 @@ def credited(response_ids, teacher_ids, teacher_logprobs, student_logprobs):
         teacher_ids,
         teacher_logprobs,
         student_logprobs=student_logprobs,
+        strict=False,  # mask a response that cannot be compared, and keep the batch
     )
+
+
+def sampled_ids(sample):
+    return sample.tokens[len(sample.tokens) - sample.response_length :]
 
 
 async def reward_func(args, sample, **_):
     """Asks SGLang for the log-probabilities of the same text in the teacher's tokens."""
     import aiohttp
 
-    prompt, response = sample.prompt, sample.response  # render another chat template here
-    both = tokenizer("TEACHER").encode([prompt, response])
+    prompt = sample.prompt  # render another chat template here
+    both = tokenizer("TEACHER").encode([prompt, text_of(sampled_ids(sample))])
     request = {
         "input_ids": both.ids.tolist(),
         "sampling_params": {"temperature": 1.0, "max_new_tokens": 0},
@@ -56,12 +76,11 @@ async def reward_func(args, sample, **_):
 def post_process_rewards(args, samples, **_):
     """Gives each sample its `teacher_log_probs`, and masks tokens that the teacher has not."""
     for sample in samples:
-        ids, logprobs = zip(*sample.get_reward_value(args), strict=True)
-        length = sample.response_length
-        response = sample.tokens[len(sample.tokens) - length :]
-        found = credited(response, ids, logprobs, sample.rollout_log_probs)
+        scored = sample.get_reward_value(args)
+        ids, logprobs = [index for index, _ in scored], [logprob for _, logprob in scored]
+        found = credited(sampled_ids(sample), ids, logprobs, sample.rollout_log_probs)
         is_known = np.isfinite(found)
-        sample.loss_mask = np.where(is_known, sample.loss_mask or [1] * length, 0).tolist()
+        sample.loss_mask = np.where(is_known, sample.loss_mask or [1] * len(found), 0).tolist()
         sample.teacher_log_probs = torch.tensor(np.where(is_known, found, 0.0)).float()
     return [0.0] * len(samples), [0.0] * len(samples)
 
@@ -78,9 +97,7 @@ class AcrossTokenizers:
     async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **more):
         """For `_compute_teacher_logprobs` of an agent loop, in the place of its own call."""
         student, teacher = tokenizer("STUDENT"), tokenizer("TEACHER")
-        sampled = np.array(response_ids)[~student.is_special(response_ids)]
-        response = student.decode(sampled, continues=True)[0]
-        both = teacher.encode([student.decode(prompt_ids)[0], response])
+        both = teacher.encode([student.decode(prompt_ids)[0], text_of(response_ids)])
         _, found = await self.manager.compute_teacher_logprobs_single(both.ids.tolist(), **more)
         first = both.text(1).start
         logprobs = found[first - 1 : -1, 0].numpy()  # what predicts the response

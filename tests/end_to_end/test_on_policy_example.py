@@ -33,37 +33,67 @@ def sides(tokenizer_files):
     return [TokenSpans(tokenizer_files / f"{side}.json") for side in ("student", "teacher")]
 
 
-def of_teacher(teacher):
-    """What the teacher gives the response after the prompt: ids and log-probabilities."""
-    both = teacher.encode([PROMPT, RESPONSE])
+def of_teacher(teacher, response=RESPONSE):
+    """The ids that the teacher reads, and the sum of its log-probabilities over `RESPONSE`."""
+    both = teacher.encode([PROMPT, response])
     ids, first = both.ids.tolist(), both.text(1).start
-    return ids, first, [log_probability(ids, place) for place in range(first, len(ids))]
+    count = np.count_nonzero(both.spans[first:, 1] <= len(RESPONSE.encode()))
+    places = range(first, first + count)
+    return ids, sum(log_probability(ids, place) for place in places)
 
 
-def test_slime_gets_a_log_probability_for_each_sampled_token(example, sides):
-    pytest.importorskip("aiohttp")
-    student, teacher = sides
-    prompt, response = (student.encode([text]).ids.tolist() for text in (PROMPT, RESPONSE))
-    end = student.token_id("</s>")
-    sample = SimpleNamespace(
-        prompt=PROMPT,
-        response=RESPONSE,
-        tokens=[*prompt, *response, end],
-        response_length=len(response) + 1,
-        rollout_log_probs=(-np.random.default_rng(0).exponential(1, len(response) + 1)).tolist(),
-        loss_mask=None,
-    )
+@pytest.fixture(params=["end", "cut", "cut and end"])
+def sampled(request, sides):
+    """The ids of the prompt and of the response, how many of these are not in its text, and what
+    the teacher reads of it."""
+    student = sides[0]
+    both = student.encode([PROMPT + RESPONSE])  # the response is without a dummy prefix
+    first = both.spans[:, 0].tolist().index(len(PROMPT.encode()))
+    prompt, response = both.ids[:first].tolist(), both.ids[first:].tolist()
+    assert student.has_dummy_prefix
+    assert student.decode(response, continues=True) == [RESPONSE]
+    pieces = ["<0xF0>", "<0x9F>"] * ("cut" in request.param) + ["</s>"] * ("end" in request.param)
+    response += map(student.token_id, pieces)
+    return prompt, response, len(pieces), RESPONSE + "\ufffd" * ("cut" in request.param)
+
+
+def scored(example, samples):
+    """Samples as slime leaves them: a teacher's server is asked about each, then all together."""
     with serving() as (url, state):
         args = SimpleNamespace(rm_url=f"{url}/generate")
-        reward = asyncio.run(example.reward_func(args, sample))
-    sample.get_reward_value = lambda args: reward
-    assert example.post_process_rewards(args, [sample]) == ([0.0], [0.0])
-    ids, first, logprobs = of_teacher(teacher)
-    assert state.asked[-1][1]["input_ids"] == ids
-    assert [index for index, _ in reward] == ids[first:]
-    assert sample.teacher_log_probs.shape == (sample.response_length,)
-    assert sample.teacher_log_probs.sum() == pytest.approx(sum(logprobs), rel=1e-5)
-    assert sample.loss_mask == [1] * len(response) + [0]  # the teacher's text has no end
+        for sample in samples:
+            reward = asyncio.run(example.reward_func(args, sample))
+            sample.get_reward_value = lambda args, reward=reward: reward
+        none = [0.0] * len(samples)
+        assert example.post_process_rewards(args, samples) == (none, none)
+    return [request["input_ids"] for _, request in state.asked]
+
+
+def sample_of(prompt, response, shown):
+    logprobs = -np.random.default_rng(0).exponential(1, len(response))
+    return SimpleNamespace(
+        prompt=PROMPT,
+        response=shown,  # as the student's tokenizer decodes it, special tokens included
+        tokens=[*prompt, *response],
+        response_length=len(response),
+        rollout_log_probs=logprobs.tolist(),
+        loss_mask=None,
+    )
+
+
+def test_slime_gets_a_log_probability_for_each_sampled_token(example, sides, sampled):
+    pytest.importorskip("aiohttp")
+    prompt, response, num_more, read = sampled
+    end = sides[0].token_id("</s>")
+    samples = [sample_of(prompt, response, f"{read}</s>"), sample_of(prompt, [end], "</s>")]
+    asked = scored(example, samples)
+    ids, total = of_teacher(sides[1], read)
+    assert asked == [ids, of_teacher(sides[1], "")[0]]
+    credits, mask = samples[0].teacher_log_probs, samples[0].loss_mask
+    assert credits.shape == (len(response),)
+    assert credits.sum() == pytest.approx(total, rel=1e-5)
+    assert mask == [1] * (len(response) - num_more) + [0] * num_more
+    assert samples[1].loss_mask == [0]  # nothing but an end, which the teacher's text has not
 
 
 class Manager:
@@ -77,27 +107,22 @@ class Manager:
         return ids[:, None], torch.tensor(rows)[:, None]
 
 
-def test_verl_gets_rows_of_the_students_sequence(example, sides):
-    student, teacher = sides
-    both = student.encode([PROMPT + RESPONSE])  # the response is without a dummy prefix
-    first = both.spans[:, 0].tolist().index(len(PROMPT.encode()))
-    prompt, response = both.ids[:first].tolist(), both.ids[first:].tolist()
-    assert student.has_dummy_prefix
-    assert student.decode(response, continues=True) == [RESPONSE]
-    response.append(student.token_id("</s>"))
+def test_verl_gets_rows_of_the_students_sequence(example, sides, sampled):
+    prompt, response, num_more, read = sampled
     own, manager = -np.random.default_rng(1).exponential(1, len(response)), Manager()
     found = asyncio.run(
         example.AcrossTokenizers(manager).compute_teacher_logprobs(
             prompt, response, own, routing_key="math"
         )
     )
-    ids, _, logprobs = of_teacher(teacher)
+    ids, total = of_teacher(sides[1], read)
     assert (manager.asked, manager.routing_key) == (ids, "math")
     sequence, rows = found
     assert sequence[:, 0].tolist() == [*prompt[1:], *response, 0]
     assert rows.shape == (len(prompt) + len(response), 1)
     of_response = rows[len(prompt) - 1 : -1, 0]
-    assert of_response[:-1].sum() == pytest.approx(sum(logprobs), rel=1e-5)
-    assert of_response[-1] == pytest.approx(own[-1])  # no counterpart: no difference
+    assert of_response[:-num_more].sum() == pytest.approx(total, rel=1e-5)
+    # No counterpart: no difference.
+    np.testing.assert_allclose(of_response[-num_more:], own[-num_more:], rtol=1e-6)
     assert not rows[: len(prompt) - 1].any()
     assert rows[-1] == 0

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 import yaml
 
 from runs import environment
-from shared_data import shared
+from shared_data import shared, shared_texts
+from vocagno import TokenSpans, credit
+from vocagno.views.statistics import AlignmentRates
 
 pytest.importorskip("rich")
 ROOT = Path(__file__).parents[2]
@@ -241,6 +244,33 @@ def test_the_tables_of_junk_follow_from_their_runs():
         expected = [[found.get(f"{rule} {share}", "") for share in NOISE_SHARES] for rule in rules]
         assert cells_of_table(page, table) == expected
     assert {name for name, _ in runs} <= {f"{r} {s}" for r in NOISE_RULES for s in NOISE_SHARES}
+
+
+@pytest.mark.slow
+def test_the_shares_of_credits_are_those_of_the_tokenizers():
+    """Which `vocagno overlap` counts as 1:1. A lone dummy prefix has no text, and belongs to the
+    first token's group."""
+    page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
+    table = page.split("<!-- same ends -->")[1].split("<!-- end of same ends -->")[0].strip()
+    texts = shared_texts("math-valid")
+    for line in table.splitlines()[2:]:
+        *names, shown = (cell.strip() for cell in line.split("|")[1:-1])
+        student, teacher = (TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in names)
+        own, other, rates = student.encode(texts), teacher.encode(texts), AlignmentRates()
+        rates.add(texts, own, other)
+        assert f"{rates.share(rates.one_to_one):.1%}" == shown.replace(" ", "")
+        credits = credit(
+            student,
+            own.ids,
+            teacher,
+            other.ids,
+            np.zeros(len(other.ids)),
+            student_cu_seqlens=own.cu_seqlens,
+            teacher_cu_seqlens=other.cu_seqlens,
+            only="same_ends",
+        )
+        missing = rates.one_to_one - np.isfinite(credits).sum()
+        assert 0 <= missing <= len(texts), names
 
 
 def test_the_picture_of_rules_shows_the_table():

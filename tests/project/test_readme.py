@@ -69,5 +69,5 @@ def test_the_docs_are_read_in_an_hour():
     pages = [*(README.parent / "docs").glob("*.md")]
     words = {page.name: len(words_of_prose(page.read_text(encoding="utf-8"))) for page in pages}
     assert len(words) > 15
-    assert sum(words.values()) <= 11_000, words
+    assert sum(words.values()) <= 11_500, words
     assert max(words.values()) <= 1_900, words  # that with the proofs

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,10 +11,14 @@ import vocagno
 from families import FAMILIES, HARD_TEXTS, TEXTS
 from shared_data import REAL_TOKENIZERS, shared, shared_texts
 from vocagno import TokenizerError, TokenSpans
+from vocagno.errors import InputError
 
 
-def oracle(own, other, student_logprobs, teacher_logprobs, *, both_have_prefixes=False):
-    """Group by group, from the definition. Dummy prefixes of both sides are the same space."""
+def oracle(
+    own, other, student_logprobs, teacher_logprobs, *, both_have_prefixes=False, special=None
+):
+    """Group by group, from the definition. Dummy prefixes of both sides are the same space.
+    `special`: which tokens of both sides are."""
     sides = [own.spans, other.spans]
     if both_have_prefixes:
         sides = [np.concatenate([[[0, spans[0, 1] + 1]], spans[1:] + 1]) for spans in sides]
@@ -23,6 +28,8 @@ def oracle(own, other, student_logprobs, teacher_logprobs, *, both_have_prefixes
         # A dummy prefix before a group belongs to it.
         rows = range(a - (a > 0 and sides[0][a - 1, 0] == sides[0][a - 1, 1]), b)
         c -= c > 0 and sides[1][c - 1, 0] == sides[1][c - 1, 1]
+        if special and len({*special[0][a:b], *special[1][c:d]}) > 1:
+            continue
         total = sum(teacher_logprobs[c:d])
         whole = sum(student_logprobs[row] for row in rows)
         for row in rows:
@@ -136,13 +143,17 @@ def test_responses_need_no_prompt_before_them(tokenizers, student, teacher, resp
 @pytest.mark.parametrize("student", ["llama", "byte-level"])
 @pytest.mark.parametrize("text", ["a</s>b", "Old price <s>5</s> now 4", " <s>hi", "x <s> y"])
 def test_special_tokens_written_in_a_text(tokenizers, student, text):
-    """The other side's ids tell what is written."""
+    """The other side's ids tell what is written. They are not compared with its letters."""
     names = student, "byte-level" if student == "llama" else "llama"
     small, large = (TokenSpans(tokenizers[name]) for name in names)
     own, other = small.encode([text]), large.encode([text])
     theirs = drawn(np.random.default_rng(9), len(other.ids))
     found = vocagno.credit(small, own.ids, large, other.ids, theirs)
-    assert np.nansum(found) == pytest.approx(theirs.sum())
+    special = small.is_special(own.ids), large.is_special(other.ids)
+    expected = oracle(own, other, -np.ones(len(own.ids)), theirs, special=special)
+    np.testing.assert_allclose(found, expected)
+    assert np.isnan(found[special[0]]).all()
+    assert np.isfinite(found).any()
 
 
 def test_a_special_token_inside_a_response(tokenizers):
@@ -164,7 +175,7 @@ def test_errors_name_what_differs(tokenizers):
     response = sampled_after(small, PROMPT, "Bo")
     ids, ends = np.concatenate([response, cut]), [0, len(response), len(response) + len(cut)]
     other = large.encode(["Bo", "x"])
-    with pytest.raises(TokenizerError, match="document 1 are cut inside a character"):
+    with pytest.raises(TokenizerError, match=r"documents 1 .* character 0, .* has .* and .* 'x'"):
         vocagno.credit(
             small,
             ids,
@@ -343,10 +354,121 @@ def test_hard_texts_are_credited_whole_or_refused(tokenizers, text):
         found = vocagno.credit(small, own.ids, large, other.ids, theirs)
     except TokenizerError:
         return
-    counted = (other.spans[:, 0] < other.spans[:, 1]) | ~large.is_special(other.ids)
-    is_covered = len(own.ids) > 0 and text.strip()
-    if is_covered:
-        assert np.nansum(found) == pytest.approx(theirs[counted].sum(), abs=1e-9)
+    special = small.is_special(own.ids), large.is_special(other.ids)
+    if text.strip():
+        expected = oracle(own, other, -np.ones(len(own.ids)), theirs, special=special)
+        np.testing.assert_allclose(found, expected)
+
+
+def in_random_pieces(rng, spans, text):
+    """Ids of any tokens with these bytes, as a student may sample them."""
+    special = spans.is_special(np.arange(spans.vocabulary_size))
+    pieces = {piece: i for i, piece in enumerate(spans.pieces()) if piece and not special[i]}
+    ids = []
+    while text:
+        size = next(size for size in range(rng.integers(1, 7), 0, -1) if text[:size] in pieces)
+        ids.append(pieces[text[:size]])
+        text = text[size:]
+    return ids
+
+
+def defined(own, other, theirs, same, only):
+    """Credits by their definition, dealt out evenly. A token of either side is its length in bytes
+    and whether it is special; the first `same` bytes are those of both sides."""
+    sides = []
+    for side in (own, other):
+        ends = np.cumsum([0, *(length for length, _ in side)]).tolist()
+        sides.append([(*at, of[1]) for at, of in zip(pairwise(ends), side, strict=True)])
+    cuts = {0, *(end for _, end, _ in sides[0])} & {0, *(end for _, end, _ in sides[1])}
+    credits, total = np.full(len(own), np.nan), 0.0
+    for first, stop in pairwise(sorted(cut for cut in cuts if cut <= same)):
+        mine, others = (
+            [i for i, (a, b, _) in enumerate(side) if first <= a < b <= stop] for side in sides
+        )
+        kinds = {sides[0][i][2] for i in mine} | {sides[1][i][2] for i in others}
+        if len(kinds) == 1 and (only is None or len(mine) == len(others) == 1):
+            credits[mine] = theirs[others].sum() / len(mine)
+            total += theirs[others].sum()
+    return credits, total
+
+
+BITS = ["a", "12", " ", "the ", "\n", "=", "é", "≈", "🦖", "<", "3 ", "of"]
+REPLACED = "\ufffd".encode()
+
+
+@pytest.mark.parametrize("only", [None, "same_ends"])
+@pytest.mark.parametrize(
+    "ending", ["none", "of both", "of one", "in letters", "cut", "replaced", "bytes", "inside"]
+)
+@pytest.mark.parametrize("student", ["byte-level", "metaspace-never"])
+def test_credits_of_random_tokens_are_their_definition(tokenizers, student, ending, only):
+    rng = np.random.default_rng(0)
+    names = student, "metaspace-never" if student == "byte-level" else "byte-level"
+    small, large = (TokenSpans(tokenizers[name]) for name in names)
+    sides, ends = (small, large), [{"byte-level": "<|endoftext|>"}.get(n, "</s>") for n in names]
+    for _ in range(40):
+        text = "".join(rng.choice(BITS, rng.integers(1, 12))).encode()
+        given = {  # what the student has sampled and what the teacher has read
+            "in letters": (text, text + ends[0].encode()),
+            "cut": (text + b"\xf0\x9f", text),
+            "replaced": (text + b"\xe2\x89", text + REPLACED),
+            "bytes": (text + "≈".encode() + b"\xf0", text + REPLACED * 4),
+            "inside": (text + b"\xf0\x9f" + text, text + REPLACED + text),
+        }.get(ending, (text, text))
+        ids = [in_random_pieces(rng, side, of) for side, of in zip(sides, given, strict=True)]
+        tokens = [
+            [(len(side.pieces()[i]), False) for i in of]
+            for side, of in zip(sides, ids, strict=True)
+        ]
+        has_end = ending in ("of both", "of one", "in letters"), ending == "of both"
+        for side, of, end, has in zip(sides, ids, ends, has_end, strict=True):
+            of += [side.token_id(end)] * has
+        theirs = drawn(rng, len(ids[1]))
+        if has_end[0]:
+            tokens[0].append((len(ends[0]) if ending == "in letters" else 0, True))
+        if has_end[1]:
+            tokens[1].append((0, True))
+        same = len(given[1]) if ending == "in letters" else len(text)
+        expected, total = defined(*tokens, theirs, same, only)
+        if ending == "of both":
+            expected[-1], total = theirs[-1], total + theirs[-1]
+        found = vocagno.credit(small, ids[0], large, ids[1], theirs, only=only)
+        np.testing.assert_allclose(found, expected)
+        assert np.nansum(found) == pytest.approx(total)
+
+
+def test_one_response_never_loses_the_others(tokenizers):
+    """Ids beyond the vocabulary (a head has some to spare), a cut, another text."""
+    small, large = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
+    good, cut = small.encode([TEXTS[0], "a∑"])
+    own = [good.ids, [*good.ids, 10**6], cut.ids[:-1], small.encode(["another"]).ids]
+    other = large.encode([TEXTS[0], TEXTS[0], "a", "text"])
+    theirs = drawn(np.random.default_rng(13), len(other.ids))
+    given = small, np.concatenate(own), large, other.ids, theirs
+    boundaries = {
+        "student_cu_seqlens": np.cumsum([0, *map(len, own)]),
+        "teacher_cu_seqlens": other.cu_seqlens,
+    }
+    found = vocagno.credit(*given, **boundaries, strict=False)
+    first, unknown, after_cut, another = np.split(found, boundaries["student_cu_seqlens"][1:-1])
+    alone = vocagno.credit(small, good.ids, large, other[0].ids, theirs[other.text(0)])
+    np.testing.assert_array_equal(first, alone)
+    assert np.isnan([*unknown, *another]).all()
+    expected = [*theirs[other.text(2)], np.nan, np.nan]
+    np.testing.assert_array_equal(after_cut, expected)
+    with pytest.raises(TokenizerError, match="id 1000000 has no known bytes"):
+        vocagno.credit(*given, **boundaries)
+    with pytest.raises(ValueError, match="cu_seqlens"):  # no fault of a response
+        vocagno.credit(*given, student_cu_seqlens=[0, 5, 3], strict=False)
+    words = TokenSpans(tokenizers["word-piece"])
+    with pytest.raises(TokenizerError, match="do not determine the text"):
+        vocagno.credit(words, [5], large, [5], [-1.0], strict=False)
+
+
+def test_a_word_that_is_no_option_is_refused(tokenizers):
+    spans = TokenSpans(tokenizers["byte-level"])
+    with pytest.raises(InputError, match=r"only: expected .same_ends., or None.*got 'same_end'"):
+        vocagno.credit(spans, [5], spans, [5], [-1.0], only="same_end")
 
 
 def test_two_thousand_tokens_take_less_than_a_generated_token(tokenizers):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import as_floats, rows_in
 from vocagno.alignment.groups import groups
+from vocagno.errors import InputError
 from vocagno.tokens.pretokenized import spans_of_same_responses
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
@@ -24,14 +27,15 @@ def credit(
     student_logprobs: ArrayLike | None = None,
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
+    only: Literal["same_ends"] | None = None,
     strict: bool = True,
 ) -> NDArray[np.float64]:
     """The teacher's log-probability of each sampled token: what on-policy distillation needs.
 
     Both sides are cut into `groups`, the smallest runs of tokens with the same text. The sum of the
     teacher's log-probabilities over a group is dealt out to its student tokens in proportion to the
-    student's own log-probabilities, or evenly. So the sums over a group, and over a text, are the
-    teacher's. With one token on each side nothing is shared.
+    student's own log-probabilities, or evenly. So the sums over a group, and over a text of
+    comparable groups, are the teacher's. With one token on each side nothing is shared.
 
         credits = vocagno.credit(small, ids, large, other_ids, other_logprobs,
                                  student_logprobs=logprobs)
@@ -46,14 +50,22 @@ def credit(
         teacher_logprobs: (M,) nats; NaN or masked where there is none.
         student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.
-        strict: as `spans_of_same_texts`; False: tokens of texts that differ get NaN.
-    Returns: (N,) nats. NaN for special tokens that are not in the text, and for groups with a
-        log-probability that is NaN or infinite. If both sides of a text end in one special token
-        (end of text), that of the student gets the teacher's.
-    Raises: TokenizerError as `spans_of_same_texts`; ValueError for another number of
-        log-probabilities than ids, or for positive ones (losses are minus log-probabilities).
+        only: "same_ends": only groups of one student token and one teacher token have a credit.
+            In arXiv 2610.08448, sums dealt out to several tokens made all 18 settings worse.
+        strict: as `spans_of_same_texts`; False: tokens of texts that differ, or whose ids do not
+            determine them, get NaN.
+    Returns: (N,) nats. If both sides of a text end in one special token (end of text), that of the
+        student gets the teacher's. NaN for other special tokens that are not in the text, and for
+        groups that cannot be compared: a special token of one side faces ordinary tokens of the
+        other; a log-probability is NaN or infinite; the text from an incomplete character on (a
+        response cut by its limit of tokens), which the other side may lack or have as U+FFFD.
+    Raises: TokenizerError as `spans_of_same_texts`; InputError for another `only`; ValueError for
+        another number of log-probabilities than ids, or for positive ones (losses are minus
+        log-probabilities).
     """
-    own, other = spans_of_same_responses(
+    if only not in (None, "same_ends"):
+        raise InputError(f'only: expected "same_ends", or None for all groups, got {only!r}')
+    own, other, same_bytes = spans_of_same_responses(
         student,
         student_ids,
         teacher,
@@ -66,16 +78,33 @@ def credit(
     shares = np.ones(len(own.ids))
     if student_logprobs is not None:
         shares = np.maximum(-_checked(student_logprobs, own, "student_logprobs"), 0)
+    is_beyond, is_beyond_teacher = _is_beyond(own, same_bytes), _is_beyond(other, same_bytes)
+    shares[is_beyond], given[is_beyond_teacher] = np.nan, np.nan
     cu_seqlens = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
     found = groups(own.spans, other.spans, **cu_seqlens)
-    of_student = _numbers(found.student, own, student.is_special(own.ids))
-    of_teacher = _numbers(found.teacher, other, teacher.is_special(other.ids))
-    credits = _dealt(given, of_teacher, shares, of_student, len(found.student))
-    ends = _ends(own, student.is_special(own.ids))
-    theirs = _ends(other, teacher.is_special(other.ids))
+    special, other_special = _is_special(student, own.ids), _is_special(teacher, other.ids)
+    of_student = _numbers(found.student, own, special)
+    of_teacher = _numbers(found.teacher, other, other_special)
+    sides = (of_student, special), (of_teacher, other_special)
+    is_comparable = _is_comparable(*sides, len(found.student), only_single=only is not None)
+    credits = _dealt(given, of_teacher, shares, of_student, is_comparable)
+    ends, theirs = _ends(own, special), _ends(other, other_special)
     both = (ends >= 0) & (theirs >= 0)
     credits[ends[both]] = given[theirs[both]]
+    credits[is_beyond] = np.nan
     return credits
+
+
+def _is_beyond(tokens: TokenizedTexts, same_bytes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,) whether a token ends after the bytes that both sides of its text have."""
+    is_beyond: NDArray[np.bool_]
+    is_beyond = tokens.spans[:, 1] > np.repeat(same_bytes, np.diff(tokens.cu_seqlens))
+    return is_beyond
+
+
+def _is_special(side: TokenSpans, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(n,) which ids are of special tokens. A text with an id beyond the vocabulary gets NaN."""
+    return side.is_special(np.where(ids < side.vocabulary_size, ids, 0))
 
 
 def _checked(logprobs: ArrayLike, tokens: TokenizedTexts, name: str) -> NDArray[np.float64]:
@@ -114,17 +143,41 @@ def _numbers(
     return numbers
 
 
+def _is_comparable(
+    student: tuple[NDArray[np.int64], NDArray[np.bool_]],
+    teacher: tuple[NDArray[np.int64], NDArray[np.bool_]],
+    num_groups: int,
+    *,
+    only_single: bool,
+) -> NDArray[np.bool_]:
+    """(G,) which groups have ordinary tokens only, or special ones only.
+
+    Args:
+        student, teacher: the group of each token, and whether it is special.
+        only_single: only groups of one token of each side.
+    """
+    has = np.zeros((2, num_groups), bool)
+    is_single = np.ones(num_groups, bool)
+    for numbers, is_special in (student, teacher):
+        inside = numbers >= 0
+        has[is_special[inside].astype(int), numbers[inside]] = True
+        is_single &= np.bincount(numbers[inside], minlength=num_groups) == 1
+    is_comparable: NDArray[np.bool_] = ~has.all(0) & (is_single | (not only_single))
+    return is_comparable
+
+
 def _dealt(
     given: NDArray[np.float64],
     of_teacher: NDArray[np.int64],
     shares: NDArray[np.float64],
     of_student: NDArray[np.int64],
-    num_groups: int,
+    is_comparable: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """(N,) the teacher's sum of each group, dealt out by `shares`; NaN for tokens in none."""
+    """(N,) the teacher's sum of each comparable group, dealt out by `shares`; else NaN."""
     rows, other_rows = np.flatnonzero(of_student >= 0), np.flatnonzero(of_teacher >= 0)
-    number, share = of_student[rows], shares[rows]
+    number, share, num_groups = of_student[rows], shares[rows], len(is_comparable)
     total = np.bincount(of_teacher[other_rows], given[other_rows], num_groups)
+    total = np.where(is_comparable, total, np.nan)
     whole = np.bincount(number, share, num_groups)
     share = np.where(whole[number] == 0, 1.0, share)  # the student was sure of each: evenly
     whole = np.bincount(number, share, num_groups)

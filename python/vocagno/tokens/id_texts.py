@@ -28,15 +28,16 @@ class IdTexts:
             continues: as `TokenSpans.decode`.
         Raises: TokenizerError for ids that do not determine their text or are not whole documents.
         """
-        return self._decoded(self._table, ids, boundaries, continues=continues)
+        found, tokens = self._decoded(self._table, ids, boundaries, continues=continues)
+        return [self._text(text, index) for index, text in enumerate(found)], tokens
 
     def with_dummy_prefixes(
         self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
-    ) -> tuple[list[str], TokenizedTexts, NDArray[np.bool_]]:
-        """As `decode`, with all spaces of the ids in the texts, and (n,) which tokens begin with
-        one that may be a dummy prefix."""
-        texts, tokens = self._decoded(self._literal_table, ids, boundaries, continues=True)
-        return texts, tokens, self._begins_with_a_prefix(tokens)
+    ) -> tuple[list[bytes], TokenizedTexts, NDArray[np.bool_]]:
+        """As `decode`, for texts that may be cut inside a character: their bytes with all spaces of
+        the ids, and (n,) which tokens begin with one that may be a dummy prefix."""
+        found, tokens = self._decoded(self._literal_table, ids, boundaries, continues=True)
+        return found, tokens, self._begins_with_a_prefix(tokens)
 
     @cached_property
     def _literal_table(self) -> _vocagno.PieceTable:
@@ -69,14 +70,13 @@ class IdTexts:
         boundaries: NDArray[np.int64],
         *,
         continues: bool,
-    ) -> tuple[list[str], TokenizedTexts]:
+    ) -> tuple[list[bytes], TokenizedTexts]:
         try:
             found, spans = table.decode(ids, boundaries, continues)
         except _vocagno.SpanError as error:
             raise TokenizerError(f"{self._name}: {error}") from error
         self._refuse_ambiguous(ids, boundaries)
-        texts = [self._text(text, index) for index, text in enumerate(found)]
-        return texts, TokenizedTexts(ids, spans, boundaries, np.ones(len(texts), bool))
+        return found, TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
 
     def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
         """Rejects ids that do not determine their text."""

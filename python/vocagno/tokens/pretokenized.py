@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vocagno.alignment.arrays import as_cu_seqlens, as_ids
+from vocagno.alignment.groups import groups
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
 _NAMED = 5
 """Maximum number of documents in an error message."""
 _SPACES = re.compile(rb" *")
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, decoded by "surrogateescape"."""
+_ALL = np.iinfo(np.int64).max
 
 
 def spans_of_same_texts(
@@ -55,7 +59,10 @@ def spans_of_same_texts(
     bad = np.flatnonzero(~(left.proved & right.proved)).tolist()
     if bad and strict:
         raise _differ(student, teacher, texts, others, bad)
-    _unmap(left, right, bad)
+    for index in bad:
+        for side in (left, right):
+            side.spans[side.text(index)] = 0
+            side.proved[index] = False
     return left, right
 
 
@@ -68,53 +75,117 @@ def spans_of_same_responses(
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
     strict: bool = True,
-) -> tuple[TokenizedTexts, TokenizedTexts]:
-    """As `spans_of_same_texts`, for texts that may also be the later part of others.
+) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
+    """As `spans_of_same_texts`, for texts that may also be the later part of others, and may be cut
+    inside a character.
 
     The ids of a tokenizer with a dummy prefix do not tell whether a space at the start of a text,
     or after an added token, is in the text or is a dummy prefix. It is in the text if the other
     side has it there.
+
+    Returns: spans of both sides, and (B,) the number of bytes that both sides of a text have. If
+        one side is not UTF-8 from some byte on (a cut), this is the number before that byte, and
+        the other side ends there or has U+FFFD. -1 without `strict`: texts that differ, or ids that
+        do not determine their text.
     """
-    as_documents = partial(
-        spans_of_same_texts,
-        student,
-        student_ids,
-        teacher,
-        teacher_ids,
-        student_cu_seqlens=student_cu_seqlens,
-        teacher_cu_seqlens=teacher_cu_seqlens,
-        strict=strict,
-    )
-    if not (student.has_dummy_prefix or teacher.has_dummy_prefix):
-        return as_documents()
+    own, other = _unread(student_ids, student_cu_seqlens), _unread(teacher_ids, teacher_cu_seqlens)
     try:
-        texts, left, in_left = student.texts_with_dummy_prefixes(student_ids, student_cu_seqlens)
-        others, right, in_right = teacher.texts_with_dummy_prefixes(teacher_ids, teacher_cu_seqlens)
+        return _read(student, own, teacher, other, strict=strict)
+    except TokenizerError:
+        if strict or student.loses or teacher.loses:
+            raise
+    boundaries = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    groups(own.spans, other.spans, **boundaries)  # raises if the boundaries were the reason
+
+    def read_one(index: int) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
+        try:
+            return _read(student, own[index], teacher, other[index], strict=False)
+        except TokenizerError:
+            return own[index], other[index], np.array([-1])
+
+    left, right, same = zip(*map(read_one, range(len(own))), strict=True)
+    concatenate = TokenizedTexts.concatenate
+    return concatenate(left), concatenate(right), np.concatenate(same)
+
+
+def _unread(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
+    """Texts with empty spans."""
+    ids = as_ids(ids)
+    boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
+    boundaries = np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
+    spans, proved = np.zeros((len(ids), 2), np.int32), np.zeros(len(boundaries[1:]), bool)
+    return TokenizedTexts(ids, spans, boundaries, proved)
+
+
+def _read(
+    student: TokenSpans,
+    own: TokenizedTexts,
+    teacher: TokenSpans,
+    other: TokenizedTexts,
+    *,
+    strict: bool,
+) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
+    """As `spans_of_same_responses`, or TokenizerError if the ids of a text do not determine it."""
+    ends = own.cu_seqlens, other.cu_seqlens
+    try:
+        texts, left, in_left = student.bytes_with_dummy_prefixes(own.ids, ends[0])
+        others, right, in_right = teacher.bytes_with_dummy_prefixes(other.ids, ends[1])
     except TokenizerError as error:
         try:  # the ids of one side may be those of the other's text all the same
-            return as_documents()
+            left, right = spans_of_same_texts(
+                student,
+                own.ids,
+                teacher,
+                other.ids,
+                student_cu_seqlens=ends[0],
+                teacher_cu_seqlens=ends[1],
+                strict=strict,
+            )
         except TokenizerError:
             raise error from None
+        return left, right, np.where(left.proved, _ALL, -1)
     if len(texts) != len(others):
         raise ValueError(
             f"cu_seqlens: {len(texts)} texts of the student and {len(others)} of the teacher"
         )
-    bad = []
+    same = np.full(len(texts), _ALL)
     for index, (mine, theirs) in enumerate(zip(texts, others, strict=True)):
         if mine == theirs:
             continue
-        sides = (mine, left, in_left), (theirs, right, in_right)
-        places = [_places(tokens, may_be, index) for _, tokens, may_be in sides]
-        dropped = _dummy_prefixes(mine.encode(), places[0], theirs.encode(), places[1])
+        places = _places(left, in_left, index), _places(right, in_right, index)
+        dropped = _dummy_prefixes(mine, places[0], theirs, places[1])
         texts[index] = _without(mine, left, index, dropped[0])
         others[index] = _without(theirs, right, index, dropped[1])
-        is_same = texts[index] == others[index]
-        if not is_same and not _is_same_document(student, left, teacher, right, index):
-            bad.append(index)
+        same[index] = _same_bytes(texts[index], others[index])
+        if same[index] < 0 and _is_same_document(student, left, teacher, right, index):
+            same[index] = _ALL
+    bad = np.flatnonzero(same < 0).tolist()
     if bad and strict:
-        raise _differ(student, teacher, texts, others, bad)
-    _unmap(left, right, bad)
-    return left, right
+        shown = [[text.decode(errors="replace") for text in side] for side in (texts, others)]
+        raise _differ(student, teacher, shown[0], shown[1], bad)
+    return left, right, same
+
+
+def _same_bytes(one: bytes, other: bytes) -> int:
+    """The number of bytes before the first that is not UTF-8 on one side, where the other side ends
+    or has U+FFFD; -1 if the texts differ otherwise."""
+    if one == other:
+        return _ALL
+    texts = [text.decode(errors="surrogateescape") for text in (one, other)]
+    same = texts[0][: _first_difference(*texts)]
+    left, right = (text[len(same) :] for text in texts)
+    is_cut = all(not rest or _NO_UTF8.match(rest) for rest in (left, right))
+    # Byte fallback may replace the whole characters before an incomplete one, too.
+    is_replaced = any(
+        rest.startswith("\ufffd") and _NO_UTF8.search(cut)
+        for rest, cut in ((left, right), (right, left))
+    )
+    return len(same.encode(errors="surrogateescape")) if is_cut or is_replaced else -1
+
+
+def _first_difference(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _places(tokens: TokenizedTexts, may_be: NDArray[np.bool_], index: int) -> list[int]:
@@ -152,13 +223,13 @@ def _spaces(text: bytes, place: int) -> int:
     return run.end() - place if run else 0
 
 
-def _without(text: str, tokens: TokenizedTexts, index: int, places: list[int]) -> str:
+def _without(text: bytes, tokens: TokenizedTexts, index: int, places: list[int]) -> bytes:
     """A text without the bytes at these places, which its spans then do not cover."""
     if not places:
         return text
     spans = tokens.spans[tokens.text(index)]
     spans -= np.searchsorted(places, spans).astype(spans.dtype)
-    return np.delete(np.frombuffer(text.encode(), np.uint8), places).tobytes().decode()
+    return np.delete(np.frombuffer(text, np.uint8), places).tobytes()
 
 
 def _is_same_document(
@@ -183,13 +254,6 @@ def _is_same_document(
     return True
 
 
-def _unmap(left: TokenizedTexts, right: TokenizedTexts, documents: list[int]) -> None:
-    for index in documents:
-        for side in (left, right):
-            side.spans[side.text(index)] = 0
-            side.proved[index] = False
-
-
 def _differ(
     student: TokenSpans,
     teacher: TokenSpans,
@@ -199,10 +263,7 @@ def _differ(
 ) -> TokenizerError:
     first = documents[0]
     mine, theirs = texts[first], others[first]
-    at = next(
-        (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b),
-        min(len(mine), len(theirs)),
-    )
+    at = _first_difference(mine, theirs)
     if mine == theirs:  # a special token outside the text that is also in the text
         return TokenizerError(
             f"document {first}: ids of {student.name} or {teacher.name} are not those of its text "

@@ -279,11 +279,12 @@ class TokenSpans:
         self._check_that_ids_keep_text()
         return self._id_texts.decode(*documents, continues=continues)
 
-    def texts_with_dummy_prefixes(
+    def bytes_with_dummy_prefixes(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None
-    ) -> tuple[list[str], TokenizedTexts, NDArray[np.bool_]]:
-        """As `texts_and_tokens`, with the spaces of dummy prefixes in the texts, and (n,) which
-        tokens begin with a space that may be one. Args, Raises: as `decode`."""
+    ) -> tuple[list[bytes], TokenizedTexts, NDArray[np.bool_]]:
+        """The bytes of texts that may be cut inside a character, with the spaces of dummy prefixes;
+        their spans; and (n,) which tokens begin with a space that may be one. Args, Raises: as
+        `decode`."""
         documents = _documents(ids, cu_seqlens)
         self._check_that_ids_keep_text()
         return self._id_texts.with_dummy_prefixes(*documents)
