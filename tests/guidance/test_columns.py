@@ -279,6 +279,9 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
     none = wrapped(tokenizers["llama"], eos_token="</s>")
     refused("has no chat template", InputError, chat, none, teacher)
     refused("no eos_token", InputError, text, wrapped(tokenizers["llama"]), teacher)
+    for length in (0, -5):
+        words = f"max_length: expected at least 1 token, got {length}"
+        refused(words, InputError, text, student, teacher, max_length=length)
     image = {"messages": [[{"role": "user", "content": [{"type": "image"}]}]]}
     refused("example 0 of its batch: message 0: expected", CorpusError, image, student, teacher)
     refused("got other", CorpusError, {"other": ["a"]}, student, teacher)

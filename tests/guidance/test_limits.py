@@ -75,5 +75,7 @@ def test_shares_and_texts_that_say_nothing_are_refused():
             limit_that_keeps(share, np.ones(3))
     with pytest.raises(ConfigError, match="no token of the clean text has a teacher loss"):
         limit_that_keeps(0.99, np.empty(0))
-    with pytest.raises(ConfigError, match="too few lines of more than one token"):
+    with pytest.raises(ConfigError, match="has no line of more than one token"):
         limit_that_keeps(0.99, np.full(3, -np.inf))
+    with pytest.raises(ConfigError, match=r"must be above 0\.5, which every limit .* got 0\.3"):
+        limit_that_keeps(0.3, np.array([-np.inf, -np.inf, 1.0, 2.0]))

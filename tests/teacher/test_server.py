@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ pytest.importorskip("requests")
 
 from families import TEXTS
 from folders import contents
+from mutations import mutations
 from runs import metrics, train_here
 from score_server import RECORDED, State, log_probability, replaying, reply, serving
 from vocagno.cli.app import main
@@ -57,6 +60,18 @@ def windows(count=20):
 def expected(window):
     ids = window.ids.tolist()
     return [-log_probability(ids, place) for place in range(window.asked_from, len(ids))]
+
+
+class Answering:
+    """A session that gives one answer to every request."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def get(self, *_, **__):
+        return types.SimpleNamespace(status_code=200, content=json.dumps(self.answer).encode())
+
+    post = get
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -117,7 +132,23 @@ def test_failures_that_stay(served, monkeypatch):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("lie", [lambda found, ids: found[:-1], lambda found, ids: [*found, -1.0]])
+@pytest.mark.parametrize("above", [0.5, math.inf, 1e-6])
+def test_a_log_probability_above_0(served, protocol, above):
+    """Within rounding it is 0."""
+    url, state = served
+    state.change = lambda found, ids: [*found[:3], above, *found[4:]]
+    score = scorer(url, protocol=protocol).score([Window(np.arange(5, 15), 1)])
+    if above > 0.1:
+        with pytest.raises(ServerError, match=rf"gives a log-probability of {above}; expected"):
+            list(score)
+    else:
+        ((_, losses),) = score
+        assert losses[2] == 0
+        assert (losses[[1, 3]] > 0).all()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("lie", [lambda found, ids: found[:-1], lambda found, ids: [*found, -1]])
 def test_a_prompt_of_another_length(served, protocol, lie):
     url, state = served
     state.change = lie
@@ -135,10 +166,9 @@ def test_other_ids_than_were_sent(served, protocol):
         list(scorer(url, protocol=protocol).score(windows(1)))
 
 
-def test_a_server_for_another_protocol(served, monkeypatch):
-    url, _ = served
-    asked = scorer(url)
-    monkeypatch.setattr(asked, "_asked", lambda *_: {"choices": [{"text": "x"}]})
+def test_a_server_for_another_protocol():
+    asked = scorer("http://x")
+    asked._session = Answering({"choices": [{"text": "x"}]})
     asked.__dict__["served"] = module.Served("tiny", None)
     with pytest.raises(ServerError, match=r"no `prompt_logprobs`; .* --teacher.protocol vllm"):
         list(asked.score(windows(1)))
@@ -218,6 +248,52 @@ def test_recorded_answers_of_vllm(recorded, protocol):
         ours = np.array(one["losses"], np.float32)
         step = np.spacing(ours.astype(np.float16)).astype(np.float32)
         assert (np.abs(found[number] - ours) <= step).all()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol):
+    """Each part of an answer removed, of another type, or another number."""
+    (one,) = (
+        one
+        for one in recorded["exchanges"]
+        if len((one["body"] or {}).get("prompt", ())) == 8
+        and one["body"].get("echo", False) == (protocol == "openai")
+    )
+    ids, answer = one["body"]["prompt"], one["answer"]
+    if protocol == "sglang":
+        answer = reply("/generate", {"input_ids": ids}, State())
+    asked, window = scorer("http://x", protocol=protocol), Window(np.array(ids), 1)
+    asked.__dict__["served"] = module.Served("tiny", None)
+    asked._session = Answering(answer)
+    ((_, whole),) = asked.score([window])
+    refusals, losses = [], []
+    for damaged in mutations(answer):
+        asked._session = Answering(damaged)
+        try:
+            losses += [found for _, found in asked.score([window])]
+        except ServerError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100
+    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    # A log-probability that is another possible one, or null where some have none, is taken.
+    others = [found[found != whole] for found in losses]
+    assert max(map(len, others)) <= 1
+    assert np.isin(np.nan_to_num(np.concatenate(others)), (0.0, 7.0)).all()
+
+
+def test_a_damaged_list_of_models_is_refused_or_read(recorded):
+    answer = recorded["exchanges"][0]["answer"]
+    refusals, lengths = [], set()
+    for damaged in mutations(answer):
+        asked = scorer("http://x", model="tiny")
+        asked._session = Answering(damaged)
+        try:
+            lengths.add(asked.served.longest)
+        except ServerError as error:
+            refusals.append(str(error))
+    assert lengths == {66, None, 0}
+    assert len(refusals) > 20
+    assert all(re.fullmatch("http://x.*", words) for words in refusals)
 
 
 def test_recorded_refusals_of_vllm(recorded):

@@ -104,6 +104,17 @@ def test_what_has_no_loss(teacher_model, nothing):
     assert np.flatnonzero(~np.isfinite(losses)).tolist() == [0]
 
 
+def test_a_log_probability_above_0(teacher_model):
+    def change(flat):
+        flat.logprobs[2] = 0.5
+        return flat
+
+    scorer = engine(teacher_model)
+    LLM.change = staticmethod(change)
+    with pytest.raises(VllmError, match=r"vllm gives a log-probability of 0\.5; expected"):
+        list(scorer.score([window()]))
+
+
 def lacks_the_last(flat):
     flat.start_indices.pop()
     flat.end_indices.pop()

@@ -108,3 +108,6 @@ def test_far_more_tokens_than_were_asked_for():
     assert "70% of the tokens are kept, not 40%: 50% have no teacher loss" in words
     assert "special), and guidance.unmapped is include" in words
     assert unusual_selection(many, GuidanceConfig(method="cpt")) is None
+    assert unusual_selection(many | {"unmapped": {}}, GuidanceConfig(top_fraction=0.4)) is None
+    words = unusual_selection(many | {"tokens": 0}, GuidanceConfig(top_fraction=0.4))
+    assert "have no teacher loss" in words

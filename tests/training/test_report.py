@@ -1,9 +1,11 @@
 """The page of a run and of several: what it shows, that it stands alone, and what is refused."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
+from functools import cache
 
 import pytest
 import yaml
@@ -11,11 +13,14 @@ import yaml
 pytest.importorskip("torch")
 
 from corpora import write_corpus
+from mutations import mutations
 from pages import Balanced
 from run_folders import CONFIG, training, validation, write_run
 from runs import metrics, train_here
 from vocagno.cli.app import main
+from vocagno.training import report
 from vocagno.training.report import REPORT
+from vocagno.training.run_log import RunError
 
 LOG = [
     training(100, 9.0, tokens=1000, speed=500.0),
@@ -166,6 +171,51 @@ def test_a_damaged_file_is_named(tmp_path, capsys, file, content, message):
     (error,) = capsys.readouterr().err.splitlines()
     assert re.match(f"error: {re.escape(str(run / file))}: .*{message}", error)
     assert not (tmp_path / "page.html").exists()
+
+
+GUIDED = {
+    "kept_fraction": 0.9,
+    "coverage": 0.9,
+    "scored": 1.0,
+    "unmapped": {"special": 5, "hole": 2},
+    "threshold": 0.3,
+    "data_share": 0.1,
+    "spikes": [
+        {
+            "step": 250,
+            "loss": 9.0,
+            "rows": [{"row": 1, "documents": [1], "loss": 3.0, "corpus": "a"}],
+        }
+    ],
+}
+
+
+def test_a_damaged_log_gives_a_page_or_names_the_line(tmp_path, monkeypatch):
+    """Each part of each line removed, of another type, or a number that float64 cannot hold."""
+    monkeypatch.setattr(report, "kept_config", cache(report.kept_config))
+    log = [*LOG, {"step": 301, "skipped": 2}]
+    log[3] = log[3] | GUIDED
+    log[4] = log[4] | {"validation_losses": {"a": 1.0, "b": 2.0}}
+    run, page = folder_of(tmp_path / "run", *log), tmp_path / "page.html"
+    damaged = [
+        (number, [*log[:number], line, *log[number + 1 :]])
+        for number in range(len(log))
+        for line in mutations(log[number])
+    ]
+    pages, refusals = 0, []
+    for number, lines in random.Random(0).sample(damaged, 200):
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        try:
+            report.write_report([run], page)
+            pages += 1
+        except RunError as error:
+            refusals.append((number, str(error)))
+    assert pages > 40
+    assert len(refusals) > 40
+    for number, words in refusals:
+        # A step that does not ascend may be seen in the next line of its kind.
+        places = "|".join(str(number + later) for later in (1, 2, 3))
+        assert re.fullmatch(f"{run}/metrics.jsonl, line ({places}): .*", words)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """`vocagno limit`: the `guidance.window_max_loss` that keeps a text known to be clean."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,8 @@ def limit(options: Any) -> dict[str, Any] | None:
         losses = [
             _losses(name, store, options, tokenizer, teacher) for name, store in stores.items()
         ]
-    shares = sorted({*_SHARES, options.keep})
+    always = kept_share(-math.inf, losses[0])
+    shares = sorted({*(share for share in _SHARES if share > always), options.keep})
     limits = {share: limit_that_keeps(share, losses[0]) for share in shares}
     kept = {
         share: [kept_share(most, of_text) for of_text in losses] for share, most in limits.items()

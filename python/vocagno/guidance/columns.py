@@ -151,13 +151,16 @@ class TeacherLossColumns:
             teacher: loaded, or its scores of the texts that `TeacherTexts` gives.
             guidance: decides what a token is compared with; default: `GuidanceConfig()`.
             teacher_tokenizer: as `TeacherTexts`.
-            max_length: tokens that are kept of an example; default: all.
+            max_length: tokens that are kept of an example, at least 1; default: all.
             allow_missing: whether an example that is not in the scores gets NaN as its losses.
-        Raises: InputError for a tokenizer without EOS or without the template that `messages` need,
-            and for an example that is not in the scores; CorpusError for examples without text.
+        Raises: InputError for a `max_length` below 1, a tokenizer without EOS or without the
+            template that `messages` need, and for an example that is not in the scores; CorpusError
+            for examples without text.
         """
         if student.eos_token_id is None:
             raise InputError("student: its tokenizer has no eos_token, which ends an example")
+        if max_length is not None and max_length < 1:
+            raise InputError(f"max_length: expected at least 1 token, got {max_length}")
         self._student = student
         self._spans = TokenSpans(student)
         self._guidance: GuidanceConfig = guidance or GuidanceConfig()

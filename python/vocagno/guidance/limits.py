@@ -47,13 +47,19 @@ def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
     Args:
         share: in (0, 1].
         losses: `losses_of_neighbours` of clean text.
-    Raises: ConfigError for another share, or without losses.
+    Raises: ConfigError for another share, for one that every limit keeps, or without losses.
     """
     require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
     require(losses.size > 0, "no token of the clean text has a teacher loss")
     rank = math.ceil(share * losses.size) - 1
     highest = float(np.partition(losses, rank)[rank])
-    require(math.isfinite(highest), "the clean text has too few lines of more than one token")
+    always = kept_share(-math.inf, losses)
+    require(always < 1, "the clean text has no line of more than one token with a teacher loss")
+    require(
+        math.isfinite(highest),
+        f"the share to keep must be above {always:.4g}, which every limit keeps, because so many "
+        f"tokens of the clean text have no neighbours; got {share}",
+    )
     hundredths = math.floor(100 * highest)
     while kept_share(hundredths / 100, losses) < share:
         hundredths += 1
@@ -62,4 +68,4 @@ def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
 
 def kept_share(limit: float, losses: NDArray[np.float64]) -> float:
     """The share of the tokens that a `window_max_loss` keeps."""
-    return float(np.mean(losses <= limit))
+    return float(np.count_nonzero(losses <= limit) / max(1, losses.size))

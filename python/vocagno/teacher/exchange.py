@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import Refused, StoreError
 from vocagno.data.store.span_codec import decode_spans
 from vocagno.system.files import appearing, appearing_files
+from vocagno.system.records import checked
 from vocagno.teacher.scores import (
     KIND,
     UNIT,
@@ -148,26 +150,54 @@ def import_scores(
     return ScoreStore(store)
 
 
+class _Shard(TypedDict):
+    name: str
+    text_hash: str
+    counts: dict[str, int]
+    refused: list[tuple[int, str, str]] | None
+
+
+class _Format(TypedDict):
+    kind: str
+    version: int
+
+
+class _About(_Format):
+    """The description of an exported file."""
+
+    made_from: dict[str, Any]
+    shards: list[_Shard]
+
+
 def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> None:
     names: list[str] = []
     made_from: dict[str, Any] | None = None
     for path in _exported(folder):
         with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            about = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
-            if (about["kind"], about["version"]) != (KIND, VERSION):
+            found = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+            fault = partial(_no_export, path)
+            form = checked(_Format, found, fault)
+            if (form["kind"], form["version"]) != (KIND, VERSION):
                 raise StoreError(
-                    f"{path}: contains {about['kind']} {about['version']}, expected {KIND} "
-                    f"{VERSION}"
+                    f"{path}: contains {form['kind']} {form['version']}, expected {KIND} {VERSION}"
                 )
+            about = checked(_About, found, fault)
             if made_from is not None and about["made_from"] != made_from:
                 raise StoreError(f"{path}: not from the same store as the files before it")
             made_from = about["made_from"]
-            check_names(names + [what["name"] for what in about["shards"]], path)
-            for group, what in enumerate(about["shards"]):
-                _import_shard(file.read_row_group(group), store, what, about["made_from"], path)
+            shards = about["shards"]
+            if not shards or len(shards) != file.num_row_groups:
+                raise fault(f"{len(shards)} shards in {file.num_row_groups} row groups")
+            check_names(names + [what["name"] for what in shards], path)
+            for group, what in enumerate(shards):
+                _import_shard(file.read_row_group(group), store, what, made_from, path)
                 names.append(what["name"])
                 advance(len(names))
     finish_store(store, names, ScoreShard, UNIT)
+
+
+def _no_export(path: Path, words: str) -> StoreError:
+    return StoreError(f"{path}: not a complete export of scores: {words}; export the store again")
 
 
 @contextmanager
@@ -177,8 +207,8 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path}: not a complete export of scores: {error!r}") from error
+    except (pa.ArrowException, OSError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise _no_export(path, repr(error)) from error
 
 
 def _exported(folder: Path) -> Iterator[Path]:
@@ -194,7 +224,7 @@ def _exported(folder: Path) -> Iterator[Path]:
 
 
 def _import_shard(
-    table: pa.Table, store: Path, what: dict[str, Any], made_from: dict[str, Any], path: Path
+    table: pa.Table, store: Path, what: _Shard, made_from: dict[str, Any], path: Path
 ) -> None:
     hashes = [bytes.fromhex(text) for text in table["text_hash"].to_pylist()]
     columns = [_lists(table[name]) for name in ("nll", "byte_start", "byte_end")]
@@ -203,11 +233,11 @@ def _import_shard(
         for nll, start, end, count in zip(*columns, table["unscored"].to_pylist(), strict=True)
     ]
     file = store / f"{what['name']}.arrow"
-    refused = [Refused(*one) for one in what.get("refused", ())]
+    refused = [Refused(*one) for one in what["refused"] or ()]
     write_scores(file, hashes, documents, made_from, refused=refused)
     shard = ScoreShard(file)
     found = asdict(shard.description)
-    is_same = all(found[key] == what[key] for key in ("text_hash", "counts"))
+    is_same = (found["text_hash"], found["counts"]) == (what["text_hash"], what["counts"])
     if not is_same or shard.checks.tolist() != table["check"].to_pylist():
         file.unlink()
         raise StoreError(f"{path}: shard {what['name']} is damaged (its checks differ)")

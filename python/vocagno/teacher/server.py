@@ -3,12 +3,13 @@
 The server gets ids and gives log-probabilities of these ids. Needs `vocagno[server]`.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import requests
@@ -18,15 +19,14 @@ from urllib3.util import Retry
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import InputError
-from vocagno.teacher.windows import TextReader, Window
+from vocagno.system.records import Count, checked
+from vocagno.teacher.windows import TextReader, Window, losses_of
 
 _TRIES = 8
 _BACKOFF = 0.5
 """Seconds before the second retry; they double, up to two minutes."""
 _SECONDS = 600.0
 """Until a request counts as lost."""
-_NO_LOSS = -9999.0
-"""What vLLM writes for a log-probability of minus infinity."""
 
 TOLERANCE = 0.1
 """Largest mean difference in nats of two answers of one model about `PROBE`. Batches and kernels
@@ -51,6 +51,7 @@ children swim in it.
 it changes the losses by 1.3 nats a token."""
 
 LogProbabilities = list[float | None]
+T = TypeVar("T")
 
 
 class ServerError(InputError):
@@ -64,6 +65,53 @@ class Served:
     name: str
     longest: int | None
     """Most tokens of a request, if the server says so."""
+
+
+class _Model(TypedDict):
+    id: str
+    max_model_len: Count | None
+    owned_by: str | None
+
+
+class _Models(TypedDict):
+    data: list[_Model]
+
+
+class _LogProbability(TypedDict):
+    logprob: float
+
+
+class _VllmChoice(TypedDict):
+    prompt_logprobs: list[dict[str, _LogProbability] | None]
+    prompt_token_ids: list[int] | None
+
+
+class _VllmCompletion(TypedDict):
+    choices: tuple[_VllmChoice]
+
+
+class _EchoLogProbabilities(TypedDict):
+    token_logprobs: list[float | None]
+
+
+class _EchoChoice(TypedDict):
+    logprobs: _EchoLogProbabilities
+
+
+class _EchoCompletion(TypedDict):
+    choices: tuple[_EchoChoice]
+
+
+class _SglangModel(TypedDict):
+    model_path: str | None
+
+
+class _SglangMeta(TypedDict):
+    input_token_logprobs: list[tuple[float | None, int]]
+
+
+class _SglangCompletion(TypedDict):
+    meta_info: _SglangMeta
 
 
 class ServerScorer:
@@ -104,22 +152,21 @@ class ServerScorer:
             if it is one that ignores what it is asked for.
         """
         if self._config.protocol == "sglang":
-            found = self._get("/get_model_info")
-            return Served(str(found.get("model_path", "?")), None)
-        models = self._get("/v1/models").get("data", [])
-        if any(one.get("owned_by") == "llamacpp" for one in models):
+            return Served(self._get("/get_model_info", _SglangModel)["model_path"] or "?", None)
+        models = self._get("/v1/models", _Models)["data"]
+        if any(one["owned_by"] == "llamacpp" for one in models):
             raise ServerError(
                 f"{self._url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
-        names = [str(one["id"]) for one in models]
+        names = [one["id"] for one in models]
         wanted = self._config.model or (names[0] if len(names) == 1 else None)
         if wanted not in names:
             raise ServerError(
                 f"{self._url}: has the models {', '.join(names) or '(none)'}; name one with "
                 "--teacher.model"
             )
-        longest = next(one for one in models if one["id"] == wanted).get("max_model_len")
+        longest = next(one for one in models if one["id"] == wanted)["max_model_len"]
         return Served(wanted, longest)
 
     def check(self, reader: TextReader) -> None:
@@ -169,61 +216,58 @@ class ServerScorer:
                 f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
                 "truncates the prompt, or adds to it"
             )
-        return np.array([_loss(one) for one in found[window.asked_from :]], np.float32)
+        asked = found[window.asked_from :]
+        return losses_of(asked, lambda words: ServerError(f"{self._url} {words}"))
 
     def _vllm(self, ids: list[int]) -> LogProbabilities:
         asked = {"prompt_logprobs": 0, "add_special_tokens": False, "return_token_ids": True}
-        choice = self._completion(ids, asked)
-        self._compare(choice.get("prompt_token_ids") or ids, ids)
-        found = self._given(choice, "prompt_logprobs")
+        choice = self._completion(ids, asked, _VllmCompletion)["choices"][0]
+        self._compare(choice["prompt_token_ids"], ids)
+        found = choice["prompt_logprobs"]
+        if any(at is not None and str(one) not in at for one, at in zip(ids, found, strict=False)):
+            raise ServerError(f"{self._url}: gives log-probabilities of other ids than were sent")
         return [
-            None if at is None else self._given(at.get(str(one)) or {}, "logprob")
+            None if at is None else at[str(one)]["logprob"]
             for one, at in zip(ids, found, strict=False)
         ] + [None] * (len(found) - len(ids))
 
     def _openai(self, ids: list[int]) -> LogProbabilities:
-        choice = self._completion(ids, {"echo": True, "logprobs": 0})
-        found = self._given(choice.get("logprobs") or {}, "token_logprobs")
+        asked = {"echo": True, "logprobs": 0}
+        choice = self._completion(ids, asked, _EchoCompletion)["choices"][0]
+        found = choice["logprobs"]["token_logprobs"]
         if len(found) != len(ids) + 1:  # one token is written
             raise ServerError(
                 f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
                 "the server ignores `echo`, or truncates the prompt"
             )
-        return list(found[: len(ids)])
+        return found[: len(ids)]
 
     def _sglang(self, ids: list[int]) -> LogProbabilities:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
-        reply = self._post("/generate", {**asked, "logprob_start_len": 0})
-        found = self._given(reply.get("meta_info") or {}, "input_token_logprobs")
+        reply = self._post("/generate", {**asked, "logprob_start_len": 0}, _SglangCompletion)
+        found = reply["meta_info"]["input_token_logprobs"]
         self._compare([at[1] for at in found], ids)
         return [at[0] for at in found]
 
-    def _completion(self, ids: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+    def _completion(self, ids: list[int], asked: dict[str, Any], kind: type[T]) -> T:
         given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
-        reply = self._post("/v1/completions", {**given, **asked})
-        choices = self._given(reply, "choices")
-        return dict(choices[0])
+        return self._post("/v1/completions", {**given, **asked}, kind)
 
-    def _compare(self, found: list[int], sent: list[int]) -> None:
-        if list(found) != sent:
+    def _compare(self, found: list[int] | None, sent: list[int]) -> None:
+        if found is not None and found != sent:
             raise ServerError(f"{self._url}: read other ids than were sent")
 
-    def _given(self, reply: dict[str, Any], name: str) -> Any:
-        if reply.get(name) is None:
-            raise ServerError(
-                f"{self._url}: the answer has no `{name}`; is it a server for --teacher.protocol "
-                f"{self._config.protocol}?"
-            )
-        return reply[name]
+    def _get(self, path: str, kind: type[T]) -> T:
+        return self._asked(path, self._session.get, kind)
 
-    def _get(self, path: str) -> dict[str, Any]:
-        return self._asked(path, self._session.get)
+    def _post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        return self._asked(
+            path, lambda url, **more: self._session.post(url, json=body, **more), kind
+        )
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._asked(path, lambda url, **more: self._session.post(url, json=body, **more))
-
-    def _asked(self, path: str, ask: Callable[..., requests.Response]) -> dict[str, Any]:
+    def _asked(self, path: str, ask: Callable[..., requests.Response], kind: type[T]) -> T:
+        """The answer to a request. Raises: ServerError if it is not of this type."""
         try:
             reply = ask(self._url + path, timeout=_SECONDS)
         except requests.exceptions.InvalidURL as error:
@@ -237,9 +281,15 @@ class ServerScorer:
             words = " ".join(reply.text[:500].split())
             raise ServerError(f"{self._url}{path}: status {reply.status_code}: {words}")
         try:
-            return dict(reply.json())
-        except (ValueError, TypeError) as error:
-            raise ServerError(f"{self._url}{path}: the answer is no JSON object") from error
+            answer = json.loads(reply.content)
+        except (ValueError, RecursionError) as error:
+            raise ServerError(f"{self._url}{path}: the answer is not JSON ({error})") from error
+        protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
+        return checked(
+            kind,
+            answer,
+            lambda words: ServerError(f"{self._url}{path}: the answer: {words}; {protocol}"),
+        )
 
 
 def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
@@ -248,12 +298,6 @@ def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float
     if not np.array_equal(*lacks):
         return math.inf
     return float(np.abs(first - second)[~lacks[0]].mean()) if not lacks[0].all() else 0.0
-
-
-def _loss(value: float | None) -> float:
-    """NaN for a log-probability that is missing, infinite, or stands for minus infinity."""
-    is_one = value is not None and math.isfinite(value) and value > _NO_LOSS
-    return -value if is_one and value is not None else math.nan
 
 
 _ASK: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
-from vocagno.teacher.windows import Window
+from vocagno.teacher.windows import Window, losses_of
 
 ROOM = 2
 """Tokens that vLLM needs besides `teacher.context`: a window's last token, which our own scorer
@@ -130,8 +130,7 @@ class VllmScorer:
 
 
 def _losses(window: Window, found: Any) -> NDArray[np.float32]:
-    """The requested losses from vLLM's `FlatLogprobs`; infinite for a log-probability of minus
-    infinity, NaN for one that is missing.
+    """The requested losses from vLLM's `FlatLogprobs`, as `losses_of`.
 
     Raises: VllmError if they are not those of the ids in the window.
     """
@@ -146,5 +145,5 @@ def _losses(window: Window, found: Any) -> NDArray[np.float32]:
             "teacher.engine: vllm gives log-probabilities of other tokens than it was asked for; "
             "use teacher.engine: transformers"
         )
-    losses: NDArray[np.float32] = -np.array(found.logprobs, np.float32)[rows]  # None becomes NaN
-    return losses[window.asked_from - 1 :]
+    asked = np.array(found.logprobs, np.float64)[rows][window.asked_from - 1 :]
+    return losses_of(asked, lambda words: VllmError(f"teacher.engine: vllm {words}"))

@@ -3,7 +3,7 @@
 M: tokens of all texts, concatenated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+_MINUS_INFINITY = -9999.0
+"""What vLLM's server writes for a log-probability of minus infinity."""
+_ROUNDING = 0.1
+"""Up to here a log-probability above 0 is rounding: bfloat16 rounds a logit of 20 by 0.06."""
 
 
 class Cut(NamedTuple):
@@ -97,3 +102,19 @@ class TextReader:
         asked_from = len(self.prefix) + cut.score_from - cut.start
         text = ids[cut.start : cut.stop]
         return Window(np.concatenate([self.prefix, text]), max(1, asked_from))
+
+
+def losses_of(
+    log_probabilities: Sequence[float | None] | NDArray[np.float64],
+    error: Callable[[str], Exception],
+) -> NDArray[np.float32]:
+    """(n,) losses in nats; NaN for a log-probability that is missing, NaN or minus infinity, and 0
+    for one that is above 0 by rounding.
+
+    Args: error: makes the exception for one that is further above 0.
+    """
+    found = np.array(log_probabilities, np.float64)  # None becomes NaN
+    if (found > _ROUNDING).any():
+        raise error(f"gives a log-probability of {np.nanmax(found):g}; expected at most 0")
+    losses = np.where(found > _MINUS_INFINITY, np.maximum(-found, 0.0), np.nan)
+    return losses.astype(np.float32)

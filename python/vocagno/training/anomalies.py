@@ -2,7 +2,7 @@
 rows and documents behind them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,10 +105,10 @@ class Watch:
         )
 
 
-def described(rows: list[dict[str, Any]]) -> str:
+def described(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a sentence names them."""
     return "; ".join(
-        f"row {row['row']}{' of ' + row['corpus'] if 'corpus' in row else ''} ("
+        f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("
         f"{'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
         f"documents {', '.join(map(str, row['documents']))})"
         for row in rows

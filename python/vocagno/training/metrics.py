@@ -198,15 +198,16 @@ def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | 
             "others are noise by guidance.window. If the text is clean, its limits are too tight "
             "for this teacher; `vocagno limit` finds one"
         )
-    if not guidance.keeps_quota or guidance.top_fraction is None or "unmapped" not in entry:
+    reasons = entry.get("unmapped")
+    if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:
         return None
-    reasons = entry["unmapped"]
     worst = max(reasons, key=lambda reason: reasons[reason])
+    without = sum(reasons.values()) / max(1, entry["tokens"])
     return (
         f"step {entry['step']}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
-        f"{sum(reasons.values()) / entry['tokens']:.0%} have no teacher loss (most of them: "
-        f"{worst}), and guidance.unmapped is {guidance.unmapped}"
+        f"{without:.0%} have no teacher loss (most of them: {worst}), and guidance.unmapped is "
+        f"{guidance.unmapped}"
     )

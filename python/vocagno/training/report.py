@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from vocagno.config.run import Config
 from vocagno.guidance.totals import REASONS
@@ -13,7 +13,7 @@ from vocagno.system.files import appearing, write_json
 from vocagno.training.anomalies import described
 from vocagno.training.configuration import kept_config
 from vocagno.training.metrics import ThresholdWatch, unusual_selection
-from vocagno.training.run_log import Run, RunError, read_entries, read_runs
+from vocagno.training.run_log import Entry, Run, RunError, read_runs
 from vocagno.views.passage import Passage
 from vocagno.views.report import Measured, ReportedRun, report_page
 
@@ -68,13 +68,13 @@ def _with_difference(facts: Mapping[str, str], loss: float | None, first: float)
 
 
 def _reported(run: Run) -> ReportedRun:
-    (config, configuration), entries = _configuration(run.folder), list(read_entries(run.folder))
+    config, configuration = _configuration(run.folder)
     return ReportedRun(
         name=run.name,
-        facts=_facts(run, entries),
-        curves=_curves(run, entries),
-        reasons=_reasons(entries),
-        warnings=_warnings(entries, config),
+        facts=_facts(run),
+        curves=_curves(run),
+        reasons=_reasons(run.entries),
+        warnings=_warnings(run.entries, config),
         configuration=configuration,
         options={
             name: _WORDS.get(str(value), str(value))
@@ -108,11 +108,11 @@ def _passages(path: Path) -> list[Passage]:
         ) from error
 
 
-def _facts(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _facts(run: Run) -> dict[str, str]:
     found = run.as_dict()
-    windows = [entry for entry in entries if "loss" in entry]
+    windows = [entry for entry in run.entries if "loss" in entry]
     hours = sum(_seconds(entry) for entry in windows) / 3600
-    shares = {
+    shares: dict[str, Literal["mfu", "data_share", "teacher_share"]] = {
         "MFU": "mfu",
         "waiting for data": "data_share",
         "the teacher's time": "teacher_share",
@@ -142,15 +142,15 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found)
 
 
-def _seconds(entry: Mapping[str, Any]) -> float:
-    """Of the steps of a window."""
-    return float(entry["tokens"] / entry["tokens_per_s"]) if entry["tokens_per_s"] else 0.0
+def _seconds(entry: Entry) -> float:
+    """Of the steps of a window; 0 if its speed, which is in tenths, is 0."""
+    return entry["tokens"] / entry["tokens_per_s"] if entry["tokens_per_s"] >= 0.1 else 0.0
 
 
-def _curves(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured]]:
+def _curves(run: Run) -> dict[str, list[Measured]]:
     """Values over tokens and hours; a validation is at the steps before it."""
     hours_at, hours = {0: 0.0}, 0.0
-    for entry in entries:
+    for entry in run.entries:
         if "loss" in entry:
             hours += _seconds(entry) / 3600
         hours_at[entry["step"]] = hours
@@ -165,7 +165,7 @@ def _curves(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Me
         for name in ("loss", "validation_loss", "kept_fraction"):
             if (value := getattr(point, name)) is not None:
                 add(name, point.tokens, point.step, value)
-    for entry in entries:
+    for entry in run.entries:
         step = entry["step"]
         if "loss" in entry:
             add("tokens_per_s", tokens_at[step], step, entry["tokens_per_s"])
@@ -174,7 +174,7 @@ def _curves(run: Run, entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Me
     return found
 
 
-def _reasons(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _reasons(entries: Sequence[Entry]) -> dict[str, str]:
     """Coverage, and the share of the tokens without a teacher loss by reason."""
     windows = [entry for entry in entries if "unmapped" in entry]
     if not windows:
@@ -190,7 +190,7 @@ def _reasons(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _warnings(entries: Sequence[Mapping[str, Any]], config: Config) -> list[str]:
+def _warnings(entries: Sequence[Entry], config: Config) -> list[str]:
     """What the run said of itself while it trained."""
     found, spikes, skipped = [], [], 0
     watch = ThresholdWatch(config.guidance, config.train.steps)

@@ -6,18 +6,70 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from vocagno.errors import InputError
 from vocagno.system.files import write_table
+from vocagno.system.records import Count, Finite, checked
 
 METRICS = "metrics.jsonl"
 _QUANTITIES = ("loss", "validation_loss", "kept_fraction")
+_TOGETHER = {
+    "loss": ("kept_fraction", "tokens", "tokens_per_s"),
+    "coverage": ("loss", "unmapped"),
+    "unmapped": ("loss", "coverage"),
+    "validation_losses": ("validation_loss",),
+}
+"""What a line with a value has, too."""
 
 
 class RunError(InputError):
     """A folder that does not hold a training run, or a log that cannot be read."""
+
+
+class SpikeRow(TypedDict):
+    """A row of a step whose loss is a spike."""
+
+    row: Count
+    documents: list[Count]
+    loss: float | None
+    corpus: str | None
+    """If there are several."""
+
+
+class Spike(TypedDict):
+    """A step whose loss is a spike."""
+
+    step: Count
+    loss: float
+    rows: list[SpikeRow]
+
+
+class _Line(TypedDict):
+    step: Count
+
+
+class Entry(_Line, total=False):
+    """A line of the log, as far as it is read. With `loss` it is of some training steps, with
+    `validation_loss` of the held-out text."""
+
+    loss: float
+    kept_fraction: Finite
+    tokens: Count
+    tokens_per_s: Finite
+    data_share: Finite
+    teacher_share: Finite
+    mfu: Finite
+    threshold: float
+    coverage: Finite
+    scored: Finite
+    unmapped: dict[str, Count]
+    skipped: Count
+    spikes: list[Spike]
+    validation_loss: float
+    validation_losses: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +92,8 @@ class Run:
 
     name: str
     folder: Path
+    entries: list[Entry]
+    """All lines of its log."""
     points: list[Point]
     tokens_per_s: float | None
     """Predicted tokens over seconds, both of all training lines."""
@@ -96,11 +150,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     last = {"loss": 0, "validation_loss": -1}  # steps of the last lines of both kinds
     steps, tokens = [0], [0]  # where the windows of the training lines end
     timed, seconds = 0, 0.0
+    entries = []
     for where, entry in _entries(path):
+        entries.append(entry)
         kinds = [kind for kind in last if kind in entry]
         if not kinds:
             continue
-        step = _count(entry, "step", where)
+        step = entry["step"]
         for kind in kinds:
             if step <= last[kind]:
                 raise RunError(
@@ -108,16 +164,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
                     "of one run, whose steps ascend"
                 )
             last[kind] = step
-        present = [quantity for quantity in _QUANTITIES if quantity in entry]
-        values = {quantity: _number(entry, quantity, where) for quantity in present}
+        values = {name: cast("float", entry.get(name)) for name in _QUANTITIES if name in entry}
         measured[step] = measured.get(step, {}) | values
         if "loss" in kinds:
-            seen = _count(entry, "tokens", where)
             steps.append(step)
-            tokens.append(tokens[-1] + seen)
-            speed = _number(entry, "tokens_per_s", where)
-            if speed > 0:
-                timed, seconds = timed + seen, seconds + seen / speed
+            tokens.append(tokens[-1] + entry["tokens"])
+            if (speed := entry["tokens_per_s"]) > 0:
+                timed, seconds = timed + entry["tokens"], seconds + entry["tokens"] / speed
     if len(steps) == 1:
         raise RunError(
             f"{path}: no training line (one with `loss`) yet; a run writes its first one after "
@@ -126,18 +179,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     return Run(
         name=name or _names([folder])[0],
         folder=folder,
+        entries=entries,
         points=[
             Point(step, _tokens_at(step, steps, tokens), **measured[step])
             for step in sorted(measured)
         ],
         tokens_per_s=timed / seconds if seconds else None,
     )
-
-
-def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """All lines of the log of a run. Raises: RunError as `read_run`."""
-    for _, entry in _entries(_log(folder)):
-        yield entry
 
 
 def write_csv(path: Path, runs: Sequence[Run]) -> None:
@@ -156,34 +204,26 @@ def _log(folder: Path) -> Path:
     return path
 
 
-def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
     """The lines of a log, and where each stands."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number}"
             try:
-                entry = json.loads(line)
-            except ValueError as error:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):  # the last one, truncated by a kill
                     return
-                raise RunError(f"{where}: not JSON ({error}); fix or remove the line") from error
-            if not isinstance(entry, dict):
-                raise RunError(f"{where}: expected a JSON object, got {entry!r}")
+                raise _fault(where, f"not JSON ({error})") from error
+            entry = checked(Entry, found, partial(_fault, where))
+            for name, others in _TOGETHER.items():
+                if name in entry and (lacking := [one for one in others if one not in entry]):
+                    raise _fault(where, f"has `{name}`, but no `{lacking[0]}`")
             yield where, entry
 
 
-def _number(entry: dict[str, Any], name: str, where: str) -> float:
-    value = entry.get(name)
-    if not isinstance(value, int | float):
-        raise RunError(f"{where}: expected a number as `{name}`, got {value!r}")
-    return value
-
-
-def _count(entry: dict[str, Any], name: str, where: str) -> int:
-    value = entry.get(name)
-    if not isinstance(value, int) or value < 0:
-        raise RunError(f"{where}: expected a whole number, 0 or more, as `{name}`, got {value!r}")
-    return value
+def _fault(where: str, words: str) -> RunError:
+    return RunError(f"{where}: {words}; fix or remove the line")
 
 
 def _tokens_at(step: int, steps: Sequence[int], tokens: Sequence[int]) -> int:
