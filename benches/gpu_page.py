@@ -50,7 +50,7 @@ INTRODUCTION = """\
 One command measures everything that needs a CUDA device, within 25 minutes on one GPU of 80 GB:
 
     make gpu-wheels        # on any machine: what the other one lacks, 16 MB, in target/gpu-wheels
-    make gpu               # on the machine with the GPU: torch >= 2.11, accelerate, no network
+    make gpu               # on the machine with the GPU: torch >= 2.8, accelerate, no network
     make gpu REHEARSE=1    # the same lines with tiny models on a CPU
 
 Each part is a process with a time limit of its own. Each line of results is on disk before the

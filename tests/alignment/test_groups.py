@@ -143,6 +143,8 @@ def test_the_excess_of_groups_by_hand():
     for bad in (own[:2], [own]):
         with pytest.raises(ValueError, match="student_nll: expected one loss for each token"):
             found.excess(bad, other)
+    with pytest.raises(TypeError, match="student_nll: expected real numbers, got complex ones"):
+        found.excess([own[0] + 1j, *own[1:]], other)
     assert vocagno.groups(student, teacher[:0]).excess(own, []).shape == (6,)
 
 

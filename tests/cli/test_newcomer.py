@@ -251,11 +251,12 @@ def test_configurations(config, parts, answer, capsys, files):
         ("train: {steps: 1\n", "not YAML: while parsing a flow mapping at line 1, .*"),
         ("hello\n", "expected options as `name: value`, in YAML, got hello"),
         ("", "expected options as `name: value`, in YAML, got nothing"),
+        ("output: \udcff\n", "not UTF-8 at byte 8; convert it"),
     ],
 )
 def test_files_that_hold_no_options(files, content, answer, capsys):
     pytest.importorskip("torch")
-    (files / "my.yaml").write_text(content)
+    (files / "my.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert re.fullmatch(f"my.yaml: {answer}", train_complaint(capsys, "--config=my.yaml"))
 
 

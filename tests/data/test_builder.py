@@ -102,20 +102,25 @@ def test_parts_are_finished_together(tmp_path, corpus):
     make(corpus(), tmp_path / "whole")
     folder = tmp_path / "parts"
     with pytest.raises(StoreError, match="no store is being made here in parts"):
-        finish_parts(folder, TextShard, "documents")
+        finish_parts(folder, TEXTS)
     made = [make(corpus(), folder, Part(number, 3)) for number in (1, 3)]
     assert [len(names) for names in made] == [2, 3]
     with pytest.raises(StoreError, match=r"2 of 7 shards are missing \(numbers 2, 3\); run their"):
-        finish_parts(folder, TextShard, "documents")
+        finish_parts(folder, TEXTS)
     assert make(corpus(), folder, Part(1, 3)) == []
     assert make(corpus(), folder, Part(2, 3)) == ["shard-00002", "shard-00003"]
     assert [path.name for path in (folder / ".locks").iterdir()] == ["made-from.json"]
-    finish_parts(folder, TextShard, "documents")
+    finish_parts(folder, TEXTS)
     for finished in (folder, tmp_path / "whole"):
         shutil.rmtree(finished / ".locks")
     assert contents(folder) == contents(tmp_path / "whole")
-    finish_parts(folder, TextShard, "documents")  # nothing is left to do
+    finish_parts(folder, TEXTS)  # nothing is left to do
     assert make(corpus(), folder, Part(2, 3)) == []
+    (folder / "shard-00002.arrow").unlink()
+    (folder / "shard-00004.arrow").write_bytes(b"torn")
+    lost = r"2 of 7 shards of this finished store \(shard-00002.arrow, shard-00004.arrow\) are"
+    with pytest.raises(StoreError, match=lost):
+        finish_parts(folder, TEXTS)
 
 
 @pytest.mark.parametrize("notes", ["whole", "of an older release", "missing"])
@@ -135,16 +140,33 @@ def test_parts_of_two_stores_are_not_finished_as_one(tmp_path, corpus, notes):
         match=rf"4 of 7 shards \({', '.join(wrong)}\) were made with another format "
         r"\(texts 0, the others texts 1\); delete the wrong ones and \.locks, and make them again",
     ):
-        finish_parts(folder, TextShard, "documents")
+        finish_parts(folder, TEXTS)
     for name in wrong:
         (folder / f"{name}.arrow").unlink()
     shutil.rmtree(folder / ".locks")
     assert len(make(corpus(), folder, Part(2, 2))) == 4
-    finish_parts(folder, TextShard, "documents")
+    finish_parts(folder, TEXTS)
     make(corpus(), tmp_path / "whole")
     for finished in (folder, tmp_path / "whole"):
         shutil.rmtree(finished / ".locks")
     assert contents(folder) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("part", [None, Part(1, 2)])
+def test_shards_of_another_text_are_not_finished(tmp_path, corpus, part):
+    """As after a copy from the store of a text that has as many shards."""
+    folder, other = tmp_path / "store", tmp_path / "other"
+    write_corpus(tmp_path / "o.jsonl", [text.upper() for text in texts(7)])
+    make(scan(tmp_path / "o.jsonl", tmp_path / "cache", shard_bytes=1), other)
+    make(corpus(), folder, Part(1, 2))
+    for path in sorted(other.glob("*.arrow"))[3:]:
+        shutil.copy(path, folder)
+    with pytest.raises(StoreError, match=r"some shards are of another text than the store; del"):
+        finish_parts(folder, TEXTS) if part else make(corpus(), folder)
+    assert not (folder / MANIFEST).exists()
+    shutil.rmtree(folder / ".locks")
+    with pytest.raises(StoreError, match=r"shard-0000[3-6].arrow: was made with another text"):
+        make(corpus(), folder, part and Part(2, 2))
 
 
 def change_notes(folder, how):
@@ -159,7 +181,7 @@ def change_notes(folder, how):
 def test_notes_of_an_older_release_are_enough(tmp_path, corpus, unread):
     make(corpus(), tmp_path / "store", Part(1, 1))
     change_notes(tmp_path / "store", "of an older release")
-    finish_parts(tmp_path / "store", TextShard, "documents")
+    finish_parts(tmp_path / "store", TEXTS)
     assert len(TextStore(tmp_path / "store")) == 7
 
 

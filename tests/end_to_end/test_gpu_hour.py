@@ -1,6 +1,7 @@
 """`make gpu`: what a part that fails costs, what is carried, and the pages that are written."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -223,3 +224,5 @@ def test_the_pages_are_those_of_the_newest_results(tmp_path):
     gpu_page.write(gpu_page.read(found[-1] if found else None), docs)
     for path in docs.iterdir():
         assert path.read_text() == (ROOT / "docs" / path.name).read_text(encoding="utf-8")
+    (oldest,) = re.findall(r'"torch>=(.*)"', (ROOT / "pyproject.toml").read_text())
+    assert f"torch >= {oldest}, accelerate" in (ROOT / "docs" / "gpu.md").read_text()

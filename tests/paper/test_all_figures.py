@@ -8,7 +8,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from result_files import CHUNKED, STUDENTS, TEACHERS, lines
+from result_files import CHUNKED, STUDENTS, TEACHERS, lines, of_nine
 from run_folders import training, validation, write_run
 from shared_data import shared
 
@@ -28,7 +28,7 @@ def inputs(tmp_path, tokenizer_files):
     (tmp_path / "paper").mkdir()
     tables = (STUDENTS, CHUNKED, CHUNKED, TEACHERS + "Mistral-ProXMath,32K,50,60\n")
     for number, table in enumerate(tables, 1):
-        (tmp_path / "paper" / f"table{number}.csv").write_text(table)
+        (tmp_path / "paper" / f"table{number}.csv").write_text(of_nine(table))
     tokenizers = tmp_path / "tokenizers"
     (tokenizers / "other").mkdir(parents=True)
     shutil.copy(tokenizer_files / "student.json", tokenizers)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from result_files import CHUNKED, STUDENTS, TEACHERS, lines
+from result_files import CHUNKED, STUDENTS, TEACHERS, lines, of_nine
 from shared_data import shared
 from vocagno.evaluation import summary
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
@@ -108,7 +108,7 @@ def test_granularities_that_do_not_fit(files, changes, teacher, words):
 
 @pytest.mark.parametrize("name", ["teachers", "gains"])
 def test_students_are_drawn(command, files, tmp_path, capsys, name):
-    paths = files()
+    paths = files(students=of_nine(STUDENTS), teachers=of_nine(TEACHERS))
     assert command(name, paths["students"], paths["teachers"], "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (tmp_path / f"{name}.svg").read_bytes().startswith(b"<?xml")
@@ -120,6 +120,9 @@ def test_students_are_drawn(command, files, tmp_path, capsys, name):
     assert [point["score"] for point in found["points"]] == [16.5, 16, 18, 14, 30]
     assert command(name, paths["students"], paths["teachers"], "--out", "x.pdf") == 2
     assert "--out: expected a file ending in .png or .svg" in capsys.readouterr().err
+    two = files()  # columns, which are not the paper's average
+    assert command(name, two["students"], two["teachers"]) == 2
+    assert "no row whose `model` is TinyLlama-CPT has a score under AVG" in capsys.readouterr().err
 
 
 def test_the_bars_are_the_scores(command, files):
@@ -138,7 +141,7 @@ def test_the_bars_are_the_scores(command, files):
 
 
 def test_granularities_are_drawn(command, files, tmp_path, capsys):
-    paths = files()
+    paths = files(chunked=of_nine(CHUNKED))
     arguments = ("granularity-scores", paths["chunked"], paths["levels"], "--teacher", "A")
     assert command(*arguments, "--out", "g.png") == 0
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
@@ -174,7 +177,8 @@ def test_the_table_command(command, files, tmp_path, capsys):
 
 
 def test_averages_that_do_not_follow_are_said(command, tmp_path, capsys):
-    (tmp_path / "t.csv").write_text("model,GSM8K,SAT,AVG\nA,1,2,2.5\n")
+    header, row, _ = of_nine("model,GSM8K,SAT*\nA,1,2\n").split("\n")
+    (tmp_path / "t.csv").write_text(f"{header},AVG\n{row},2.5\n")
     assert command("table", "t.csv") == 0
     words = "t.csv, row 2 (A), column AVG: the file has 2.5, its results give 1.500\n"
     assert capsys.readouterr().err == words

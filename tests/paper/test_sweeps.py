@@ -9,6 +9,7 @@ from corpora import write_corpus
 from families import TEXTS
 from result_files import lines
 from run_folders import CONFIG, training, validation, write_run
+from vocagno.paper.paper_averages import AVERAGED
 from vocagno.paper.sweeps import read_sweep
 from vocagno.training.run_log import RunError
 
@@ -95,11 +96,11 @@ def test_a_score_instead_of_the_loss_and_the_usual_weight(swept):
     runs = [
         swept(
             name,
-            scores={"MATH": 5, "SAT": score},
+            scores=dict.fromkeys(AVERAGED, score),
             guidance__method="uld",
             guidance__distillation_weight=weight,
         )
-        for name, score, weight in (("a", 7, None), ("b", 9, 1.5))
+        for name, score, weight in (("a", 6, None), ("b", 7, 1.5))
     ]
     found = read_sweep(runs, "guidance.distillation_weight", quantity="AVG")
     assert [(point.x, point.mean) for point in found.points] == [(0.5, 6), (1.5, 7)]

@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,55 @@ def test_the_array_for_slurm_and_some_of_its_parts(tmp_path, options, parts):
     assert ended.stderr.splitlines() == [
         f"score c.jsonl --out store --shards {part}/8 --teacher.model t" for part in parts
     ]
+
+
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+Path("new").write_text(str(os.getppid()))
+Path("new").rename("launcher")
+while not asked:
+    time.sleep(0.01)
+time.sleep(3)
+Path("saved").touch()
+sys.exit(75)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is for bash")
+@pytest.mark.parametrize("seconds", [120, 1])
+def test_torchrun_leaves_the_time_that_the_file_for_slurm_says(tmp_path, seconds):
+    """In place of train.py stands a program that saves for three seconds after SIGTERM."""
+    script = (CLUSTERS / "train.sbatch").read_text()
+    assert "--signal=TERM@120\n" in script
+    assert script.count("SHUTDOWN_TIMEOUT=120") == 1
+    (tmp_path / "script").write_text(script.replace("TIMEOUT=120", f"TIMEOUT={seconds}"))
+    (tmp_path / "train.py").write_text(SAVES)
+    write_slurm(tmp_path)
+    (tmp_path / "scontrol").write_text("#!/bin/bash\necho localhost\n")
+    (tmp_path / "torchrun").write_text(
+        f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "1"}
+    given |= {"SLURM_JOB_NODELIST": "node", "SLURM_GPUS_ON_NODE": "1"}
+    process = subprocess.Popen(
+        ["bash", "script", "my.yaml"],
+        cwd=tmp_path,
+        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}", **given),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "launcher").exists():
+        assert process.poll() is None, process.stderr.read()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(int((tmp_path / "launcher").read_text()), signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors[-3000:]
+    assert (tmp_path / "saved").exists() == (seconds == 120), errors[-3000:]

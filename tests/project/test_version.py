@@ -22,8 +22,9 @@ def sources(tmp_path):
     for name in (*files, *SCRIPT["MANIFESTS"], *SCRIPT["LOCKS"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    heading = rf"^## {re.escape(VERSION)}.*$"
-    change(tmp_path / "CHANGELOG.md", heading, f"## {VERSION} - 2027-02-03")
+    log = tmp_path / "CHANGELOG.md"
+    change(log, rf"^## {re.escape(VERSION)}.*$", f"## {VERSION} - 2027-02-03")
+    change(log, r"^## Unreleased\n(?s:.*?)^## ", "## Unreleased\n\n## ")
     readme = tmp_path / "README.md"
     text = re.sub("not on pypi", "on PyPI", readme.read_text("utf-8"), flags=re.IGNORECASE)
     readme.write_text(text, "utf-8")

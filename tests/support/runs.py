@@ -50,7 +50,7 @@ def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):
         merges = isinstance(options, dict) and section in config
         config[section] = {**config[section], **options} if merges else options
     path = folder / f"{Path(config['output']).name}.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
 
 

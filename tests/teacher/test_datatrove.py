@@ -149,6 +149,9 @@ def test_a_task_resumes(tmp_path, pipeline, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     pipeline("killed")  # nothing is left to do
+    min(kept).unlink()
+    with pytest.raises(StoreError, match=r"finished store \(task-00000/shard-00000.arrow\) are"):
+        list(FinishScores(tmp_path / "killed").run())
 
 
 def test_notes_and_shards_give_the_same_manifest(tmp_path, pipeline):

@@ -386,13 +386,14 @@ def command(student_model, teacher_model):
     return ["guidance", str(student_model), str(teacher_model)]
 
 
-PAPER = ["--top_fraction", "0.4"]
+PAPER = ["--guidance.top_fraction", "0.4"]
 
 
 def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
     assert main([*command, TEXT]) == 0
     assert "predicted tokens are kept" in capsys.readouterr().out
-    assert main([*command, TEXT, "--json", "--top_fraction", "0.2", "--unmapped", "mean"]) == 0
+    rule = "--guidance.top_fraction", "0.2", "--guidance.unmapped", "mean"
+    assert main([*command, TEXT, "--json", *rule]) == 0
     printed = json.loads(capsys.readouterr().out)
     expected = guide(top_fraction=0.2, unmapped="mean").as_dict()
     assert printed["guidance"] == {"top_fraction": 0.2, "aggregation": "max", "unmapped": "mean"}
@@ -416,15 +417,17 @@ def test_the_command_takes_every_rule(command, capsys, guide):
         "min_weight": 0.1,
         "unmapped": "exclude",
     }
-    written = [f"--{name}={'null' if value is None else value}" for name, value in rule.items()]
+    written = [
+        f"--guidance.{name}={'null' if value is None else value}" for name, value in rule.items()
+    ]
     assert main([*command, TEXT, "--json", *written]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["guidance"] == rule
     assert printed["tokens"] == guide(**rule).as_dict()["tokens"]
-    fixed = ["--max_threshold=-1", "--top_fraction=null"]
-    assert main([*command, TEXT, "--window=16", "--window_max_loss=9", *fixed]) == 0
+    fixed = "--guidance.max_threshold=-1", "--guidance.window=16", "--guidance.window_max_loss=9"
+    assert main([*command, TEXT, *fixed]) == 0
     assert "reach the threshold of -1 nats" in " ".join(capsys.readouterr().out.split())
-    assert main([*command, TEXT, "--unit=group", "--aggregation=sum"]) == 2
+    assert main([*command, TEXT, "--guidance.unit=group", "--guidance.aggregation=sum"]) == 2
     assert "a group adds its losses up" in capsys.readouterr().err
 
 
@@ -469,11 +472,14 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
         (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
         (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
         (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
-        (["x", "--top_fraction", "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),
-        (["x", "--bos", "<none>"], "teacher.bos: '<none>' is not a token"),
-        (["x", "--gguf", "none.gguf"], "none.gguf"),
+        (["x", *PAPER[:1], "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),
+        (["x", "--teacher.bos", "<none>"], "teacher.bos: '<none>' is not a token"),
+        (["x", "--teacher.gguf_file", "none.gguf"], "none.gguf"),
         (["x", "--file", "y"], "--file: there is a text"),
-        (["x", "--eos", "<none>"], "student.eos: '<none>' is not a token"),
+        (["x", "--student.eos", "<none>"], "student.eos: '<none>' is not a token"),
+        (["x", "--context", "128"], r"--context: no such option; did you mean --teacher.context\?"),
+        (["x", "--top_fraction", "1"], r"did you mean --guidance.top_fraction\?"),
+        (["x", "--student_tokenizer", "t"], r"did you mean --student.tokenizer\?"),
     ],
 )
 def test_wrong_arguments_are_named(command, capsys, arguments, message):

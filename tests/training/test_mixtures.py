@@ -146,12 +146,14 @@ def test_a_live_teacher_reads_the_texts_of_all(tmp_path, config, corpora):
     assert all(entry["coverage"] == 1.0 for entry in training)
 
 
-def test_other_weights_are_another_run(tmp_path, config, corpora, capfd):
+def test_other_weights_and_another_order_are_another_run(tmp_path, config, corpora, capfd):
     path = mixture(config, corpora, "run")
     assert train_here(path, "--train.steps", "2") == 0
-    data = {"train": dict(zip(corpora, (0.5, 0.5), strict=True))}
-    assert train_here(mixture(config, corpora, "run", data=data), "--train.steps", "2") == 2
-    assert "data.train is {" in capfd.readouterr().err
+    first, second = corpora
+    for train in ({first: 0.5, second: 0.5}, {second: 0.25, first: 0.75}):
+        path = mixture(config, corpora, "run", data={"train": train})
+        assert train_here(path, "--train.steps", "2") == 2
+        assert f"data.train is {train}, but" in capfd.readouterr().err
 
 
 def test_a_spike_names_the_corpus(tmp_path, config, corpora):

@@ -109,10 +109,15 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
 
 
 def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]:
-    """Numbers as an array of this type; masked ones and None become NaN."""
-    if hasattr(values, "to_numpy"):  # of pyarrow or pandas: a null becomes NaN
-        return np.asarray(values, kind)
-    array = _as_array(values, name).astype(kind)
+    """Numbers as an array of this type; masked ones and None become NaN.
+
+    Raises: TypeError for complex numbers.
+    """
+    is_column = hasattr(values, "to_numpy")  # of pyarrow or pandas: NumPy makes a null NaN
+    found = values if is_column else _as_array(values, name)
+    if np.iscomplexobj(found):
+        raise TypeError(f"{name}: expected real numbers, got complex ones")
+    array = np.array(found, kind)
     if isinstance(values, np.ma.MaskedArray):
         array[np.ma.getmaskarray(values)] = np.nan
     return array

@@ -1,6 +1,7 @@
 """`vocagno guidance`: what a student learns of one text."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ _RULE = (
 )
 """Fields of `GuidanceConfig` that are options here. A text is a row of its own, so `scope` and
 `normalize` say nothing about it."""
-_OF_TEACHER = ("bos", "context", "min_context", "dtype")
+_OF_TEACHER = ("gguf_file", "tokenizer", "bos", "dtype", "context", "min_context")
 """Fields of `TeacherConfig` that are options here."""
+_OF_STUDENT = ("tokenizer", "eos")
+"""Fields of `StudentConfig` that are options here."""
 
 _MODEL = "folder or hub name of a causal language model"
 
@@ -26,45 +29,28 @@ def add_guidance(parser: Any) -> None:
     As a table, a page, a figure or numbers. The text is ranked as a row of its own.
     """
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.student import StudentConfig
     from vocagno.config.teacher import TeacherConfig
 
-    parser.add_argument("student", type=str, help=_MODEL)
-    parser.add_argument("teacher", type=str, help=_MODEL)
+    parser.add_argument("student.model", type=str, metavar="student", help=_MODEL)
+    parser.add_argument("teacher.model", type=str, metavar="teacher", help=_MODEL)
     add_text(parser, "show")
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
     parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
     parser.add_argument("--out", type=Path, help="write the numbers into this .csv file")
-    _add_fields(parser, GuidanceConfig, _RULE)
-    parser.add_argument("--student_tokenizer", type=str, help="default: that of the student")
-    parser.add_argument("--eos", type=str, help="token after the text; default: the tokenizer's")
-    parser.add_argument("--gguf", type=str, help="name of a GGUF file in the teacher's folder")
-    parser.add_argument("--teacher_tokenizer", type=str, help="default: that of the teacher")
-    _add_fields(parser, TeacherConfig, _OF_TEACHER)
-
-
-def _add_fields(parser: Any, config: Any, wanted: tuple[str, ...]) -> None:
-    """Adds fields of a configuration, with their types, defaults and descriptions."""
-    parser.add_class_arguments(config, skip=set(config.__dataclass_fields__) - set(wanted))
+    for group, config, wanted in (
+        ("guidance", GuidanceConfig, _RULE),
+        ("student", StudentConfig, _OF_STUDENT),
+        ("teacher", TeacherConfig, _OF_TEACHER),
+    ):
+        skipped = {field.name for field in fields(config)} - {*wanted}
+        parser.add_class_arguments(config, group, skip=skipped)
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
     """Writes page, figure and numbers; the guidance as data, or as a table."""
-    from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.student import StudentConfig
-    from vocagno.config.teacher import TeacherConfig
-
     if options.out is not None and options.out.suffix != ".csv":
         raise InputError(f"--out: the numbers are written as .csv, got {options.out}")
-    student = StudentConfig(
-        model=options.student, tokenizer=options.student_tokenizer, eos=options.eos
-    )
-    teacher = TeacherConfig(
-        model=options.teacher,
-        gguf_file=options.gguf,
-        tokenizer=options.teacher_tokenizer,
-        **{name: options[name] for name in _OF_TEACHER},
-    )
-    rule = GuidanceConfig(**{name: options[name] for name in _RULE})
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
         from vocagno.paper.figures.style import check_format
@@ -75,7 +61,8 @@ def guidance(options: Any) -> dict[str, Any] | None:
 
     from vocagno.training.guide_text import guide_text
 
-    return _shown(guide_text(student, teacher, text, rule), options)
+    guided = guide_text(options.student, options.teacher, text, options.guidance)
+    return _shown(guided, options)
 
 
 def _shown(guided: Any, options: Any) -> dict[str, Any] | None:

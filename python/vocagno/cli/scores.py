@@ -166,9 +166,9 @@ def finish(options: Any) -> dict[str, Any]:
     """What the finished store has."""
     from vocagno.data.store.finishing import finish_parts
     from vocagno.data.store.refusals import REFUSED, say_omitted
-    from vocagno.teacher.scores import UNIT, ScoreShard, ScoreStore
+    from vocagno.teacher.scores import SCORES, ScoreStore
 
-    finish_parts(options.store, ScoreShard, UNIT)
+    finish_parts(options.store, SCORES)
     store = ScoreStore(options.store)
     say_omitted(store.folder, len(store), store.manifest.count(REFUSED))
     return _counts(store)

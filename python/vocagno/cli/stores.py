@@ -185,7 +185,7 @@ def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher", gpu: str | None) -
 
 def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
     from vocagno.data.store.state import state_of
-    from vocagno.teacher.corpus_scores import SCORES
+    from vocagno.teacher.scores import SCORES
 
     state = state_of(corpus, folder, SCORES)
     found: dict[str, Any] = {

@@ -66,7 +66,7 @@ def _read(parser: Any, parse: Callable[[], Any], given: "_Given") -> Any:
 
     try:
         found = parse()
-    except ArgumentError as error:
+    except (ArgumentError, UnicodeDecodeError) as error:
         inside = f"{given.file}: " if given.file else ""
         raise ConfigError(next(given.mistakes(), f"{inside}{_one_line(error)}")) from error
     for group in given.groups:
@@ -240,12 +240,14 @@ class _Given:
 def _load(path: Path, option: str = "") -> dict[str, Any]:
     """The options in a YAML file, not yet checked.
 
-    Raises: ConfigError for a file that is missing, not YAML, or without options.
+    Raises: ConfigError for a file that is missing, not YAML in UTF-8, or without options.
     """
     if not path.is_file():
         raise ConfigError(f"{option}{path}: no such file")
     try:
         values = _yaml(text := path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it") from error
     except ValueError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(values, dict):

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from vocagno.data.corpus import SHARD_BYTES, ShardTexts, text_hash, texts_hash
 from vocagno.data.prepare import ROWS, pack_shard, rows_made_from
 from vocagno.data.rows import NUMBERED_BY_SHARD
-from vocagno.data.store.builder import StoreKind
 from vocagno.data.store.claim import Claim
-from vocagno.data.store.finishing import finish_store
+from vocagno.data.store.finishing import check_files, finish_store
 from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
 from vocagno.data.store.notes import Notes, origin_of
 from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit, say_omitted
 from vocagno.data.store.shards import MAKING, Shard, StoreError
+from vocagno.data.store.store import StoreKind
 from vocagno.errors import require
 from vocagno.system.files import write_json
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
@@ -145,13 +145,14 @@ class StoreFinisher(PipelineStep):
         """Finishes the store, unless it is finished.
 
         Raises: StoreError if a task is not done, or had more or fewer documents when the store was
-            finished, or if too many documents are omitted; as `finish_store`.
+            finished, or if too many documents are omitted; as `finish_store` and `check_files`.
         """
         if rank == 0 and not (self.folder / MANIFEST).is_file():
             finish_store(self.folder, _names(self.folder), self.kind.shard_type, self.kind.unit)
         if rank == 0:
             manifest = Manifest.load(self.folder, self.kind.kind, self.kind.version)
             _check_same(self.folder, manifest)
+            check_files(self.folder, manifest)
             for unit in sorted({"documents", "tokens", REFUSED, self.kind.unit}):
                 self.stat_update(unit, value=manifest.count(unit), unit="store")
             documents, refused = manifest.count("documents"), manifest.count(REFUSED)

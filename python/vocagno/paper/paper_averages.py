@@ -24,20 +24,17 @@ class PaperTable(ResultTable):
     """Results of which only the paper's columns are averaged: not `math`, say, which is none."""
 
     def averaged(self, average: str) -> tuple[str, ...]:
-        """Those of the paper's columns in an average that this table has.
+        """The paper's columns in an average; without one of them a result has no such average.
 
         Raises: ResultError for a name that is not in `AVERAGES`.
         """
-        return tuple(name for name in self._whole(average) if name in self.benchmarks)
+        whole = ResultTable(self.labels, AVERAGED, self.starred | STARRED, ())
+        return ResultTable.averaged(whole, average)
 
     @property
     def averages(self) -> tuple[str, ...]:
         """Those of `AVERAGES` that lack no benchmark."""
-        return tuple(name for name in AVERAGES if self.averaged(name) == self._whole(name))
-
-    def _whole(self, average: str) -> tuple[str, ...]:
-        whole = ResultTable(self.labels, AVERAGED, self.starred | STARRED, ())
-        return ResultTable.averaged(whole, average)
+        return tuple(name for name in AVERAGES if {*self.averaged(name)} <= {*self.benchmarks})
 
 
 def read_paper_results(paths: Sequence[Path]) -> PaperTable:

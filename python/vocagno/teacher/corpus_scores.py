@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
-from vocagno.data.store.builder import Advance, Part, StoreKind, make_store
+from vocagno.data.store.builder import Advance, Part, make_store
 from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
 from vocagno.models.loading import (
@@ -28,11 +28,10 @@ from vocagno.models.loading import (
 )
 from vocagno.system.collectives import Together
 from vocagno.teacher.scorer import Scorer, TransformersScorer
-from vocagno.teacher.scores import KIND, UNIT, VERSION, DocumentScores, ScoreShard, write_scores
+from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, write_scores
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
-SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
 OF_SERVER = "of the server"
 """In place of a type of weights that only the server knows."""
 

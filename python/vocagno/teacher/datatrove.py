@@ -12,7 +12,8 @@ from vocagno.data.datatrove import ShardMaker, StoreFinisher
 from vocagno.errors import ConfigError
 from vocagno.models.loading import local_device
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.corpus_scores import SCORES, Teacher, write_scored
+from vocagno.teacher.corpus_scores import Teacher, write_scored
+from vocagno.teacher.scores import SCORES
 
 _CACHE = Path(".cache/vocagno")
 

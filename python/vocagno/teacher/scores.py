@@ -27,7 +27,7 @@ from vocagno.data.store.shards import (
     write_shard,
 )
 from vocagno.data.store.span_codec import CodedSpans, decode_spans, encode_spans
-from vocagno.data.store.store import RowShard, ShardedStore
+from vocagno.data.store.store import RowShard, ShardedStore, StoreKind
 
 _WHOLE = 8_192
 """Up to this many tokens a document is read whole: finding a part would cost as much."""
@@ -233,3 +233,6 @@ class ScoreShard(RowShard):
         }
         named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         return (counts, named) == (self.description.counts, self.description.text_hash)
+
+
+SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")

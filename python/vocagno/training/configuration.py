@@ -113,12 +113,18 @@ def check_same_run(config: Config) -> bool:
     for name, value in before.items():
         # Unless tokens are ranked in the pieces of a step, these may have another size.
         is_cut = name == "train.micro_batch" and config.guidance.scope != "micro_batch"
-        if value != now.get(name) and not (is_cut or may_change(name)):
+        is_same = _in_order(name, value) == _in_order(name, now.get(name))
+        if not (is_same or is_cut or may_change(name)):
             raise ConfigError(
                 f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
                 "choose another `output`, or delete that one"
             )
     return True
+
+
+def _in_order(name: str, value: Any) -> Any:
+    """An option as it is compared: which rows a step reads depends on the order of the corpora."""
+    return list(value.items()) if name == "data.train" and isinstance(value, dict) else value
 
 
 def keep_config(config: Config, *, write: bool) -> None:

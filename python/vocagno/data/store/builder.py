@@ -15,7 +15,7 @@ from vocagno.data.store.manifest import MANIFEST, Manifest, entry_of
 from vocagno.data.store.notes import Notes, origin_of
 from vocagno.data.store.refusals import REFUSED, RefusalLimit
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
-from vocagno.data.store.store import RowShard
+from vocagno.data.store.store import StoreKind
 from vocagno.data.store.tally import Made, Tally
 from vocagno.system.files import digest
 from vocagno.system.shared_work import exclusively, share
@@ -24,19 +24,6 @@ Advance = Callable[[float, int], None]
 """Called from time to time with the fraction of a shard that is done, and its tokens so far."""
 
 AnyItem = TypeVar("AnyItem")
-
-
-@dataclass(frozen=True, slots=True)
-class StoreKind:
-    """A kind of store: rows, scores or texts."""
-
-    kind: str
-    version: int
-    unit: str
-    """The word for the rows of a shard, plural."""
-    shard_type: type[RowShard]
-    verb: str
-    """The word on the progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +112,7 @@ def make_store(
         )
     with exclusively(MANIFEST, folder):
         if not (folder / MANIFEST).is_file():
-            finish_store(folder, names, kind.shard_type, kind.unit)
+            finish_store(folder, names, kind.shard_type, kind.unit, corpus.fingerprint)
     limit.check(Manifest.load(folder, kind.kind, kind.version).count(REFUSED))
     return tally.made()
 
@@ -174,7 +161,7 @@ def _torn(
             f"{folder}: contains finished {kind.kind} of another {what}; name another folder, or "
             "delete this one"
         )
-    return [file for entry in store.shards if not entry.is_there(file := entry.file(folder))]
+    return store.torn(folder)
 
 
 def _reopen(folder: Path, torn: list[Path]) -> None:

@@ -9,7 +9,8 @@ from vocagno.data.store.manifest import MANIFEST, Entry, Manifest, entry_of
 from vocagno.data.store.notes import Note, noted_shards, origin_of
 from vocagno.data.store.refusals import write_report
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
-from vocagno.data.store.store import RowShard
+from vocagno.data.store.store import RowShard, StoreKind
+from vocagno.system.files import digest
 from vocagno.system.shared_work import LOCKS
 
 _FLAT = 1000
@@ -23,15 +24,20 @@ def shard_name(number: int, count: int) -> str:
 
 
 def finish_store(
-    folder: Path, names: Sequence[str], shard_type: type[RowShard], unit: str
+    folder: Path,
+    names: Sequence[str],
+    shard_type: type[RowShard],
+    unit: str,
+    text: str | None = None,
 ) -> Manifest:
     """Writes the manifest when all shards exist. Any process may do so, and repeat it.
 
     A shard that was noted by the process that made it is not read. Of others every row is compared
     with its checksum first, so that the hashes are of undamaged data.
 
-    Raises: StoreError if a shard is missing or damaged, or was made from other inputs than the
-        first one.
+    Args: text: `Corpus.fingerprint` of what the store is of, if that is known.
+    Raises: StoreError if a shard is missing or damaged, was made from other inputs than the first
+        one, or is of another text.
     """
     if not names:
         raise ValueError("a store needs a shard")
@@ -41,6 +47,11 @@ def finish_store(
     if others := [name for name in names if found[name][1] != origin]:
         raise _mixed(folder, names, others, first)
     entries = [entry for entry, _ in found.values()]
+    if text is not None and text != digest(*(entry.text_hash for entry in entries)):
+        raise StoreError(
+            f"{folder}: some shards are of another text than the store; delete {folder / LOCKS} "
+            "and make the store again, which names them"
+        )
     write_report(folder, [(entry.name, entry.counts) for entry in entries])
     manifest = Manifest(first.kind, first.version, first.made_from, entries)
     manifest.save(folder)
@@ -83,14 +94,28 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def finish_parts(folder: Path, shard_type: type[RowShard], unit: str) -> None:
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Looks for the files of a finished store, and reads none.
+
+    Raises: StoreError if some are missing or truncated.
+    """
+    if torn := [file.relative_to(folder).as_posix() for file in manifest.torn(folder)]:
+        raise StoreError(
+            f"{folder}: {len(torn):,} of {len(manifest.shards):,} shards of this finished store "
+            f"({_some(torn)}) are missing or truncated; delete them and {MANIFEST}, and make the "
+            "store again (other shards are kept)"
+        )
+
+
+def finish_parts(folder: Path, kind: StoreKind) -> None:
     """Writes the manifest of a store whose parts were made by processes that share no locks, unless
     it is there.
 
-    Raises: StoreError if nothing was made here, or shards are missing; as `finish_store`.
+    Raises: StoreError if nothing was made here, or shards are missing; as `finish_store` and
+        `check_files`.
     """
     if (folder / MANIFEST).is_file():
-        return
+        return check_files(folder, Manifest.load(folder, kind.kind, kind.version))
     claim = read_claim(folder)
     if claim is None or claim.shards is None:
         raise StoreError(f"{folder}: no store is being made here in parts")
@@ -102,4 +127,4 @@ def finish_parts(folder: Path, shard_type: type[RowShard], unit: str) -> None:
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "
             f"{_some(numbers)}); run their parts again"
         )
-    finish_store(folder, names, shard_type, unit)
+    finish_store(folder, names, kind.shard_type, kind.unit, claim.text)

@@ -68,6 +68,10 @@ class Manifest:
         """Number of documents, tokens or the like of all shards."""
         return sum(entry.counts.get(unit, 0) for entry in self.shards)
 
+    def torn(self, folder: Path) -> list[Path]:
+        """The files of shards that are missing or truncated."""
+        return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
+
     def save(self, folder: Path) -> None:
         fields = {
             "kind": self.kind,

@@ -56,6 +56,19 @@ class RowShard(Shard):
             raise StoreError(f"{self.path}: the shard's description is damaged; {_REMEDY}")
 
 
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """A kind of store: rows, scores or texts."""
+
+    kind: str
+    version: int
+    unit: str
+    """The word for the rows of a shard, plural."""
+    shard_type: type[RowShard]
+    verb: str
+    """The word on the progress bar."""
+
+
 _MOST_OPEN = 4096
 """Maximum number of mapped shards per store; systems allow about 65,000 mappings per process."""
 
