@@ -179,9 +179,8 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
     ).view(drawn["labels"].shape)
-    units = Units(*(drawn.get(name) for name in ("groups", "lines", "token_bytes")))
     given = drawn["teacher_loss"], drawn["labels"]
-    weights = token_weights(nll, *given, guidance, units=units)
+    weights = token_weights(nll, *given, guidance, units=Units.of_batch(drawn))
     assert 0.1 < weights.sum() / (drawn["labels"] >= 0).sum() < 0.9
     counted = weights.sum() if guidance.normalize == "selected" else (given[1] >= 0).sum()
     ((nll * weights).sum() / counted).backward()

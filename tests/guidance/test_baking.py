@@ -97,9 +97,8 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
     found = baked(made, losses, rule)
     tensors = collator(made, rule)([made[2]]).tensors
     student_nll_BT = torch.rand(tensors["labels"].shape) * 10
-    units = Units(tensors.get("groups"), tensors["lines"], tensors["token_bytes"])
     given = student_nll_BT, tensors["teacher_loss"], tensors["labels"], rule
-    expected = token_weights(*given, units=units)[0].numpy()
+    expected = token_weights(*given, units=Units.of_batch(tensors))[0].numpy()
     np.testing.assert_array_equal(found.weights[1:], np.round(255 * expected).astype(np.uint8))
     assert 0.1 < (found.weights == 255).mean() < 0.9
 

@@ -61,6 +61,34 @@ def test_the_gradient_of_the_weights_is_added_up_in_float32(dtype, adds, monkeyp
     assert {dtype for _, _, dtype in logits} == {torch.float32}
 
 
+@pytest.mark.parametrize("trained", ["weight bias", "weight", "bias", ""])
+def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
+    """As under LoRA: it would be as large as the head, in float32."""
+    monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: 4)
+    states = torch.randn(10, 8)
+    head = {"weight": torch.randn(20, 8), "bias": torch.randn(20)}
+    losses, gradients = [], []
+    for names in ("weight bias", trained):
+        given = {"states": states, **head}
+        leaves = {
+            name: values.clone().requires_grad_(name == "states" or name in names.split())
+            for name, values in given.items()
+        }
+        objective = CrossEntropy(torch.arange(10), torch.arange(10) % 3 / 2)
+        of_head = LanguageHead(leaves["weight"], leaves["bias"], 2.0, 3.0)
+        total, _ = chunked_loss(leaves["states"], of_head, objective, torch.float32)
+        kept = [one for one in total.grad_fn.saved_tensors if one is not None]
+        assert len(kept) == 1 + len(names.split())
+        total.backward()
+        losses.append(total)
+        gradients.append({name: leaf.grad for name, leaf in leaves.items()})
+    assert losses[0] == losses[1]
+    for name, expected in gradients[0].items():
+        found = gradients[1][name]
+        assert (found is None) == (name not in ("states", *trained.split()))
+        assert found is None or torch.equal(found, expected)
+
+
 def test_losses_of_low_precision_are_float32():
     with FakeTensorMode(), Products() as products:
         states = torch.empty(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")

@@ -17,6 +17,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.documents import CorpusError
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import InputError
+from vocagno.guidance import Criteria, Units, selective_cross_entropy
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.teacher.corpus_scores import load_teacher_of
@@ -30,6 +31,7 @@ RULES = {
     "paper": GuidanceConfig(top_fraction=0.4),
     "mean": GuidanceConfig(top_fraction=0.4, unmapped="mean"),
     "groups": GuidanceConfig(unit="group", max_threshold=0.0),
+    "lines of tokens": GuidanceConfig(unit="token"),
     "chunks": GuidanceConfig(method="chunk", top_fraction=0.4),
 }
 STUDENT = (
@@ -138,6 +140,25 @@ def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, r
         assert text or not np.isfinite(example["teacher_loss"]).any()
 
 
+@pytest.mark.parametrize("rule", ["default", "groups", "lines of tokens"])
+def test_rows_may_be_longer_than_a_chunk_of_logits(monkeypatch, student, teacher, rule):
+    """A chunk then holds the end of one row and the start of the next one."""
+    monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: 7)
+    guidance = RULES[rule]
+    made = TeacherLossColumns(student, teacher, guidance)({"text": DOCUMENTS})
+    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+    batch = DataCollatorWithTeacherLoss(guidance)(examples)
+    criteria = Criteria(units=Units.of_batch(batch), chunk_ends=batch.get("chunk_ends"))
+    size = TokenSpans(student).vocabulary_size
+    hidden, weight = torch.randn(*batch["labels"].shape, 8), torch.randn(size, 8)
+    given = weight, batch["labels"], batch["teacher_loss"], guidance
+    _, of_rows = selective_cross_entropy(hidden, *given, criteria=criteria)
+    with torch.no_grad():
+        _, expected = selective_cross_entropy(hidden, *given, criteria=criteria)
+    assert torch.equal(of_rows.weights_BT, expected.weights_BT)
+    assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
+
+
 @pytest.mark.parametrize("num_proc", [None, 2])
 @pytest.mark.parametrize("source", ["teacher", "store"])
 def test_map_gives_the_columns_in_any_number_of_processes(request, student, source, num_proc):
@@ -209,6 +230,35 @@ def test_an_answer_has_the_losses_of_the_teachers_own_template(student, teacher,
     )
     losses = columns({"messages": CHAT[2:]})["teacher_loss"][0]
     assert np.nanmax(losses) == pytest.approx(total)
+
+
+JOINED = (
+    "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }},\n{% endgeneration %}{% else %}{{ m.content }}\n{% endif %}{% endfor %}"
+)
+"""Some tokens of this text cover an end of an answer and what the template writes next to it."""
+
+
+def test_a_group_with_text_around_an_answer_has_no_loss(tokenizers, teacher, teacher_tokenizer):
+    student = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=JOINED)
+    chat = [
+        {"role": role, "content": content}
+        for said in ("Let x = 42", "exactly x = 42", "has x = 42")
+        for role, content in (("user", "Hi"), ("assistant", said))
+    ]
+    made = TeacherLossColumns(
+        student, teacher, RULES["groups"], teacher_tokenizer=teacher_tokenizer
+    )({"messages": [chat]})
+    (ids,), (groups,), (losses,) = (made[name] for name in ("input_ids", "groups", "teacher_loss"))
+    ends = student.convert_tokens_to_ids(["▁Let", "▁exactly", "▁has", "▁42,"])
+    at_ends = np.flatnonzero(np.isin(ids, ends))
+    assert len(at_ends) == 6
+    assert (groups[at_ends] < 0).all()
+    assert np.isnan(losses[at_ends]).all()
+    assert (np.diff(at_ends)[::2] == 3).all()
+    inside = np.add.outer(at_ends[::2], [1, 2]).ravel()
+    assert groups[inside].tolist() == list(range(6))
+    assert np.isfinite(losses[inside]).all()
 
 
 def test_scores_of_conversations_are_found(

@@ -16,6 +16,7 @@ from vocagno.guidance import (
     selective_cross_entropy,
     token_weights,
 )
+from vocagno.guidance.noise import teacher_loss_of_neighbours
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
 PAPER = GuidanceConfig(top_fraction=0.4)
@@ -39,6 +40,22 @@ def made(sides, texts, guidance, nll=None, **options):
     nll = losses(other) if nll is None else nll
     eos = student.token_id("</s>")
     return own, other, nll, guided_batch(student, own, other, nll, guidance, eos_id=eos, **options)
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
+def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(sides, how):
+    """Some of which share text with several tokens of the student."""
+    lines = {"window": "line", "window_max_loss": 1.0}
+    rules = GuidanceConfig(**lines, unit="group"), GuidanceConfig(**lines, aggregation=how)
+    found = []
+    for rule in rules:
+        *_, batch = made(sides, [*LINES, *TEXTS], rule)
+        given = batch.teacher_loss_BT, batch.labels_BT, batch.criteria.units, rule
+        found.append((batch.teacher_loss_BT, teacher_loss_of_neighbours(*given)))
+    (groups_BT, expected_BT), (tokens_BT, found_BT) = found
+    assert not torch.equal(groups_BT.nan_to_num(), tokens_BT.nan_to_num())
+    torch.testing.assert_close(found_BT, expected_BT, rtol=0, atol=0, equal_nan=True)
+    assert (found_BT > 1.0).any()
 
 
 @pytest.mark.parametrize("unit", ["token", "group"])

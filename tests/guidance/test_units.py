@@ -38,10 +38,13 @@ def group(**options):
     )
 
 
-def expected(nll, teacher, labels, groups, lines, sizes, config):
+def expected(nll, teacher, labels, groups, lines, sizes, of_groups, config):
     """Weights of one row by the definition: loops, no tensors. Returns them and the threshold."""
     n = len(nll)
-    own = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
+    grouped = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
+    own = grouped if config.unit == "group" else [[i] for i in range(n)]
+    heard = teacher if config.unit == "group" else of_groups
+    is_heard = [labels[i] != IGNORED and math.isfinite(heard[i]) for i in range(n)]
     competes = [labels[i] != IGNORED and math.isfinite(teacher[i]) for i in range(n)]
     excess = [math.fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
     threshold = math.inf if config.max_threshold is None else config.max_threshold
@@ -62,43 +65,46 @@ def expected(nll, teacher, labels, groups, lines, sizes, config):
             "sigmoid": 1 / (1 + math.exp(-min(700.0, max(-700.0, distance)))),
             "power": math.exp(min(0.0, distance)),
         }[config.weight]
-        if config.window is not None:
+
+        def others(unit, counts, i=i):
             if config.window == "line":
                 around = [k for k in range(n) if lines[k] == lines[i] >= 0]
             else:
-                around = range(max(0, own[i][0] - config.window), own[i][-1] + config.window + 1)
-            others = [k for k in around if k < n and competes[k] and k not in own[i]]
-            if others and config.window_threshold is not None:
-                mean = math.fsum(excess[k] for k in others) / len(others)
-                weight *= mean >= config.window_threshold
-            if others and config.window_max_loss is not None:
-                size = sum(sizes[k] for k in others)
-                loss = math.fsum(teacher[k] for k in others)
-                weight *= (loss + 8) / (size + 8) <= config.window_max_loss
+                around = range(max(0, unit[0] - config.window), unit[-1] + config.window + 1)
+            return [k for k in around if k < n and counts[k] and k not in unit]
+
+        if config.window_threshold is not None and (near := others(own[i], competes)):
+            mean = math.fsum(excess[k] for k in near) / len(near)
+            weight *= mean >= config.window_threshold
+        if config.window_max_loss is not None and (near := others(grouped[i], is_heard)):
+            size = sum(sizes[k] for k in near)
+            loss = math.fsum(heard[k] for k in near)
+            weight *= (loss + 8) / (size + 8) <= config.window_max_loss
         weights.append(config.min_weight + (1 - config.min_weight) * weight)
     return weights, threshold
 
 
 def drawn(seed, rows=3, tokens=24):
-    """Losses, groups and lines of a batch in which some tokens are padding or have no teacher."""
+    """Losses, groups and lines of a batch in which some tokens are padding or have no teacher. The
+    numbers of groups jump, and say nothing but where a group ends."""
     rng = np.random.default_rng(seed)
     nll = rng.exponential(2, (rows, tokens)).astype(np.float32)
     labels = np.where(rng.random((rows, tokens)) < 0.1, IGNORED, 1)
     starts = rng.random((rows, tokens)) < 0.6
     starts[:, 0] = True
     groups = np.cumsum(starts).reshape(rows, tokens) - 1
-    teacher = rng.exponential(1, groups.max() + 1).astype(np.float32)[groups]
+    teacher, of_groups = rng.exponential(1, (2, groups.max() + 1)).astype(np.float32)[:, groups]
     broken = rng.random(groups.max() + 1) < 0.15
     for number in np.unique(groups):
         broken[number] |= (labels[groups == number] == IGNORED).any()
-    teacher[broken[groups]] = NAN
-    groups[broken[groups]] = -1
+    teacher[broken[groups]] = of_groups[broken[groups]] = NAN
+    groups = np.where(broken[groups], -1, rng.permutation(10**6)[groups])
     lines = np.cumsum(rng.random((rows, tokens)) < 0.2).reshape(rows, tokens)
     lines += np.arange(rows)[:, None]  # no line goes on in the next row
     sizes = rng.integers(1, 6, (rows, tokens), np.int32)
-    arrays = (nll, teacher, labels, groups, lines, sizes)
-    *tensors, groups, lines, sizes = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
-    return *tensors, Units(groups, lines, sizes)
+    arrays = (nll, teacher, labels, groups, lines, sizes, of_groups)
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    return *tensors[:3], Units(*tensors[3:])
 
 
 RULES = [
@@ -119,6 +125,7 @@ RULES = [
     {"unit": "token"},
     {"unit": "token", "window": 3, "window_threshold": 0},
     {"unit": "token", "window": "line", "window_max_loss": 0.3},
+    {"unit": "token", "window": 2, "window_max_loss": 0.3, "window_threshold": -0.5},
     {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},
 ]
 
@@ -130,9 +137,8 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     config = group(**options)
     found = choose(nll, teacher, labels, config, units=units)
     for row in range(len(nll)):
-        groups = units.groups_BT if config.unit == "group" else torch.full_like(labels, -1)
-        given_row = [tensor[row].tolist() for tensor in (nll, teacher, labels, groups)]
-        given_row += [units.lines_BT[row].tolist(), units.bytes_BT[row].tolist()]
+        tensors = nll, teacher, labels, *units[:4]
+        given_row = [tensor[row].tolist() for tensor in tensors]
         weights, threshold = expected(*given_row, config)
         assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
         assert found.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
@@ -205,6 +211,10 @@ def test_what_a_rule_needs_is_asked_for():
         choose(
             nll, teacher, labels, group(window=2, window_max_loss=1.0), units=Units(units.groups_BT)
         )
+    for name, words in (("groups_BT", "the groups"), ("group_loss_BT", "the losses of the groups")):
+        rule = group(unit="token", window=2, window_max_loss=1.0)
+        with pytest.raises(ValueError, match=words):
+            choose(nll, teacher, labels, rule, units=units._replace(**{name: None}))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +233,8 @@ def test_what_a_rule_needs_is_asked_for():
         ({"top_fraction": 0.4, "weight": "sigmoid", "weight_scale": 0.0}, "positive"),
         ({"min_weight": 1.0}, "min_weight"),
         ({"max_threshold": 0.0, "normalize": "selected"}, "use tokens"),
+        ({"max_threshold": 0.0, "scope": "step", "unmapped": "mean"}, "would differ between them"),
+        ({"scope": "step", "unmapped": "mean"}, "guidance.scope: step: with a threshold known bef"),
         ({"method": "chunk", "max_threshold": 0.0}, "is for guidance.method vocagno and rho1"),
         ({"method": "rho1", "unit": "group"}, "is for guidance.method vocagno"),
         ({"method": "rho1", "criterion": "excess_and_entropy", "max_threshold": 0.0}, "quota"),
@@ -312,13 +324,12 @@ def states(seed, shape):
 )
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
-    """In chunks of 7 tokens, which end at groups, and in one chunk."""
+    """In chunks of 7 tokens, which end at groups and some of which span two rows, and in one."""
     monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: rows)
     _, teacher, mask, units = drawn(11)
     hidden, weight, labels = states(11, mask.shape)
     labels = labels.where(mask != IGNORED, IGNORED)
     config = group(**options)
-    units = Units(units.groups_BT if config.unit == "group" else None, *units[1:])
     total, metrics = thresholded_cross_entropy(
         hidden.flatten(0, 1), LanguageHead(weight), labels, teacher + 2.5, config, units
     )

@@ -58,8 +58,13 @@ def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys)
     assert "max_threshold" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("guidance", "name"),
+    [(GROUPS, "teacher_loss"), ({"window": 4, "window_max_loss": 1.5}, "group_loss")],
+    ids=["groups", "noise by groups"],
+)
 def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
-    tmp_path, tokenizer_files, teacher_model
+    tmp_path, tokenizer_files, teacher_model, guidance, name
 ):
     """Of each group the sum over the teacher's own tokens, found again from spans and texts."""
     documents = [*TEXTS, *HARD_TEXTS, "".join(TEXTS)]
@@ -73,7 +78,7 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
         data=DataConfig(train="unused", seq_len=32),
         train=TrainConfig(steps=1),
         output=tmp_path / "run",
-        guidance=GuidanceConfig(**GROUPS),
+        guidance=GuidanceConfig(**guidance),
         teacher=TeacherConfig(model=str(teacher_model), mode="live"),
     )
     pieces = LivePieces(texts, text_reader(run.teacher, spans))
@@ -85,9 +90,9 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch, view = collator(chosen), collator.aligned(chosen)
         plan = live.plan(batch.live)
-        found = live.guide(batch.live, {}, plan)["teacher_loss"]
+        found = live.guide(batch.live, {}, plan)[name]
         nll_M = live.token_losses(batch.live, plan).numpy()
-        assert torch.equal(found.isnan(), batch.tensors["teacher_loss"].isnan())
+        assert torch.equal(found.isnan(), batch.tensors[name].isnan())
         assert torch.equal(found.isnan(), batch.tensors["groups"] < 0)
         sizes = [len(row.ids) for row in chosen]
         own = np.concatenate([row.spans for row in chosen])

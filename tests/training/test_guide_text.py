@@ -134,6 +134,7 @@ RULES = {
     "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
     "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
     "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 2.5},
+    "noise around tokens": {"unit": "token", "window": "line", "window_max_loss": 2.2},
     "noise alone": {"top_fraction": None, "unit": "group", "window": 3, "window_max_loss": 2.5},
     "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
     "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
@@ -144,16 +145,17 @@ def by_hand(student_model, teacher_model, guidance):
     """Of each student token of CUT the excess loss, that of its neighbours, what the teacher loses
     on them, whether that is noise, and the weight; and the threshold."""
     nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
-    units = {row: [row] for row in range(len(nll))}
+    units, grouped = ({row: [row] for row in range(len(nll))} for _ in "12")
+    models = student_model, teacher_model
+    spans, others = (TokenSpans(model).encode([CUT]).spans for model in models)
+    of_groups = np.full(len(nll), np.nan, np.float32)
+    for (first, stop), (start, end) in zip(*oracle.groups(spans, others), strict=True):
+        rows = range(first + 1, stop + 1)  # <s> stands before them
+        of_groups[rows] = teacher_nll[start:end].astype(np.float32).sum() / len(rows)
+        if np.isfinite(of_groups[rows]).all():
+            grouped |= {row: list(rows) for row in rows}
     if guidance.unit == "group":
-        student, teacher = (TokenSpans(path) for path in (student_model, teacher_model))
-        spans = [side.encode([CUT]).spans for side in (student, teacher)]
-        aggregated = np.full(len(nll), np.nan, np.float32)
-        for (first, stop), (start, end) in zip(*oracle.groups(*spans), strict=True):
-            rows = range(first + 1, stop + 1)  # <s> stands before them
-            aggregated[rows] = teacher_nll[start:end].astype(np.float32).sum() / len(rows)
-            if np.isfinite(aggregated[rows]).all():
-                units |= {row: list(rows) for row in rows}
+        units, aggregated = grouped, of_groups
     excess = np.array([nll[units[row]].mean() for row in range(len(nll))]) - aggregated
     competing = [row for row in range(1, len(nll)) if np.isfinite(excess[row])]
     threshold = guidance.max_threshold
@@ -162,28 +164,28 @@ def by_hand(student_model, teacher_model, guidance):
         threshold = min([best[0], *([] if threshold is None else [threshold])])
     if guidance.has_no_threshold:
         threshold = -np.inf
-    spans = TokenSpans(student_model).encode([CUT]).spans
     line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
     sizes = [0, *np.diff(spans)[:, 0], 0]
     around, heard, weights = np.full(len(nll), np.nan), np.full(len(nll), np.nan), 0.0 * nll
     weights[0], noise = 0, np.zeros(len(nll), bool)
+
+    def near_to(row, unit, losses):
+        places = [other for other in range(1, len(nll)) if line[other] == line[row]]
+        if guidance.window != "line":
+            width = guidance.window or 0
+            places = range(max(1, unit[0] - width), min(len(nll), unit[-1] + width + 1))
+        return [other for other in places if np.isfinite(losses[other]) and other not in unit]
+
     for row in range(1, len(nll)):
         if row not in competing:
             weights[row] = guidance.unmapped == "include"
             continue
-        first, last = units[row][0], units[row][-1]
-        if guidance.window == "line":
-            near = [other for other in competing if line[other] == line[row]]
-        else:
-            width = guidance.window or 0
-            near = [other for other in competing if first - width <= other <= last + width]
-        near = [other for other in near if other not in units[row]]
-        if guidance.window_threshold is not None and near:
+        if guidance.window_threshold is not None and (near := near_to(row, units[row], excess)):
             around[row] = np.mean(excess[near])
             noise[row] = around[row] < guidance.window_threshold
-        if guidance.window_max_loss is not None and near:
+        if guidance.window_max_loss is not None and (near := near_to(row, grouped[row], of_groups)):
             size = sum(sizes[other] for other in near)
-            heard[row] = (aggregated[near].sum() + 8) / (size + 8)
+            heard[row] = (of_groups[near].sum() + 8) / (size + 8)
             noise[row] = heard[row] > guidance.window_max_loss
         z = (excess[row] - threshold) / guidance.weight_scale
         weight = {

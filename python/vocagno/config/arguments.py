@@ -10,21 +10,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
+from vocagno.config.option_types import in_words
 from vocagno.errors import ConfigError
 
 _LONGEST = 80
 """Characters of a wrong value that are shown."""
 _OPTION = re.compile("--?[a-zA-Z_]")
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    Path: "a path",
-}
 _NO_OPTIONS = "expected options as `name: value`, or a YAML file of them"
 
 
@@ -210,7 +203,7 @@ class _Given:
         if name in self.groups:
             return None if value == {} else f"{shown}: {_NO_OPTIONS}, got {_short(value)}"
         hint = getattr(self._actions[name], "_typehint", None)
-        expected = _expected(hint)
+        expected = in_words(hint)
         is_inside = isinstance(value, Mapping) and _accepts(hint, {})  # jsonargparse says where
         if value is None or not expected or is_inside or _accepts(hint, value):
             return None
@@ -278,22 +271,6 @@ def _accepts(hint: Any, value: Any) -> bool:
     except ArgumentError:
         return False
     return True
-
-
-def _expected(hint: Any) -> str:
-    """A type in words; "" if there are none for it."""
-    inner = get_args(hint)
-    words = [_expected(one) for one in inner if one is not NoneType]
-    origin = get_origin(hint)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}"
-    if origin in (Union, UnionType):
-        return " or ".join(words) + (", or null" if NoneType in inner else "")
-    if origin is list:
-        return f"a list, each {words[0]}"
-    if origin is tuple:
-        return f"a list of {len(inner)}, each {words[0]}"
-    return "a mapping of `name: value`" if origin is dict else _KINDS.get(hint, "")
 
 
 def _one_line(text: object) -> str:

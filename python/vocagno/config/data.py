@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vocagno.config.mixture import row_counts
+from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
 
@@ -39,6 +40,7 @@ class DataConfig:
     """Processes that load and align for each training process."""
 
     def __post_init__(self) -> None:
+        check_types("data", self)
         require_at_least(1, "data", self, "seq_len")
         require_at_least(0, "data", self, "num_workers")
         require(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
 
@@ -23,6 +24,7 @@ class EvaluationConfig:
     """The most that an answer may have; the benchmarks as the paper has them allow 1,024."""
 
     def __post_init__(self) -> None:
+        check_types("eval", self)
         require_at_least(1, "eval", self, "every", "limit", "batch_size", "new_tokens")
         require(
             self.every is None or self.data is not None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from vocagno.alignment.reduction import Reduction
+from vocagno.config.option_types import check_types
 from vocagno.errors import ConfigError, require
 
 Method = Literal["vocagno", "rho1", "chunk", "kld", "uld", "cpt"]
@@ -75,8 +76,9 @@ class GuidanceConfig:
     neighbours are not looked at."""
     window_max_loss: float | None = None
     """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
-    byte; default 2 where no rule is named. The mean is smoothed: 8 bytes of 1 nat each are added
-    to the neighbours."""
+    byte; default 2 where no rule is named. Each token of the teacher counts once: neighbours are
+    those of the group, for `unit: token`, too. The mean is smoothed: 8 bytes of 1 nat each are
+    added to the neighbours."""
     window_threshold: float | None = None
     """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
     weight: Literal["hard", "sigmoid", "power"] = "hard"
@@ -117,6 +119,7 @@ class GuidanceConfig:
     1 for kld and 0.5 for uld, as in the paper."""
 
     def __post_init__(self) -> None:
+        check_types("guidance", self)
         self._set_defaults()
         require(
             self.top_fraction is None or 0 < self.top_fraction <= 1,
@@ -202,6 +205,12 @@ class GuidanceConfig:
             "guidance.criterion: excess_and_entropy keeps the paper's quota; omit "
             "guidance.max_threshold, window, weight and min_weight",
         )
+        require(
+            (self.scope, self.unmapped) != ("step", "mean") or not self.has_fixed_threshold,
+            "guidance.scope: step: with a threshold known beforehand no process knows the losses "
+            "of the others, so guidance.unmapped: mean would differ between them; use unmapped: "
+            "include or exclude, scope: sequence or micro_batch, or give guidance.top_fraction",
+        )
         if self.selects and self.method != "chunk":
             require(
                 self.keeps_quota or self.normalize == "tokens",
@@ -262,6 +271,13 @@ class GuidanceConfig:
         return (
             self.method in _RANKING and self.top_fraction is None and self.window_threshold is None
         )
+
+    @property
+    def needs_group_loss(self) -> bool:
+        """Whether noise is told by other losses than those of single tokens, which count a teacher
+        token once for each student token that shares text with it."""
+        is_token = self.method == "vocagno" and self.unit == "token"
+        return is_token and self.window_max_loss is not None
 
     @property
     def has_soft_weights(self) -> bool:

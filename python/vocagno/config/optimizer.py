@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
 Schedule = Literal["cosine", "linear", "wsd", "constant"]
@@ -37,6 +38,7 @@ class OptimizerConfig:
     sync per step."""
 
     def __post_init__(self) -> None:
+        check_types("optimizer", self)
         require(
             all(0 <= beta < 1 for beta in self.betas),
             f"optimizer.betas must be in [0, 1), got {self.betas}",

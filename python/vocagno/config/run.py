@@ -8,6 +8,7 @@ from vocagno.config.data import DataConfig
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.option_types import check_types
 from vocagno.config.student import StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.config.train import TrainConfig
@@ -35,6 +36,7 @@ class Config:
     eval: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
+        check_types("", self)
         teacher, guidance = self.teacher, self.guidance
         require(
             not guidance.needs_teacher or bool(teacher.model or teacher.server or teacher.scores),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vocagno.config.option_types import check_types
 from vocagno.errors import require
 
 
@@ -20,6 +21,7 @@ class StudentConfig:
     """Token put after every document; default: the tokenizer's own."""
 
     def __post_init__(self) -> None:
+        check_types("student", self)
         require(
             (self.model is None) != (self.architecture is None),
             "student: give either `student.model` (to train on) or `student.architecture` (new)",

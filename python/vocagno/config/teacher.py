@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -66,6 +67,7 @@ class TeacherConfig:
     layer at a time; otherwise each process holds it whole."""
 
     def __post_init__(self) -> None:
+        check_types("teacher", self)
         require_at_least(2, "teacher", self, "context")
         require_at_least(1, "teacher", self, "batch_tokens")
         require(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
 HeadLoss = Literal["auto", "loop", "torch", "liger"]
@@ -52,6 +53,7 @@ class TrainConfig:
     may take longer."""
 
     def __post_init__(self) -> None:
+        check_types("train", self)
         batches = ("steps", "global_batch", "micro_batch")
         intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
         require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")

@@ -84,6 +84,8 @@ class Baker:
         if rule is not None:
             check_rule(rule)
             rule = replace(rule, scope="sequence")
+            if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
+                losses = rule  # which gives the same losses
         self._store = store
         self._index = TextIndex.of(store)
         self._losses = losses
@@ -113,10 +115,7 @@ class Baker:
         losses[~np.isfinite(losses)] = np.nan
         weights = None
         if self._rule is not None:
-            if (self._rule.unit, self._rule.aggregation) != (
-                self._losses.unit,
-                self._losses.aggregation,
-            ):
+            if self._rule is not self._losses:
                 compared = method_of(self._rule).compared(pieces, meeting, None)
             weights = self._weights(tokens, compared)
         counts = self._counts(pieces, meeting, losses)
@@ -128,13 +127,15 @@ class Baker:
         """The rule's weights. A loss of zero stands for the student's, which has no effect."""
         assert self._rule is not None
         assert self._line_ends is not None
-        n, groups = len(tokens.ids), compared.groups
+        n, by_group = len(tokens.ids), compared.by_group or compared
         piece = np.repeat(np.arange(len(tokens)), np.diff(tokens.cu_seqlens))
         lines = line_numbers(tokens.ids[None].astype(np.int64), piece[None], self._line_ends)
+        assert by_group.groups is not None  # all such rules have groups
         units = Units(
-            groups_BT=None if groups is None else torch.from_numpy(groups[None, :n]),
+            groups_BT=torch.from_numpy(by_group.groups[None, :n]),
             lines_BT=torch.from_numpy(lines),
             bytes_BT=torch.from_numpy(tokens.spans[None, :, 1] - tokens.spans[None, :, 0]),
+            group_loss_BT=torch.from_numpy(by_group.teacher_loss[None, :n]),
         )
         weights_BT = token_weights(
             torch.zeros(1, n),

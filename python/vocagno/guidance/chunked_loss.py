@@ -140,8 +140,11 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_KH = torch.empty_like(states_KH)
         # Nothing is chosen: gradients of 0, not of whatever stood in memory.
         empty = torch.zeros if not count else torch.empty
-        grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
-        grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if bias_V is not None else None
+        grad_VH = grad_V = None  # of what is frozen
+        if ctx.needs_input_grad[1]:
+            grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
+        if bias_V is not None and ctx.needs_input_grad[2]:
+            grad_V = torch.zeros_like(bias_V, dtype=torch.float32)
         room = head.room_for(count)
         width = max(len(weight_VH), objective.width)
         for place in chunks(count, width, weight_VH.device, objective.ends):
@@ -157,16 +160,15 @@ class _ChunkedLoss(torch.autograd.Function):
                 grad_V += logits_CV.sum(0)
             rows_C = objective.rows(place)
             if rows_C is None:
-                grad_CV, states_CH = logits_CV.to(dtype), states_KH[place]
+                grad_CV = logits_CV.to(dtype)
                 torch.mm(grad_CV, factor_VH, out=grad_KH[place])
             else:
-                grad_CV, states_CH = (
-                    _moved_up_(logits_CV, rows_C).to(dtype),
-                    states_KH[place][rows_C],
-                )
+                grad_CV = _moved_up_(logits_CV, rows_C).to(dtype)
                 grad_KH[place] = 0
                 grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
-            _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
+            if grad_VH is not None:
+                states_CH = states_KH[place] if rows_C is None else states_KH[place][rows_C]
+                _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
         ctx.save_for_backward(grad_KH, grad_VH, grad_V)
         ctx.dtypes = hidden_KH.dtype, weight_VH.dtype, None if bias_V is None else bias_V.dtype
         ctx.is_used = False

@@ -46,7 +46,8 @@ class Batch:
     (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
     padding (`chunks`), and what ranks them if not their losses (`chunk_rank`); for `unit: group`
     and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
-    and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32).
+    and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32) and, for
+    `unit: token`, its group and the teacher's loss on that (`group_loss`, as `Units`).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: TokenCounts
     live: LiveText | None = None
@@ -190,9 +191,13 @@ class Collator:
         )
         tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
         tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
-        if tokens.groups is not None:
-            groups = causal_shift(_spread(tokens.groups, places, NO_GROUP))[1]
+        by_group = tokens.by_group or tokens
+        if by_group.groups is not None:
+            groups = causal_shift(_spread(by_group.groups, places, NO_GROUP))[1]
             tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
+        if tokens.by_group is not None:
+            loss_of_groups = causal_shift(_spread(by_group.teacher_loss, places, np.nan))[1]
+            tensors["group_loss"] = torch.from_numpy(np.ascontiguousarray(loss_of_groups))
         competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
         known = wanted & ~missing
         with_text = with_text & known

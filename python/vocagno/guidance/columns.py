@@ -47,6 +47,7 @@ PADDING: dict[str, float] = {
     "input_ids": 0,
     "labels": IGNORED,
     "teacher_loss": np.nan,
+    "group_loss": np.nan,
     "token_bytes": 0,
     "chunks": -1,
     "groups": -1,
@@ -131,8 +132,8 @@ class TeacherLossColumns:
 
     `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
     -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
-    NaN where the teacher has no loss. What else the guidance needs of a token: `groups`, `lines`,
-    `token_bytes`, `chunks`; and of an example: `teacher_sums`.
+    NaN where the teacher has no loss. What else the guidance needs of a token: `groups`,
+    `group_loss`, `lines`, `token_bytes`, `chunks`; and of an example: `teacher_sums`.
     """
 
     def __init__(
@@ -282,13 +283,18 @@ def _of_answers(
     scores: DocumentScores, theirs: NDArray[np.int32], mine: NDArray[np.int32]
 ) -> DocumentScores:
     """The teacher's tokens of the answers, at their bytes in the student's text. A token that
-    covers text around an answer, too, has no loss.
+    covers text around an answer, too, has no loss. What the student's template writes before an
+    answer is one token without a loss, so that a token of the student that covers a part of it
+    and of an answer is in a group without a loss.
 
     Args:
         theirs, mine: (A, 2) bytes of the same answers in both texts.
     """
-    spans, losses = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)]
-    for (start, end), (begins, _) in zip(theirs.tolist(), mine.tolist(), strict=True):
+    spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
+    for (start, end), (begins, ends) in zip(theirs.tolist(), mine.tolist(), strict=True):
+        spans.append(np.array([[behind, begins]], np.int32))
+        losses.append(np.full(1, np.nan, np.float16))
+        behind = ends
         inside = np.clip(scores.spans, start, end)
         shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
         is_whole = (inside[shared] == scores.spans[shared]).all(1)
@@ -311,7 +317,7 @@ def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]
 def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
     """(B, width) a column with a value for each token, padded at the end. Numbers of groups and
     lines are made different in different examples."""
-    dtype = torch.float32 if name == "teacher_loss" else torch.int64
+    dtype = torch.float32 if isinstance(PADDING[name], float) else torch.int64
     found = torch.full((len(columns), width), PADDING[name], dtype=dtype)
     for row, example in enumerate(columns):
         values = torch.as_tensor(np.asarray(example[name]), dtype=dtype)

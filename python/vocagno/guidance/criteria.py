@@ -28,7 +28,7 @@ class Criteria(NamedTuple):
     teacher_sums_B2: Tensor | None = None
     """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
     units: Units = Units()
-    """Groups and lines, for `unit: group` and `window: line`."""
+    """Groups, lines and what else tells noise, for `unit: group` and `window`."""
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
     """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
     it the host waits for the device, if that is not the CPU."""

@@ -26,6 +26,8 @@ class ComparedTokens:
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
     for none. A group that is compared has a loss of both models."""
+    by_group: "ComparedTokens | None" = None
+    """The same for `unit: group`, where a rule of single tokens `needs_group_loss`."""
 
 
 def identity_map(

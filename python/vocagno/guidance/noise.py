@@ -33,25 +33,30 @@ def is_noise_by_teacher(
 def teacher_loss_of_neighbours(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float64: the teacher's loss on the neighbours of each token's unit, in nats a byte;
-    NaN without any. `SMOOTHING_BYTES` are added.
+    """(B, T) float64: the teacher's loss on the neighbours of each token's group (without groups:
+    of the token), in nats a byte; NaN without any. `SMOOTHING_BYTES` are added.
 
     Args: as `choose`.
-    Raises: ValueError without the bytes of the tokens, or lines for `window: line`.
+    Raises: ValueError without the bytes of the tokens, groups or their losses where the rule needs
+        these, or lines for `window: line`.
     """
     assert config.window is not None
-    if units.bytes_BT is None:
+    needed = {"bytes of the tokens": units.bytes_BT}
+    if config.needs_group_loss:
+        needed |= {"groups": units.groups_BT, "losses of the groups": units.group_loss_BT}
+        teacher_loss_BT = teacher_loss_BT if units.group_loss_BT is None else units.group_loss_BT
+    if missing := [name for name, given in needed.items() if given is None]:
         raise ValueError(
-            "guidance.window_max_loss needs the bytes of the tokens; give the criteria that "
+            f"guidance.window_max_loss needs the {missing[0]}; give the criteria that "
             "guided_batch makes, use GuidedCollator or add_teacher_loss, which make them, too, or "
             "a rule of single tokens, such as GuidanceConfig(top_fraction=0.4)"
         )
+    assert units.bytes_BT is not None
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
     loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
     bytes_BT = torch.where(counted_BT, units.bytes_BT, 0)
-    groups_BT = units.groups_BT if config.unit == "group" else None
     return window_means(
-        loss_BT, bytes_BT, groups_BT, units.lines_BT, config.window, SMOOTHING_BYTES
+        loss_BT, bytes_BT, units.groups_BT, units.lines_BT, config.window, SMOOTHING_BYTES
     )
 
 

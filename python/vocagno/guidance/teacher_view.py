@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
+from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import Pieces, StoredScores
 from vocagno.teacher.live import LivePieces
@@ -55,6 +56,8 @@ class TeacherView:
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, -1 for none; the mapping is then
     that of the group, and the loss the teacher's sum over it divided by its student tokens."""
+    by_group: ComparedTokens | None = None
+    """As `ComparedTokens.by_group`."""
 
 
 def teacher_view(
@@ -93,6 +96,7 @@ def teacher_view(
         row_ranges=pieces.teacher_ranges(),
         windowed=pieces.windowed,
         groups=compared.groups,
+        by_group=compared.by_group,
     )
 
 

@@ -45,7 +45,8 @@ def thresholded_cross_entropy(
     """
     if not guidance.has_fixed_threshold:
         raise ValueError("guidance: the threshold is known only after all losses")
-    groups_N = None if units.groups_BT is None else units.groups_BT.flatten()
+    groups_BT = units.groups_BT if guidance.unit == "group" else None
+    groups_N = None if groups_BT is None else groups_BT.flatten()
     if groups_N is not None and chunk_ends is None:
         chunk_ends = group_ends(groups_N.cpu())
     noise_N = None
@@ -68,7 +69,7 @@ def chunk_ends_of(
     tensors: Mapping[str, Tensor], guidance: GuidanceConfig
 ) -> NDArray[np.int64] | None:
     """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
-    if not guidance.has_fixed_threshold or "groups" not in tensors:
+    if not guidance.has_fixed_threshold or guidance.unit != "group" or "groups" not in tensors:
         return None
     return group_ends(tensors["groups"])
 
@@ -139,12 +140,7 @@ class ChosenCrossEntropy:
         return rows_K if len(rows_K) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
     def _weights(self, nll_C: Tensor, place: slice) -> Tensor:
-        groups_1C = None
-        if self._groups_N is not None:
-            groups_C = self._groups_N[place]
-            has_group_C = groups_C >= 0
-            first = torch.where(has_group_C, groups_C, torch.iinfo(groups_C.dtype).max).min()
-            groups_1C = torch.where(has_group_C, groups_C - first, groups_C)[None]
+        groups_1C = None if self._groups_N is None else self._groups_N[None, place]
         noise_1C = None if self._noise_N is None else self._noise_N[None, place]
         return choose(
             nll_C[None],

@@ -37,12 +37,12 @@ def unit_facts(
         guidance: of a method that ranks tokens; others look at nothing of the kind.
     """
     units = Units.of_batch(tensors)
-    if units.groups_BT is None and guidance.window is None:
+    if guidance.unit == "token" and guidance.window is None:
         return UnitFacts(None, None, None)
     labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]
     competing_BT, _ = roles(teacher_BT, labels_BT, guidance)
     nll_BT, of_group_BT, mean_BT, loss_BT = student_nll_BT, None, None, None
-    if units.groups_BT is not None:
+    if guidance.unit == "group" and units.groups_BT is not None:
         nll_BT = group_means(nll_BT, units.groups_BT)
         of_group_BT = excess_loss(nll_BT, teacher_BT)
     if guidance.window_threshold is not None:

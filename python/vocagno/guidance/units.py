@@ -18,27 +18,30 @@ class Units(NamedTuple):
     """Numbers that say which tokens belong together."""
 
     groups_BT: Tensor | None = None
-    """The number of each token's group (less than B * (T + 1)), -1 for none; for
-    `unit: group`."""
+    """The number of each token's group, -1 for none; another one than that of the group before it,
+    in the row before, too. For `unit: group` and `window_max_loss`."""
     lines_BT: Tensor | None = None
-    """The number of each token's line of text (less than B * (T + 1)), -1 for none; for
-    `window: line`."""
+    """The number of each token's line of text, -1 for none, as `groups_BT`; for `window: line`."""
     bytes_BT: Tensor | None = None
     """The bytes of text that each token covers; for `window_max_loss`."""
+    group_loss_BT: Tensor | None = None
+    """The teacher's sum over the group of each token divided by its student tokens, nats, NaN for
+    none; for rules that need it (`needs_group_loss`) next to a loss of single tokens."""
     noise_BT: Tensor | None = None
     """As `is_noise_by_teacher`, where that is known already."""
 
     @classmethod
     def of_batch(cls, tensors: Mapping[str, Tensor]) -> "Units":
         """Those in the tensors of a `Batch`."""
-        return cls(tensors.get("groups"), tensors.get("lines"), tensors.get("token_bytes"))
+        names = ("groups", "lines", "token_bytes", "group_loss")
+        return cls(*(tensors.get(name) for name in names))
 
 
 def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
     """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
 
     Args:
-        groups_BT: the number of each token's group, less than B * (T + 1); -1 for none.
+        groups_BT: as `Units`.
 
     Sums are float64. The host does not wait.
     """
@@ -62,8 +65,7 @@ def window_means(
         values_BT: at each token.
         sizes_BT: 0 for tokens that do not count; their values must be 0.
         groups_BT: as `group_means`; None where each token is a unit.
-        lines_BT: the number of the line of text of each token, less than B * (T + 1); -1 for none.
-            Needed for a window of `line`.
+        lines_BT: as `Units`; needed for a window of `line`.
         smoothing: a size of neighbours with a mean of 1 that is added (additive smoothing).
     """
     parts = values_BT.double(), sizes_BT.double()
@@ -124,14 +126,24 @@ def _edges(
 
 
 def _sums(values_BT: Tensor, numbers_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, T) each: over all tokens with the same number the sum of the values, and how many tokens
-    these are; 0 and 1 for a token of number -1."""
-    count = numbers_BT.numel() + len(numbers_BT)
-    slot_N = torch.where(numbers_BT < 0, count, numbers_BT).flatten().long()
-    used_N = torch.where(numbers_BT < 0, 0.0, values_BT).flatten()
+    """(B, T) each: over all tokens of a run with the same number, in which tokens of -1 may stand,
+    the sum of the values, and how many tokens these are; 0 and 1 for a token of -1."""
+    slot_N = _run_numbers(numbers_BT.flatten())
+    used_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
     ones_N = torch.ones_like(used_N)
-    sums = values_BT.new_zeros(count + 1).index_add_(0, slot_N, used_N)
-    sizes = values_BT.new_zeros(count + 1).index_add_(0, slot_N, ones_N)
+    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, used_N)
+    sizes = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, ones_N)
     shape = numbers_BT.shape
     sizes_BT = sizes[slot_N].view(shape)
     return sums[slot_N].view(shape), torch.where(numbers_BT < 0, 1.0, sizes_BT)
+
+
+def _run_numbers(numbers_N: Tensor) -> Tensor:
+    """(N,) from 1 without gaps, in order, whatever the numbers are, so that N + 1 places suffice:
+    a chunk may hold parts of several rows; 0 for a token of number -1."""
+    has_number_N = numbers_N >= 0
+    place_N = torch.arange(len(numbers_N), device=numbers_N.device)
+    last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
+    before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
+    begins_N = (before_N < 0) | (numbers_N[before_N.clamp_min(0)] != numbers_N)
+    return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)

@@ -59,7 +59,7 @@ def choose(
             looks at it.
         teacher_sums_B2: as `row_sums`, for `unmapped: mean`. Default: the mean is that of the
             aggregated losses, which under `max` is higher and counts long teacher tokens often.
-        units: groups for `unit: group`, lines for `window: line`.
+        units: as `Criteria`.
     Raises: ValueError if the configuration needs something that is not given.
 
     With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
@@ -223,6 +223,7 @@ def _ranked_together(
         teacher_sums_B2,
         *shifted,
         units.bytes_BT,
+        units.group_loss_BT,
     )
     student, teacher, labels, entropy, sums, *others = (
         None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))

@@ -77,9 +77,10 @@ class LiveText:
     """As `TeacherView.is_inside`."""
     ranges_B2: Tensor
     """As `TeacherView.row_ranges`."""
+    group_mapping_N2: Tensor
+    """The same as `mapping_N2` for the group of each token, where the method has groups."""
     sizes_N: Tensor
-    """Number of student tokens that share the loss of a token's range (int64); 1 except for `unit:
-    group`."""
+    """Number of student tokens in the group of each token (int64); 1 for none."""
 
     @classmethod
     def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
@@ -87,6 +88,7 @@ class LiveText:
         assert view.windowed is not None
         assert view.is_inside is not None
         assert view.row_ranges is not None
+        by_group = view.by_group or view
         partner_N = first_asked(view.mapping, view.windowed.is_asked)
         partner_BT = np.append(partner_N, -1)[tokens_BT]
         arrays: tuple[NDArray[Any], ...] = (
@@ -96,7 +98,8 @@ class LiveText:
             partner_BT,
             view.is_inside,
             view.row_ranges,
-            _sizes(view),
+            by_group.mapping,
+            _sizes(by_group.groups, len(view.mapping)),
         )
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
         return cls(view.windowed, *tensors)
@@ -244,16 +247,25 @@ class TextTeacher(LiveTeacher):
         if self.guidance.unmapped == "mean":
             own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
             found["teacher_sums"] = row_sums(own_M, self._here(text.ranges_B2))
+        if self.guidance.needs_group_loss:
+            found["group_loss"] = self._group_loss(nll_M, text)
         return found
 
     @torch.inference_mode()
     def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(B, T): the teacher losses aggregated for each student token, at its place."""
-        is_group = self.guidance.unit == "group"
-        how = "sum" if is_group else self.guidance.aggregation
-        loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), how)
-        if is_group:
-            loss_N = loss_N / self._here(text.sizes_N)
+        if self.guidance.unit == "group":
+            return self._group_loss(nll_M, text)
+        mapping_N2 = self._here(text.mapping_N2)
+        return self._placed(segment_reduce(nll_M, mapping_N2, self.guidance.aggregation), text)
+
+    def _group_loss(self, nll_M: Tensor, text: LiveText) -> Tensor:
+        """(B, T): as `Units.group_loss_BT`."""
+        sums_N = segment_reduce(nll_M, self._here(text.group_mapping_N2), "sum")
+        return self._placed(sums_N / self._here(text.sizes_N), text)
+
+    def _placed(self, loss_N: Tensor, text: LiveText) -> Tensor:
+        """(B, T): losses of student tokens where they are predicted, NaN at padding."""
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]
 
@@ -261,12 +273,12 @@ class TextTeacher(LiveTeacher):
         return values.to(self.device, non_blocking=True)
 
 
-def _sizes(view: "TeacherView") -> NDArray[np.int64]:
-    """(N,) number of student tokens in the group of each token; 1 without groups."""
-    if view.groups is None:
-        return np.ones(len(view.mapping), np.int64)
-    sizes = np.bincount(view.groups[view.groups >= 0], minlength=1)
-    return np.where(view.groups >= 0, sizes[view.groups], 1)
+def _sizes(groups: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
+    """(N,) number of student tokens in the group of each of `count` tokens; 1 without groups."""
+    if groups is None:
+        return np.ones(count, np.int64)
+    sizes = np.bincount(groups[groups >= 0], minlength=1)
+    return np.where(groups >= 0, sizes[groups], 1)
 
 
 def _idle(scorer: TransformersScorer) -> Pass:

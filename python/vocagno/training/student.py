@@ -63,6 +63,7 @@ class GuidedForward:
         groups: Tensor | None = None,
         lines: Tensor | None = None,
         token_bytes: Tensor | None = None,
+        group_loss: Tensor | None = None,
         chunk_ends: NDArray[np.int64] | None = None,
     ) -> StudentOutput:
         """Loss and metrics.
@@ -70,9 +71,9 @@ class GuidedForward:
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
             `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_rank`,
-            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups`, `lines` and
-            `token_bytes`: as `Units`. `teacher`: the distributions that `kld` and `uld` need to
-            train.
+            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups`, `lines`,
+            `token_bytes` and `group_loss`: as `Units`. `teacher`: the distributions that `kld` and
+            `uld` need to train.
         """
         method = self.method
         if teacher_loss is None:
@@ -81,7 +82,7 @@ class GuidedForward:
         states_BTH = hidden_states(
             model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        units = Units(groups, lines, token_bytes)
+        units = Units(groups, lines, token_bytes, group_loss)
         criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
         student = StudentSide(states_BTH, self._head(model), labels, self._head_loss_by)
         return method.loss(student, TeacherSide(teacher_loss, criteria, num_kept, teacher))

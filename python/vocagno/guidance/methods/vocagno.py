@@ -1,5 +1,6 @@
 """VocAgnoLM: tokens chosen by a teacher of any vocabulary, through the text that both cover."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +27,9 @@ class VocAgno(TokenSelection):
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
         """As `Method.compared`; for `unit: group`, of the groups."""
-        if self.guidance.unit == "token":
+        if self.guidance.unit == "token" and not self.guidance.needs_group_loss:
             return super().compared(pieces, meeting, is_predicted)
-        return compared_groups(
+        by_group = compared_groups(
             pieces.student,
             pieces.teacher,
             pieces.teacher_nll,
@@ -36,3 +37,6 @@ class VocAgno(TokenSelection):
             pieces.ends_row(),
             **pieces.cu_seqlens,
         )
+        if self.guidance.unit == "group":
+            return by_group
+        return replace(super().compared(pieces, meeting, is_predicted), by_group=by_group)
