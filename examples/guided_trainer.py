@@ -28,7 +28,9 @@ collator = GuidedCollator(
 )
 trainer = GuidedTrainer(
     AutoModelForCausalLM.from_pretrained(student),
-    TrainingArguments(output, max_steps=20, per_device_train_batch_size=4, learning_rate=1e-3),
+    TrainingArguments(
+        output, max_steps=20, per_device_train_batch_size=4, learning_rate=1e-3, logging_steps=5
+    ),
     guidance=guidance,
     train_dataset=rows,
     data_collator=collator,

@@ -10,7 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from vocagno.data.rows import RowStore
-from vocagno.guidance import GuidanceConfig, GuidedCollator, language_head, selective_cross_entropy
+from vocagno.guidance import (
+    GuidanceConfig,
+    GuidedCollator,
+    check_coverage,
+    language_head,
+    selective_cross_entropy,
+)
 from vocagno.teacher import MatchedScores, ScoreStore
 
 if len(sys.argv) != 5:
@@ -29,6 +35,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 order = torch.Generator().manual_seed(0)
 for step in range(20):
     batch = collate([rows[int(i)] for i in torch.randint(len(rows), (4,), generator=order)])
+    counts = batch["facts"].counts  # with several processes: added up over all of them
+    check_coverage(counts, guidance)  # stops where the teacher has few losses
     hidden = model.base_model(input_ids=batch["input_ids"]).last_hidden_state
     loss, metrics = selective_cross_entropy(
         hidden, head, batch["labels"], batch["teacher_loss"], guidance, reduction="mean"
@@ -37,5 +45,6 @@ for step in range(20):
     optimizer.step()
     optimizer.zero_grad()
     kept = metrics.weights_BT.sum() / (batch["labels"] >= 0).sum()
-    print(f"step {step + 1}: loss {loss.item():.3f}, trained on {kept:.0%}")
+    covered = counts.shares.get("coverage", 0)
+    print(f"step {step + 1}: loss {loss.item():.3f}, trained on {kept:.0%}, covered {covered:.0%}")
 model.save_pretrained(output)

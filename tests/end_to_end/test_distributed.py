@@ -1,5 +1,6 @@
 """Two processes and accumulation: the same training as one process at once."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,19 @@ def test_two_processes_log_what_one_does(tmp_path, config):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert mine["kept_fraction"] == theirs["kept_fraction"]
     assert final_weights(tmp_path / "two").keys() == final_weights(tmp_path / "one").keys()
+
+
+def test_two_processes_of_a_guided_trainer_log_what_one_does(tmp_path):
+    one, two = (
+        json.loads(run(number, SCRIPTS / "guided_trainer.py", tmp_path).stdout.partition("log ")[2])
+        for number in (1, 2)
+    )
+    assert len(one) == len(two) == 2
+    names = "kept_loss", "kept_fraction", "threshold", "coverage", "scored"
+    for ours, expected in zip(two, one, strict=True):
+        assert [ours[name] for name in names] == pytest.approx([expected[name] for name in names])
+    assert two[0]["loss"] == pytest.approx(one[0]["loss"])
+    assert two[0]["coverage"] == pytest.approx(38 / 44)
 
 
 def test_processes_hold_one_teacher_between_them(tmp_path, tokenizers):

@@ -92,6 +92,18 @@ def test_examples_run_and_learn(tmp_path, prepared, example):
     assert mean_loss(after, prepared) < mean_loss(before, prepared) - 0.3
 
 
+@pytest.mark.parametrize("example", LEARNING)
+def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_model, example):
+    corpus = write_corpus(tmp_path / "other.jsonl", [f"{text}!" for text in TEXTS])
+    words = ["--teacher.model", str(teacher_model), "--out", str(tmp_path / "scores")]
+    assert command_line(["score", str(corpus), *words, "--cache", str(tmp_path / "cache")]) == 0
+    parts = prepared / "student", prepared / "rows", tmp_path / "scores", tmp_path / "out"
+    command = [executable(), str(EXAMPLES / f"{example}.py"), *map(str, parts)]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "have no scores here, and guidance.min_coverage is 99.00%" in result.stderr
+
+
 def mean_loss(model, prepared):
     """Over all rows, by transformers' own loss."""
     rows = RowStore(prepared / "rows")

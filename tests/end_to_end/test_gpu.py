@@ -52,6 +52,18 @@ def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
     assert torch.equal(weights.cpu(), token_weights(*tensors, config))
 
 
+def test_a_count_of_other_guidance_gives_no_loss():
+    """On the CPU it is an error."""
+    _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
+    hidden, weight = (torch.ones(*shape, 8, device=DEVICE) for shape in (labels.shape, (50,)))
+    given = hidden, weight.requires_grad_(), labels, teacher, GuidanceConfig(top_fraction=0.4)
+    if DEVICE == "cpu":
+        with pytest.raises(ValueError, match="num_kept is 9"):
+            selective_cross_entropy(*given, num_kept=9)
+    else:
+        assert selective_cross_entropy(*given, num_kept=9)[0].isnan()
+
+
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
 def test_reduction_is_that_of_rust(no_waiting, how):
     rng = np.random.default_rng(0)

@@ -151,7 +151,7 @@ def test_training_counts_what_the_teacher_could_not_read(made, rows, scores, tmp
     options += ["--data.max_refused", "0", "--output", tmp_path / "none"]
     assert train_here(path, *options) == 2
     said = capsys.readouterr().err
-    assert "of 1,000 documents cannot be placed in their text, and data.max_refused" in said
+    assert "of 1,000 documents cannot be placed in their text, and max_refused" in said
 
 
 @pytest.mark.parametrize("share", ["0", "0.001"])
@@ -164,9 +164,9 @@ def test_more_than_the_limit_is_an_error_that_says_how_to_go_on(made, tmp_path, 
     command = list(map(str, ["prepare", corpus, *options, "--workers", "1"]))
     assert main([*command, "--max_refused", share]) == 2
     said = capsys.readouterr().err
-    assert f"and data.max_refused allows {'none' if share == '0' else '0.10% or 10'}" in said
+    assert f"and max_refused allows {'none' if share == '0' else '0.10% or 10'}" in said
     assert "more.jsonl, line 4: cannot be tokenized" in said or "refused.jsonl there" in said
-    assert "raise data.max_refused (--max_refused of a command)" in said
+    assert "raise max_refused (data.max_refused of a run" in said
     assert main([*command, "--max_refused", "0.02"]) == 0
     assert "omitted 11 of 1,006 documents" in capsys.readouterr().err
 

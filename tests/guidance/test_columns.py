@@ -1,6 +1,7 @@
 """Columns of a data set: the losses, labels and groups of our own rows, for any trainer."""
 
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,19 +10,23 @@ torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
 from corpora import write_corpus
-from families import HARD_TEXTS, TEXTS
+from families import HARD_TEXTS, TEXTS, without_unknown_token
 from vocagno.cli.app import main
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.documents import CorpusError
 from vocagno.data.rows import document_rows, join_documents
-from vocagno.errors import InputError
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance import Criteria, Units, selective_cross_entropy
+from vocagno.guidance.checks import BatchFacts
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
-from vocagno.teacher.corpus_scores import load_teacher_of
+from vocagno.guidance.totals import TokenCounts
+from vocagno.teacher.corpus_scores import Teacher, load_teacher_of
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.hf_trainer import DataCollatorWithTeacherLoss
 
@@ -123,7 +128,7 @@ def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, r
     ours = DataCollatorWithTeacherLoss(guidance)(examples)
     expected = own_batch(DOCUMENTS, student, teacher, guidance)
     inputs = expected.inputs()
-    assert ours.keys() == inputs.keys() | {"num_kept", "num_counted"}
+    assert ours.keys() == inputs.keys() | {"num_kept", "facts"}
     for name, value in inputs.items():
         if name in ("groups", "lines"):
             assert canonical(ours[name]) == canonical(value)
@@ -132,7 +137,7 @@ def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, r
             np.testing.assert_array_equal(ours[name], value, err_msg=name)
     counts = expected.counts
     assert ours["num_kept"] == counts.kept
-    assert ours["num_counted"] in (counts.predicted, counts.kept)
+    assert ours["facts"] == BatchFacts(guidance, counts, TokenSpans(student).fingerprint)
     for example, text in zip(examples, DOCUMENTS, strict=True):
         assert example["labels"][0] == -100
         assert np.isnan(example["teacher_loss"][0])
@@ -171,6 +176,9 @@ def test_map_gives_the_columns_in_any_number_of_processes(request, student, sour
     assert made.features["input_ids"].feature.dtype == "int32"
     for index, example in enumerate(made.with_format("numpy")):
         for name, values in whole.items():
+            if name == "made_for":
+                assert example[name] == values[index]
+                continue
             rtol = 0 if source == "store" else 1e-3  # float16, of batches of other sizes
             np.testing.assert_allclose(example[name], values[index], rtol, atol=rtol)
 
@@ -349,8 +357,72 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
         teacher,
         teacher_tokenizer=changing,
     )
-    with pytest.raises(ValueError, match="without groups, lines, teacher_loss"):
+    with pytest.raises(ValueError, match="without groups, lines, made_for, teacher_loss, token_b"):
         DataCollatorWithTeacherLoss()([{"input_ids": [1, 2], "labels": [1, 2]}])
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "message"),
+    [
+        ("default", "paper", "made for guidance.unit group, not token"),
+        ("paper", "groups", "without groups: make"),
+        ("paper", "mean", "without teacher_sums: make"),
+        ("paper", "chunks", "made for guidance.method vocagno, not chunk; make"),
+        (
+            "chunks",
+            GuidanceConfig(method="chunk", top_fraction=0.4, chunks=8),
+            "made for guidance.chunks 32, not 8; make",
+        ),
+        ("paper", GuidanceConfig(top_fraction=0.4, aggregation="sum"), "aggregation max, not sum;"),
+        (
+            "paper",
+            GuidanceConfig(top_fraction=0.4, window=3, window_max_loss=1.0),
+            "without token_bytes: make",
+        ),
+        ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),
+        ("default", GuidanceConfig(method="cpt"), None),
+    ],
+    ids=str,
+)
+def test_columns_of_other_guidance_are_refused(student, teacher, made, used, message):
+    columns = TeacherLossColumns(student, teacher, RULES[made])({"text": TEXTS[:3]})
+    rows = zip(*columns.values(), strict=True)
+    examples = [dict(zip(columns, values, strict=True)) for values in rows]
+    collate = DataCollatorWithTeacherLoss(RULES.get(used, used))
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        collate(examples)
+
+
+def test_what_templates_write_is_not_counted_as_text(student, teacher, teacher_tokenizer):
+    """A data set of conversations is covered as one of texts is, unless its answers are so short
+    that no token of the teacher is in them."""
+    options = {"teacher_tokenizer": teacher_tokenizer}
+    data = datasets.Dataset.from_dict({"messages": CHAT})
+    made = add_teacher_loss(data, student, teacher, RULES["paper"], **options)
+    total = TokenCounts(*np.array(made["token_counts"]).sum(0).tolist())
+    assert total.shares == {"coverage": 1, "scored": 1}
+    assert 20 < total.with_text < total.predicted
+    short = [[{"role": "user", "content": "12 + 7?"}, {"role": "assistant", "content": "1"}]] * 2
+    data = datasets.Dataset.from_dict({"messages": short})
+    with pytest.raises(GuidanceError, match=r"^dataset: only 0.00% of the tokens have a teacher l"):
+        add_teacher_loss(data, student, teacher, RULES["paper"], **options)
+
+
+def test_scores_of_another_corpus_stop_where_missing_ones_are_allowed(student, store):
+    def share(known, **options):
+        texts = [*TEXTS[:known], *(f"{text}!" for text in TEXTS[known:])]
+        data = datasets.Dataset.from_dict({"text": texts})
+        return add_teacher_loss(
+            data, student, store, GuidanceConfig(**options), allow_missing=True, batch_size=5
+        )
+
+    for known in (0, len(TEXTS) // 2):
+        with pytest.raises(
+            GuidanceError, match=r"dataset: only \d+.\d+% of the tokens to learn are"
+        ):
+            share(known)
+    assert len(share(len(TEXTS) // 2, min_coverage=0.1)) == len(TEXTS)
+    assert len(share(0, method="cpt")) == len(TEXTS)
 
 
 def test_answers_are_found_where_the_template_puts_them(tokenizers):
@@ -365,3 +437,32 @@ def test_answers_are_found_where_the_template_puts_them(tokenizers):
             said = [raw[start:end].decode() for start, end in found.answers]
             wanted = [m["content"].strip() for m in messages if m["role"] == "assistant"]
             assert said == wanted
+
+
+@pytest.mark.parametrize("kind", ["text", "messages"])
+def test_examples_that_cannot_be_read_are_omitted_or_have_no_losses(teacher, kind, capsys):
+    """Those of the student are omitted; those of the teacher count as missing."""
+    datasets = pytest.importorskip("datasets")
+    unigram = without_unknown_token("☃")
+    unigram.add_special_tokens(["<user>", "<assistant>"])
+    student = wrapped(unigram, eos_token="</s>", chat_template=STUDENT)
+    texts = ["the first", "a ☃", *["one more, and a longer one"] * 40, "a ♞", "the last"]
+    examples = texts
+    if kind == "messages":
+        examples = [
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+            for text in texts
+        ]
+    dataset = datasets.Dataset.from_dict({kind: examples})
+    reader = TextReader(TokenSpans(without_unknown_token("♞")), (), context=64, min_context=16)
+    knightless = Teacher(teacher.scorer, reader)
+    guidance = GuidanceConfig(min_coverage=0.5)
+    made = add_teacher_loss(dataset, student, knightless, guidance)
+    assert len(made) == len(texts) - 1
+    assert "omitted the example that begins" in capsys.readouterr().err
+    has_loss = [np.isfinite(example["teacher_loss"]).any() for example in made]
+    assert [number for number, has in enumerate(has_loss) if not has] == [len(texts) - 3]
+    missing = [example["token_counts"][TokenCounts._fields.index("missing")] for example in made]
+    assert [number for number, count in enumerate(missing) if count] == [len(texts) - 3]
+    with pytest.raises(StoreError, match=r"of 1 of 44 documents .* max_refused allows none"):
+        add_teacher_loss(dataset, student, knightless, guidance, max_refused=0)

@@ -45,6 +45,17 @@ POLICIES = [
 ]
 
 
+@pytest.mark.parametrize("options", [{"top_fraction": 0.8}, {"method": "cpt"}], ids=str)
+def test_a_count_of_other_guidance_is_refused(options):
+    labels, teacher = batch()
+    num_kept = count_kept(teacher, labels, GuidanceConfig(top_fraction=0.4))
+    hidden, head, _ = with_gradients(states(), next(iter(heads().values())))
+    with pytest.raises(ValueError, match=rf"^num_kept: \d+ tokens are kept, and .* is {num_kept}:"):
+        selective_cross_entropy(
+            hidden, head, labels, teacher, GuidanceConfig(**options), num_kept=num_kept
+        )
+
+
 @pytest.mark.parametrize("options", [*POLICIES, {"method": "cpt"}], ids=str)
 @pytest.mark.parametrize("kind", heads())
 def test_loss_and_gradients_are_those_of_all_logits(options, kind):

@@ -8,9 +8,10 @@ torch = pytest.importorskip("torch")
 import vocagno
 from families import TEXTS
 from vocagno import TokenSpans
-from vocagno.errors import ConfigError
+from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance import (
     GuidanceConfig,
+    check_coverage,
     count_kept,
     guided_batch,
     selective_cross_entropy,
@@ -159,6 +160,30 @@ def test_a_batch_trains(sides, guidance):
         assert batch.num_kept == count_kept(batch.teacher_loss_BT, batch.labels_BT, guidance)
     elif guidance.method != "chunk":
         assert batch.num_kept is None
+
+
+def test_the_criteria_belong_to_their_guidance(sides):
+    student, _ = sides
+    *_, batch = made(sides, LINES, PAPER)
+    weight, hidden = torch.randn(student.vocabulary_size, 8), torch.randn(*batch.labels_BT.shape, 8)
+    given = hidden, weight, batch.labels_BT, batch.teacher_loss_BT
+    for other in (
+        GuidanceConfig(top_fraction=0.8),
+        GuidanceConfig(unit="group", max_threshold=0.0),
+    ):
+        with pytest.raises(ConfigError, match=r"^criteria: made for guidance"):
+            selective_cross_entropy(*given, other, criteria=batch.criteria)
+
+
+def test_a_loop_stops_where_the_teacher_has_few_losses(sides):
+    other = sides[1].encode(LINES)
+    *_, good = made(sides, LINES, PAPER)
+    check_coverage(good.counts, PAPER)
+    *_, bad = made(sides, LINES, PAPER, np.full(len(other.ids), np.nan))
+    with pytest.raises(GuidanceError, match=r"step 3: only 0.00% of the tokens have .*: unscored"):
+        check_coverage(bad.counts, PAPER, "step 3")
+    with pytest.raises(GuidanceError, match="only"):
+        check_coverage(bad.counts.plus(good.counts), PAPER)
 
 
 def test_everything_moves_to_a_device(sides):

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -56,7 +57,7 @@ def test_ranks_that_are_added_to_a_batch_are_pinned_too(device, pinned, monkeypa
     training.method = method_of(GuidanceConfig(method="chunk", chunks=4, selection="random"))
     training.train, training.live = TrainConfig(steps=1), None
     training.accelerator = SimpleNamespace(device=torch.device(device))
-    counts = TokenCounts(*[0] * len(TokenCounts._fields))
-    micro = training._planned(Batch({"labels": torch.zeros(2, 8)}, counts), range(2))
+    counts = TokenCounts(), np.zeros((2, len(TokenCounts._fields)), np.int64)
+    micro = training._planned(Batch({"labels": torch.zeros(2, 8)}, *counts), range(2))
     assert micro.batch.tensors["chunk_rank"].shape == (2, 4)
     assert seen == pinned

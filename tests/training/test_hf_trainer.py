@@ -7,6 +7,7 @@ import math
 from io import BytesIO
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,19 +16,27 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedTrainer
+from vocagno.data.rows import Row
+from vocagno.errors import ConfigError, GuidanceError, InputError
+from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedCollator, GuidedTrainer
+from vocagno.guidance.checks import made_for
+from vocagno.guidance.methods.base import StudentOutput
+from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.training.hf_trainer import _check_arguments
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]
 
 
-def examples(count=4, length=12):
+def examples(count=4, length=12, guidance=GUIDANCE, student="", **counts):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 50, (count, length), generator=generator)
     losses = torch.rand(count, length, generator=generator)
+    names = "with_text", "mapped", "scorable", "scored"
+    counts = TokenCounts(**dict.fromkeys(names, length - 1) | counts)
+    shared = {"made_for": made_for(guidance, student), "token_counts": counts}
     return [
-        {"input_ids": row.numpy(), "labels": row.numpy(), "teacher_loss": loss.numpy()}
+        {"input_ids": row.numpy(), "labels": row.numpy(), "teacher_loss": loss.numpy(), **shared}
         for row, loss in zip(ids, losses, strict=True)
     ]
 
@@ -43,14 +52,13 @@ def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options)
         "use_cpu": True,
         "disable_tqdm": True,
     }
-    return GuidedTrainer(
-        model or tiny_llama(50),
-        TrainingArguments(str(folder), **{**usual, **(arguments or {})}),
-        guidance=guidance,
-        train_dataset=examples(),
-        data_collator=DataCollatorWithTeacherLoss(guidance),
+    given = {
+        "train_dataset": examples(guidance=guidance),
+        "data_collator": DataCollatorWithTeacherLoss(guidance),
         **options,
-    )
+    }
+    arguments = TrainingArguments(str(folder), **{**usual, **(arguments or {})})
+    return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **given)
 
 
 def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
@@ -131,6 +139,105 @@ def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
     trained.train()
     losses = [line["loss"] for line in trained.state.log_history if "loss" in line]
     assert math.isnan(losses[0])
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_accumulation_divides_nothing(tmp_path, accepts):
+    """Also for models that say that they do not divide by the count of a step."""
+    norms = []
+    for rows in (8, 1):
+        model = tiny_llama(50)
+        model.accepts_loss_kwargs = accepts
+        sizes = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 8 // rows}
+        arguments = {"max_steps": 1, "max_grad_norm": 1e9, **sizes}
+        trained = trainer(tmp_path, model=model, arguments=arguments, train_dataset=examples(8))
+        trained.train()
+        norms.append([trained.state.log_history[0][name] for name in ("loss", "grad_norm")])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+def test_kept_and_covered_tokens_are_logged(tmp_path):
+    trained = trainer(tmp_path, arguments={"logging_steps": 2, "max_steps": 3})
+    trained.train()
+    *entries, last = trained.state.log_history
+    for entry in (*entries, last):  # the third step is logged at the end
+        assert entry["kept_fraction"] == pytest.approx(5 / 11)
+        assert (entry["coverage"], entry["scored"]) == (1, 1)
+        assert math.isfinite(entry["threshold"])
+        assert 0 < entry["mean_teacher_loss"] < 1
+    assert len(entries) == 1
+    assert entries[0]["loss"] > 0
+    assert "unmapped" not in last
+
+
+@pytest.mark.parametrize("logging_steps", [1, 500])
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"mapped": 10, "hole": 1}, r"only 90.91% of the tokens map .* Main cause: hole \("),
+        ({"scored": 5, "unscored": 6}, r"only 45.45% of the tokens have a .* unscored \("),
+        ({"with_text": 0, "missing": 11}, "has scores: the scores are of another corpus"),
+    ],
+    ids=["hole", "unscored", "missing"],
+)
+def test_too_few_teacher_losses_stop_training(tmp_path, counts, message, logging_steps):
+    trained = trainer(
+        tmp_path, arguments={"logging_steps": logging_steps}, train_dataset=examples(**counts)
+    )
+    with pytest.raises(
+        GuidanceError, match=rf"^step {1 if logging_steps == 1 else 2}: .*{message}"
+    ):
+        trained.train()
+    assert "kept_fraction" in trained.state.log_history[-1]
+
+
+def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_path, tokenizers):
+    trained, usual = trainer(tmp_path), DataCollatorWithTeacherLoss(GUIDANCE)
+
+    def refused(words, dataset, collator=usual, error=ConfigError):
+        trained.train_dataset, trained.data_collator = dataset, collator
+        with pytest.raises(error, match=words):
+            trained.get_batch_samples(iter(trained.get_train_dataloader()), 1, torch.device("cpu"))
+
+    other = DataCollatorWithTeacherLoss(GuidanceConfig(top_fraction=0.8))
+    words = "collator and trainer: made for guidance"
+    refused(rf"^{words}.top_fraction 0.8, not 0.4; give both", examples(), other)
+    ids, spans = np.arange(12, dtype=np.int32), np.stack([np.arange(12), np.arange(1, 13)], 1)
+    row = Row(ids, spans.astype(np.int32), np.array([0]), np.array([12]), np.array([0]))
+    no_scores = GuidedCollator(None, GUIDANCE, seq_len=11)
+    refused(rf"^{words}.method cpt, not vocagno", [row] * 4, no_scores)
+    groups = examples(guidance=GuidanceConfig())
+    refused(r"^columns of another guidance: made for guidance.unit group, not token", groups)
+    bare = [{name: one[name] for name in ("input_ids", "labels", "teacher_loss")} for one in groups]
+    refused("^examples without made_for, token_counts: make the columns by", bare, error=ValueError)
+
+    def without_facts(rows):
+        return {name: value for name, value in usual(rows).items() if name != "facts"}
+
+    refused("^a batch without `facts`: give a GuidedColl", examples(), without_facts, InputError)
+    both = [*examples(1, student="a"), *examples(1, student="b")]
+    refused("^columns of several student tokenizers", both)
+    from transformers import PreTrainedTokenizerFast
+
+    trained.processing_class = PreTrainedTokenizerFast(tokenizer_object=tokenizers["llama"])
+    refused("^processing_class: is not the student's tokenizer that", examples(student="a"))
+
+
+def test_the_host_does_not_wait_in_a_step(tmp_path):
+    """Values of tensors on `meta` cannot be asked for."""
+    trained = trainer(tmp_path)
+    trained._sums = trained._sums.to("meta")
+    batch = trained.data_collator(examples())
+    batches, count = trained.get_batch_samples(iter([batch]), 1, torch.device("meta"))
+    sums = torch.empty(len(LossSums._fields), dtype=torch.float64, device="meta")
+    output = StudentOutput(torch.empty((), device="meta"), sums, *torch.empty(2, 4, 11))
+
+    def model(**_):
+        return output
+
+    model.training = True
+    loss = trained.compute_loss(model, batches[0], num_items_in_batch=count)
+    assert loss.device == count.device == trained._sums.device
 
 
 @pytest.mark.parametrize(

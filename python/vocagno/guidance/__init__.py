@@ -13,6 +13,7 @@ from vocagno.system.lazy import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.guidance.checks import check_coverage
     from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
     from vocagno.guidance.criteria import Criteria
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
@@ -36,6 +37,7 @@ __all__ = [
     "TeacherTexts",
     "Units",
     "add_teacher_loss",
+    "check_coverage",
     "count_kept",
     "guided_batch",
     "language_head",
@@ -57,6 +59,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "TeacherTexts": "vocagno.guidance.columns",
         "Units": "vocagno.guidance.units",
         "add_teacher_loss": "vocagno.guidance.columns",
+        "check_coverage": "vocagno.guidance.checks",
         "count_kept": "vocagno.guidance.selective",
         "guided_batch": "vocagno.guidance.text_batches",
         "language_head": "vocagno.models.head",

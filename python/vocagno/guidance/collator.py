@@ -50,6 +50,9 @@ class Batch:
     `unit: token`, its group and the teacher's loss on that (`group_loss`, as `Units`).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: TokenCounts
+    row_counts: NDArray[np.int64]
+    """(B, 14) the counts of each row, in the order of `TokenCounts`; `kept`, which is not known of
+    a row, is 0."""
     live: LiveText | None = None
     """Text for a live teacher; until it is read, `teacher_loss` is 0 there."""
     chunk_ends: NDArray[np.int64] | None = None
@@ -147,7 +150,7 @@ class Collator:
             of_places = causal_shift(_spread(sizes, places, 0))[1]
             tensors["token_bytes"] = torch.from_numpy(np.ascontiguousarray(of_places))
         tokens = self.aligned(rows)
-        counts = self._with_teacher(tensors, tokens, places, wanted)
+        counts, row_counts = self._with_teacher(tensors, tokens, places, wanted)
         live = None
         if tokens.windowed is not None:
             live = LiveText.of(tokens, causal_shift(places)[1])
@@ -155,7 +158,7 @@ class Collator:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
             tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
-        return Batch(tensors, counts, live, chunk_ends_of(tensors, self.guidance))
+        return Batch(tensors, counts, row_counts, live, chunk_ends_of(tensors, self.guidance))
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """The teacher's view of all tokens of all rows, in order."""
@@ -177,8 +180,9 @@ class Collator:
         tokens: TeacherView,
         places: NDArray[np.int64],
         wanted: NDArray[np.bool_],
-    ) -> TokenCounts:
-        """Puts each token's loss and reason where the token is predicted; the counts."""
+    ) -> tuple[TokenCounts, NDArray[np.int64]]:
+        """Puts each token's loss and reason where the token is predicted; the counts of all tokens,
+        and of each row."""
         loss, reasons, with_text, first_only, missing = (
             causal_shift(_spread(values, places, fill))[1]
             for values, fill in (
@@ -202,21 +206,23 @@ class Collator:
         known = wanted & ~missing
         with_text = with_text & known
         scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
-        why = np.bincount(reasons[known], minlength=len(Reason)).tolist()
-        with_reason = np.bincount(reasons[with_text], minlength=len(Reason)).tolist()
-        return TokenCounts(
-            predicted=int(wanted.sum()),
-            kept=self.method.most_kept(competing, included, tensors),
-            competing=int(competing.sum()),
-            included=int(included.sum()),
-            with_text=int(with_text.sum()),
-            mapped=with_reason[Reason.MAPPED] + with_reason[Reason.UNSCORED],
-            scorable=int(scorable.sum()),
-            scored=int((scorable & (reasons == Reason.MAPPED)).sum()),
-            **{reason.name.lower(): why[reason] for reason in Reason if reason != Reason.MAPPED},
-            missing=int((wanted & missing).sum()),
-            partial=int((known & (reasons == Reason.MAPPED) & ~np.isfinite(loss)).sum()),
-        )
+        is_mapped = reasons == Reason.MAPPED
+        tokens_of = {  # (B, T) booleans
+            "predicted": wanted,
+            "kept": np.zeros_like(wanted),
+            "competing": competing.numpy(),
+            "included": included.numpy(),
+            "with_text": with_text,
+            "scorable": scorable,
+            "scored": scorable & is_mapped,
+            **{one.name.lower(): known & (reasons == one) for one in Reason},
+            "mapped": with_text & (is_mapped | (reasons == Reason.UNSCORED)),
+            "missing": wanted & missing,
+            "partial": known & is_mapped & ~np.isfinite(loss),
+        }
+        row_counts = np.stack([tokens_of[name].sum(1) for name in TokenCounts._fields], 1)
+        kept = self.method.most_kept(competing, included, tensors)
+        return TokenCounts(*row_counts.sum(0).tolist())._replace(kept=kept), row_counts
 
 
 def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:

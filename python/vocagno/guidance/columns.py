@@ -16,6 +16,7 @@ answer (the end of a turn, for example) has no teacher loss.
 A: answers of a conversation, n: tokens of an example.
 """
 
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,14 +32,17 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.conversations import Conversation, conversation, learnt_tokens, without_bos
 from vocagno.data.documents import CorpusError, Document, document_of
 from vocagno.data.rows import Row, document_rows, join_documents
-from vocagno.errors import InputError
+from vocagno.data.store.refusals import MAX_REFUSED, RefusalLimit
+from vocagno.errors import GuidanceError, InputError
+from vocagno.guidance.checks import check_coverage, made_for
 from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.guidance.totals import TokenCounts
 from vocagno.models.causal import IGNORED
 from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.matched_scores import NOT_SCORED, ScoresOfTexts
 from vocagno.teacher.scores import DocumentScores, ScoreStore
-from vocagno.tokens.token_spans import TokenSpans
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 Examples = Mapping[str, Sequence[Any]]
 """Columns of some examples, as `datasets.map(batched=True)` gives them."""
@@ -54,6 +58,8 @@ PADDING: dict[str, float] = {
     "lines": -1,
 }
 """The columns with a value for each token, and their value where there is none."""
+OF_EXAMPLES = ("teacher_sums", "token_counts", "made_for")
+"""The columns with one value for each example."""
 
 
 def add_teacher_loss(
@@ -65,6 +71,7 @@ def add_teacher_loss(
     teacher_tokenizer: Any = None,
     max_length: int | None = None,
     allow_missing: bool = False,
+    max_refused: float = MAX_REFUSED,
     num_proc: int | None = None,
     batch_size: int = 64,
 ) -> Any:
@@ -73,10 +80,14 @@ def add_teacher_loss(
     Args:
         dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
             `messages`. A text gets BOS and EOS here, so it should bring none of its own.
+        max_refused: share of the examples that may be omitted, because the student's tokens cannot
+            be placed in their text; up to ten always may, but with 0 none. Messages name them.
         num_proc: processes that share the work. Each gets a copy of a loaded teacher.
         batch_size: examples that the teacher and the tokenizers read together.
         The others: as `TeacherLossColumns`.
-    Raises: as `TeacherLossColumns`.
+    Raises: as `TeacherLossColumns`; GuidanceError if less than `guidance.min_coverage` of the
+        tokens to learn have a teacher loss, or are in examples that the scores have; StoreError
+        for more omitted examples than `max_refused`.
     """
     columns = TeacherLossColumns(
         student,
@@ -88,7 +99,7 @@ def add_teacher_loss(
     )
     # The cache of a data set would hash all weights of a loaded teacher.
     name = {"new_fingerprint": uuid.uuid4().hex} if isinstance(teacher, Teacher) else {}
-    return dataset.map(
+    made = dataset.map(
         columns,
         batched=True,
         batch_size=batch_size,
@@ -97,6 +108,27 @@ def add_teacher_loss(
         desc="teacher_loss",
         **name,
     )
+    omitted = len(dataset) - len(made)
+    RefusalLimit("dataset", len(dataset), max_refused).check(omitted, "Messages above name them")
+    if len(made):
+        _check_coverage(made.data.column("token_counts"), columns.guidance)
+    return made
+
+
+def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
+    """Of a whole data set. Args: column: `token_counts` of Arrow. Raises: GuidanceError."""
+    width = len(TokenCounts._fields)
+    total = TokenCounts(
+        *sum(part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks).tolist()
+    )
+    known = 1 - total.missing / max(1, total.predicted)
+    if guidance.needs_teacher and known < guidance.min_coverage:
+        raise GuidanceError(
+            f"dataset: only {known:.2%} of the tokens to learn are in examples that have scores "
+            f"(guidance.min_coverage: {guidance.min_coverage:.2%}): score the texts that "
+            "TeacherTexts gives, or lower the limit"
+        )
+    check_coverage(total, guidance, "dataset")
 
 
 class TeacherTexts:
@@ -133,7 +165,8 @@ class TeacherLossColumns:
     `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
     -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
     NaN where the teacher has no loss. What else the guidance needs of a token: `groups`,
-    `group_loss`, `lines`, `token_bytes`, `chunks`; and of an example: `teacher_sums`.
+    `group_loss`, `lines`, `token_bytes`, `chunks`; and of an example: `teacher_sums`. For checks:
+    `made_for`, what the values depend on, and `token_counts`, (14,) int32, as `TokenCounts`.
     """
 
     def __init__(
@@ -164,14 +197,15 @@ class TeacherLossColumns:
             raise InputError(f"max_length: expected at least 1 token, got {max_length}")
         self._student = student
         self._spans = TokenSpans(student)
-        self._guidance: GuidanceConfig = guidance or GuidanceConfig()
+        self.guidance: GuidanceConfig = guidance or GuidanceConfig()
         self._teacher: Teacher | ScoresOfTexts = (
             ScoresOfTexts(teacher) if isinstance(teacher, ScoreStore) else teacher
         )
         self._texts = TeacherTexts(teacher_tokenizer)
         self._max_length = max_length
         self._allow_missing = allow_missing
-        self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self._guidance)
+        self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
+        self._made_for: str = made_for(self.guidance, self._spans.fingerprint)
 
     def __call__(self, examples: Examples) -> dict[str, list[Any]]:
         """The columns of some examples."""
@@ -180,10 +214,14 @@ class TeacherLossColumns:
         rows = [_truncated(row, self._max_length) for row in rows]
         width = max((len(row.ids) for row in rows), default=0)
         data = DataConfig(train="", seq_len=max(1, width - 1))
-        collator = Collator(ScoresInOrder(scores), self._guidance, data, self._line_ends)
-        tensors = collator(rows).tensors if rows else {}
+        collator = Collator(ScoresInOrder(scores), self.guidance, data, self._line_ends)
         columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
-        for name, values_BT in tensors.items():
+        if not rows:
+            return columns
+        batch = collator(rows)
+        columns["made_for"] = [self._made_for] * len(rows)
+        columns["token_counts"] = list(batch.row_counts.astype(np.int32))
+        for name, values_BT in batch.tensors.items():
             if name == "teacher_sums":
                 columns[name] = list(values_BT.numpy())
             elif name in PADDING and name != "input_ids":
@@ -198,27 +236,35 @@ class TeacherLossColumns:
         texts = [document.text for document in documents]
         prompts = [document.prompt_bytes for document in documents]
         around = self._spans.prefix_ids, self._student.eos_token_id
-        stream = join_documents(self._spans.encode(texts), 0, *around, prompts)
+        tokens, why = self._spans.try_encode(texts)
+        _say_omitted(texts, why)
+        stream = join_documents(tokens, 0, *around, prompts, skipped=why)
         return document_rows(stream), self._scores(texts)
 
     def _of_messages(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
-        rows, own, read = [], [], []
+        own, read = [], []
         for number, messages in enumerate(examples["messages"]):
             with _naming(number):
                 own.append(conversation(messages, self._student))
                 read.append(self._texts.conversation(messages))
-                rows.append(self._row(messages, own[-1].text, number))
-        scores = self._scores([one.text for one in read])
-        moved = [
-            found if found is NOT_SCORED else _of_answers(found, theirs.answers, mine.answers)
-            for found, theirs, mine in zip(scores, read, own, strict=True)
-        ]
-        return rows, moved
+        texts = [one.text for one in own]
+        tokens, why = self._spans.try_encode(texts)
+        _say_omitted(texts, why)
+        rows, scores = [], self._scores([one.text for one in read])
+        for number, (found, theirs, mine) in enumerate(zip(scores, read, own, strict=True)):
+            if number in why:
+                continue
+            compared = mine.answers
+            if not found.missing:
+                scores[number], compared = _of_answers(found, theirs.answers, mine.answers)
+            with _naming(number):
+                row = self._row(examples["messages"][number], tokens[number], number)
+            rows.append(_only_text_of(row, compared))
+        return rows, scores
 
-    def _row(self, messages: Any, text: str, number: int) -> Row:
+    def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
         """A conversation as pieces, each of which ends with what the assistant has written."""
         ids, learnt = learnt_tokens(messages, self._student)
-        tokens = self._spans.encode([text])
         if tokens.ids.tolist() != ids:
             raise CorpusError(
                 "the student's tokenizer gives other ids for its chat template than for the text "
@@ -241,6 +287,12 @@ class TeacherLossColumns:
                 "the texts that TeacherTexts gives, or set allow_missing"
             )
         return found
+
+
+def _say_omitted(texts: Sequence[str], why: Mapping[int, str]) -> None:
+    for number, reason in why.items():
+        begins = texts[number][:40]
+        print(f"omitted the example that begins {begins!r}: {reason}", file=sys.stderr)
 
 
 @contextmanager
@@ -279,10 +331,24 @@ def _truncated(row: Row, max_length: int | None) -> Row:
     )
 
 
+def _only_text_of(row: Row, parts: NDArray[np.int32]) -> Row:
+    """The same row, whose tokens cover no text unless they share some with one of these parts. So
+    what templates write is not counted as text that the teacher does not cover.
+
+    Args:
+        parts: (P, 2) bytes, in order.
+    """
+    starts, ends = row.spans.T
+    after = np.searchsorted(parts[:, 1], starts, side="right")
+    begins = np.append(parts[:, 0], np.iinfo(np.int32).max)[after]
+    return replace(row, spans=np.stack([starts, np.where(begins < ends, ends, starts)], 1))
+
+
 def _of_answers(
     scores: DocumentScores, theirs: NDArray[np.int32], mine: NDArray[np.int32]
-) -> DocumentScores:
-    """The teacher's tokens of the answers, at their bytes in the student's text. A token that
+) -> tuple[DocumentScores, NDArray[np.int32]]:
+    """The teacher's tokens of the answers, at their bytes in the student's text, and (A, 2) the
+    bytes of each answer from the first to the last of them that has no other text. A token that
     covers text around an answer, too, has no loss. What the student's template writes before an
     answer is one token without a loss, so that a token of the student that covers a part of it
     and of an answer is in a group without a loss.
@@ -291,7 +357,10 @@ def _of_answers(
         theirs, mine: (A, 2) bytes of the same answers in both texts.
     """
     spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
-    for (start, end), (begins, ends) in zip(theirs.tolist(), mine.tolist(), strict=True):
+    compared = mine.copy()
+    for number, ((start, end), (begins, ends)) in enumerate(
+        zip(theirs.tolist(), mine.tolist(), strict=True)
+    ):
         spans.append(np.array([[behind, begins]], np.int32))
         losses.append(np.full(1, np.nan, np.float16))
         behind = ends
@@ -299,9 +368,12 @@ def _of_answers(
         shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
         is_whole = (inside[shared] == scores.spans[shared]).all(1)
         spans.append((inside[shared] + (begins - start)).astype(np.int32))
+        if is_whole.any():
+            compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
         losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
     # Tokens stand before the first answer, so none of these is the first of its text.
-    return replace(scores, spans=np.concatenate(spans), nll=np.concatenate(losses), first_row=1)
+    nll = np.concatenate(losses)
+    return replace(scores, spans=np.concatenate(spans), nll=nll, first_row=1), compared
 
 
 def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.train import HeadLoss
 from vocagno.guidance.units import Units
 from vocagno.models.head import Head
@@ -32,6 +33,8 @@ class Criteria(NamedTuple):
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
     """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
     it the host waits for the device, if that is not the CPU."""
+    guidance: GuidanceConfig | None = None
+    """What these were made for, which `selective_cross_entropy` compares with its own."""
 
 
 class StudentSide(NamedTuple):

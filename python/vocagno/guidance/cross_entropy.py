@@ -59,7 +59,7 @@ def chosen_cross_entropy(
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     weights_K = weights_N[rows_K] if has_soft_weights else None
     total, _ = head_loss(hidden_NH[rows_K], head, labels_K, student.head_loss_by, weights_K)
-    return total, metrics
+    return _with_all(total, kept_N, num_kept), metrics
 
 
 def full_cross_entropy(
@@ -76,6 +76,7 @@ def full_cross_entropy(
         return teacher_guided_loss(nll_BT, weights_BT), TokenMetrics(nll_BT, weights_BT)
     rows_K = _places(is_asked_N, num_kept)
     total, nll_K = head_loss(hidden_NH[rows_K], head, labels_N[rows_K], student.head_loss_by)
+    total = _with_all(total, is_asked_N, num_kept)
     if nll_K is None:
         return total, TokenMetrics(None, weights_BT)
     nll_N = torch.zeros(len(labels_N), device=nll_K.device).index_copy(0, rows_K, nll_K)
@@ -142,6 +143,23 @@ def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
     if num_kept is None or kept_N.device.type == "cpu":
         return kept_N.nonzero().squeeze(1)
     return torch.argsort(~kept_N, stable=True)[:num_kept]
+
+
+def _with_all(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
+    """The loss; NaN if `_places` had to skip tokens that are kept, which the host does not wait to
+    know.
+
+    Raises: ValueError in place of NaN on a CPU.
+    """
+    if num_kept is None:
+        return total
+    is_more = kept_N.sum() > num_kept
+    if is_more.device.type == "cpu" and is_more:
+        raise ValueError(
+            f"num_kept: {int(kept_N.sum()):,} tokens are kept, and num_kept is {num_kept:,}: it "
+            "was counted for other tokens or by other guidance; omit it, or use count_kept"
+        )
+    return total * torch.where(is_more, torch.nan, 1.0)
 
 
 def product_dtype(hidden: Tensor) -> torch.dtype:

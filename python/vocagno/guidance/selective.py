@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.train import HeadLoss
+from vocagno.guidance.checks import check_guidance
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
 from vocagno.guidance.methods import method_of
@@ -44,15 +45,16 @@ def selective_cross_entropy(
         labels_BT: target ids, int64; -100 where nothing is predicted.
         teacher_loss_BT: the teacher's loss for each target in nats, NaN where it has none.
         guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
-        criteria: what else the method looks at.
+        criteria: what else the method looks at, made for this guidance.
         num_kept: how many will be kept at most, as `count_kept` (and `most_kept`, of chunks) give
             it before the forward pass, so that the host need not wait for a device to know it.
         head_loss_by: as `head_loss`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
     Raises: ValueError for shapes that do not belong together, for other negative labels than -100
-        (on a CPU; on other devices the lookup fails), and for missing criteria; ConfigError as
-        `head_loss`; TypeError for a module as the head.
+        (on a CPU; on other devices the lookup fails), for missing criteria, and for more kept
+        tokens than `num_kept` (on a CPU; on other devices the loss is NaN); ConfigError for
+        criteria of other guidance, and as `head_loss`; TypeError for a module as the head.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
@@ -64,6 +66,8 @@ def selective_cross_entropy(
     head = _as_head(head)
     _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
     _check_labels(labels_BT)
+    if criteria is not None and criteria.guidance is not None:
+        check_guidance(criteria.guidance, guidance, "criteria")
     student = StudentSide(hidden_BTH, head, labels_BT, head_loss_by)
     teacher = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
     total, metrics = method.cross_entropy(student, teacher)

@@ -19,6 +19,7 @@ from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.criteria import Criteria
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.guidance.totals import TokenCounts
 from vocagno.guidance.units import Units
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenSpans
@@ -29,7 +30,7 @@ _BELOW_ZERO = -1e-3
 
 
 class GuidedBatch(NamedTuple):
-    """The arguments of `selective_cross_entropy`, on the CPU until `to` moves them."""
+    """The arguments of `selective_cross_entropy`, on the CPU until `to` moves them, and counts."""
 
     input_ids_BT: Tensor
     """int64, 0 at padding."""
@@ -40,6 +41,8 @@ class GuidedBatch(NamedTuple):
     criteria: Criteria
     num_kept: int | None
     """How many tokens will be kept, if the rule tells it beforehand."""
+    counts: TokenCounts
+    """For `check_coverage`."""
 
     def to(self, device: torch.device | str) -> "GuidedBatch":
         """The same on a device."""
@@ -65,7 +68,8 @@ def guided_batch(
         own, other = small.encode(texts), large.encode(texts)
         batch = guided_batch(small, own, other, teacher_nll, eos_id=2)
 
-    Give its fields to `selective_cross_entropy`, with the same guidance.
+    Give its fields to `selective_cross_entropy`, with the same guidance. Add up the counts of
+    batches and give them to `check_coverage`, which stops a loop with few teacher losses.
 
     Args:
         own, other: the texts in the student's and in the teacher's tokens, in the same order and
@@ -105,11 +109,12 @@ def guided_batch(
         teacher_sums_B2=given.get("teacher_sums"),
         units=Units.of_batch(given),
         chunk_ends=batch.chunk_ends,
+        guidance=guidance,
     )
     # With other processes, a scope of a whole step may keep more of these.
     num_kept = counts.kept if method.knows_kept and guidance.scope != "step" else None
     return GuidedBatch(
-        given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept
+        given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept, counts
     )
 
 

@@ -44,6 +44,16 @@ class TokenCounts(NamedTuple):
         """The counts of both."""
         return TokenCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """`coverage`: how many of the tokens with text are mapped; `scored`: how many of the
+        scorable ones have a teacher loss. Without such tokens it is absent."""
+        parts = {
+            "coverage": (self.mapped, self.with_text),
+            "scored": (self.scored, self.scorable),
+        }
+        return {name: some / whole for name, (some, whole) in parts.items() if whole}
+
 
 REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
 """The counts that say why tokens have no teacher loss."""

@@ -12,6 +12,7 @@ from vocagno.data.corpus import text_hash
 from vocagno.data.rows import RowStore
 from vocagno.data.store.manifest import MANIFEST
 from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.shards import StoreError
 from vocagno.teacher.scores import DocumentScores, ScoreStore
 
 NOT_SCORED = DocumentScores.none("not scored")
@@ -47,6 +48,26 @@ class MatchedScores:
         refused = np.append(store.is_refused(), False)[places] & (tokens > 0)
         self.missing_documents, self.refused_documents = int(missing.sum()), int(refused.sum())
         self.missing_share = float(tokens[missing | refused].sum() / max(1, tokens.sum()))
+
+    def check(self, min_coverage: float, name: str = "the corpus") -> str | None:
+        """How much has no scores, in words; None if nothing. Args: name: of the corpus.
+
+        Raises: StoreError if less than `min_coverage` of the tokens are in documents with scores.
+        """
+        if not self.missing_documents and not self.refused_documents:
+            return None
+        missing = (
+            f"{self.store.folder}: {self.missing_documents:,} documents of {name} have no scores "
+            f"here, and the teacher could not read {self.refused_documents:,} "
+            f"({self.missing_share:.2%} of its tokens)"
+        )
+        if 1 - self.missing_share < min_coverage:
+            raise StoreError(
+                f"{missing}, and guidance.min_coverage is {min_coverage:.2%}: documents without "
+                "scores were edited or added since the corpus was scored, or it is another corpus; "
+                "run `vocagno score` on it"
+            )
+        return missing
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
         """As `ScoreStore.piece`, of a document of the rows."""

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MethodType
 from typing import Any
 
@@ -13,17 +14,27 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from vocagno.config.data import DataConfig
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.train import HeadLoss
 from vocagno.data.rows import Row
+from vocagno.errors import ConfigError, InputError
+from vocagno.guidance.checks import (
+    BatchFacts,
+    check_columns,
+    check_coverage,
+    check_guidance,
+)
 from vocagno.guidance.collator import Collator
-from vocagno.guidance.columns import PADDING, padded
+from vocagno.guidance.columns import OF_EXAMPLES, PADDING, padded
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.thresholded import chunk_ends_of
+from vocagno.guidance.totals import LossSums, TokenCounts
 from vocagno.models.adapters import without_wrapper
 from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.tokens.token_spans import TokenSpans
+from vocagno.training.metrics import token_entry
 from vocagno.training.student import GuidedForward
 
 
@@ -40,19 +51,25 @@ class GuidedCollator:
     ) -> None:
         """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
         is that of the rows. `line_ends`: for `window: line`, `TokenSpans.line_ends`
-        of the student."""
+        of the student.
+
+        Raises: StoreError if less than `guidance.min_coverage` of the rows' tokens are in documents
+            with scores.
+        """
+        if isinstance(scores, MatchedScores) and guidance.needs_teacher:
+            scores.check(guidance.min_coverage)
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends)
-        self._normalize = guidance.normalize
+        is_naive = scores is None and guidance.needs_teacher
+        self._guidance = as_naive(guidance) if is_naive else guidance
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
-        teacher_loss, (B, T) each; what else the guidance needs; and as integers how many tokens
-        will be kept (at most, where the losses decide), and counted."""
+        teacher_loss, (B, T) each; what else the guidance needs; `num_kept`, how many tokens will be
+        kept (at most, where the losses decide); and `facts`, which are no input of the model."""
         batch = self._collator(list(rows))
-        counts = batch.counts
-        num_counted = counts.predicted if self._normalize == "tokens" else counts.kept
-        return batch.inputs() | {"num_kept": counts.kept, "num_counted": num_counted}
+        facts = BatchFacts(self._guidance, batch.counts)
+        return batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
 
 
 class DataCollatorWithTeacherLoss:
@@ -69,16 +86,21 @@ class DataCollatorWithTeacherLoss:
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """As `GuidedCollator`, of examples that are not packed.
 
-        Raises: ValueError for examples without the columns that the guidance needs.
+        Raises: ValueError for examples without the columns that the guidance needs; ConfigError
+            for columns of other guidance, or of several student tokenizers.
         """
-        needed = {"input_ids", "labels", "teacher_loss"}
-        needed |= {"groups"} if self._guidance.unit == "group" else set()
-        needed |= {"lines"} if self._guidance.window == "line" else set()
-        if missing := sorted(needed - examples[0].keys()):
+        names = _columns_for(self._guidance)
+        if missing := [name for name in names if any(one.get(name) is None for one in examples)]:
             raise ValueError(
                 f"examples without {', '.join(missing)}: make the columns by add_teacher_loss with "
                 "this guidance, and let the trainer keep them (remove_unused_columns=False)"
             )
+        students = set()
+        if self._guidance.needs_teacher:
+            made = {example["made_for"] for example in examples}
+            students = {check_columns(one, self._guidance) for one in made}
+        if len(students) > 1:
+            raise ConfigError("columns of several student tokenizers: make all of them with one")
         # One place is gone after the shift.
         longest = max(2, *(len(example["input_ids"]) for example in examples)) - 1
         width = -(-longest // self._multiple) * self._multiple + 1
@@ -90,13 +112,20 @@ class DataCollatorWithTeacherLoss:
         if "teacher_sums" in examples[0]:
             sums = np.array([example["teacher_sums"] for example in examples])
             tensors["teacher_sums"] = torch.from_numpy(sums)
-        roles = self._method.roles(tensors["teacher_loss"], tensors["labels"])
-        num_kept = self._method.most_kept(*roles, tensors)
-        num_predicted = int((tensors["labels"] != IGNORED).sum())
+        competing, included = self._method.roles(tensors["teacher_loss"], tensors["labels"])
+        num_kept = self._method.most_kept(competing, included, tensors)
         if (ends := chunk_ends_of(tensors, self._guidance)) is not None:
             tensors["chunk_ends"] = ends
-        num_counted = num_predicted if self._guidance.normalize == "tokens" else num_kept
-        return tensors | {"num_kept": num_kept, "num_counted": num_counted}
+        nothing = np.zeros(len(TokenCounts._fields), np.int64)
+        total = sum((np.asarray(one.get("token_counts", nothing)) for one in examples), nothing)
+        counts = TokenCounts(*total.tolist())._replace(
+            predicted=int((tensors["labels"] != IGNORED).sum()),
+            kept=num_kept,
+            competing=int(competing.sum()),
+            included=int(included.sum()),
+        )
+        facts = BatchFacts(self._guidance, counts, *students)
+        return tensors | {"num_kept": num_kept, "facts": facts}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -106,10 +135,10 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
     The model stays what it is: it is saved, loaded, copied and generates as ever. Given a
     `teacher_loss`, its forward pass gives a `StudentOutput` instead of logits. A step's loss is
-    divided by one count over all its micro-batches and processes.
+    divided by one count over all its micro-batches and processes. With the loss of training it
+    logs how many tokens are kept and covered by the teacher, and the threshold, as `train.py` does.
     """
 
-    loss_is_scaled_for_ga: bool | None = True
     _signature_columns: Any
 
     def __init__(
@@ -130,9 +159,19 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """
         if guidance.scope == "step":
             raise ValueError("guidance.scope: step is for our own loop; use sequence")
-        method_of_other_loops(guidance)
+        self._method = method_of_other_loops(guidance)
         super().__init__(model, *arguments, **options)
+        # The loss is divided by the count of a whole step, and nothing else may divide it by the
+        # accumulation. Before transformers 5.19 the second line says so, and 5.5.3 needs the third,
+        # too. As an attribute of the class the first would make TRL replace the loss function.
+        self.loss_is_scaled_for_ga: bool | None = True
+        self.model_accepts_loss_kwargs = True
+        self.accelerator.gradient_accumulation_steps = 1
         _check_arguments(self.args)
+        self._sums = torch.zeros(
+            len(LossSums._fields), dtype=torch.float64, device=self.args.device
+        )
+        self._counts: TokenCounts | None = None  # since the last log, as the sums
         for name, why in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: not supported by a guided trainer; {why}")
@@ -160,16 +199,43 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        names = [*self._signature_columns, *PADDING, "teacher_sums"]
+        names = [*self._signature_columns, *PADDING, *OF_EXAMPLES]
         self._signature_columns = list(dict.fromkeys(names))
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Any], int]:
-        """The micro-batches of a step, and the count that its loss is divided by."""
+    ) -> tuple[list[Any], Tensor]:
+        """The micro-batches of a step, and the count that its loss is divided by, on the device.
+
+        Raises: ConfigError for batches that were made for other guidance.
+        """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        count = sum(batch.pop("num_counted") for batch in batches)
-        return batches, int(self.accelerator.reduce(torch.tensor(count, device=device)))
+        counts = [self._checked(batch).counts for batch in batches]
+        is_mean_of_all = self._method.guidance.normalize == "tokens"
+        count = sum(one.predicted if is_mean_of_all else one.kept for one in counts)
+        return batches, self.accelerator.reduce(torch.full((), count, device=device))
+
+    def _checked(self, batch: Mapping[str, Any]) -> BatchFacts:
+        """What the host knows of a batch that is to be trained on."""
+        facts: BatchFacts | None = batch.get("facts")
+        if facts is None:
+            raise InputError(
+                "a batch without `facts`: give a GuidedCollator or a DataCollatorWithTeacherLoss "
+                "as data_collator, and pass on all that it returns"
+            )
+        check_guidance(facts.guidance, self._method.guidance, "collator and trainer")
+        if facts.student and self._student and facts.student != self._student:
+            raise ConfigError(
+                "processing_class: is not the student's tokenizer that the columns were made with; "
+                "make them with this one, or load that one"
+            )
+        return facts
+
+    @cached_property
+    def _student(self) -> str | None:
+        """The fingerprint of the tokenizer, if the trainer has one."""
+        tokenizer = self.processing_class
+        return None if tokenizer is None else TokenSpans(tokenizer).fingerprint
 
     def compute_loss(
         self,
@@ -180,13 +246,43 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     ) -> Any:
         """The loss of a micro-batch, scaled so that the gradients of all add up to the step's; in
         evaluation the mean over the predicted tokens of a batch (the Trainer averages batches)."""
-        inputs.pop("num_counted", None)
+        facts: BatchFacts | None = inputs.pop("facts", None)
         output: StudentOutput = model(**inputs)
         if model.training:
-            loss = output.loss * (self.accelerator.num_processes / max(1, int(num_items_in_batch)))
+            assert facts is not None  # `get_batch_samples` has seen it
+            self._counts = facts.counts.plus(self._counts or TokenCounts())
+            self._sums += output.sums.to(self._sums.device)
+            scale = self.accelerator.num_processes / num_items_in_batch.clamp_min(1)
+            loss = output.loss * scale.to(output.loss.device)
         else:
             loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
         return (loss, (loss,)) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *more: Any, **named: Any) -> None:
+        """As the trainer's. What is logged of training includes the tokens that were trained on
+        since the last time, of all processes.
+
+        Raises: GuidanceError as `check_coverage`, after the logging.
+        """
+        counts = None
+        if self._counts is not None and not logs.keys().isdisjoint(("loss", "train_loss")):
+            own = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
+            totals = self.accelerator.reduce(torch.cat([self._sums, own])).tolist()
+            sums, counts = (
+                LossSums(*totals[: -len(own)]),
+                TokenCounts(*map(int, totals[-len(own) :])),
+            )
+            self._counts = None
+            self._sums.zero_()
+            entry = token_entry(f"step {self.state.global_step}", self._method, sums, counts)
+            if counts.missing:
+                entry["missing"] = counts.missing / counts.predicted
+            for name in ("loss", "tokens", "unmapped"):  # the loss is that of all tokens
+                entry.pop(name, None)
+            logs |= entry
+        super().log(logs, *more, **named)
+        if counts is not None:
+            check_coverage(counts, self._method.guidance, f"step {self.state.global_step}")
 
     def predict(self, *_: Any, **__: Any) -> Any:
         """Raises: ValueError, because there are no logits to return."""
@@ -194,6 +290,21 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             "predict: a guided trainer computes no logits; use evaluate, or transformers.Trainer "
             "with the same model"
         )
+
+
+def _columns_for(guidance: GuidanceConfig) -> list[str]:
+    """The columns that examples must have; which method made them is in `made_for`."""
+    is_needed = {
+        "groups": guidance.unit == "group" or guidance.needs_group_loss,
+        "group_loss": guidance.needs_group_loss,
+        "lines": guidance.window == "line",
+        "token_bytes": guidance.window_max_loss is not None,
+        "teacher_sums": guidance.unmapped == "mean",
+        "token_counts": True,
+        "made_for": True,
+    }
+    needed = [name for name, needs in is_needed.items() if needs and guidance.needs_teacher]
+    return sorted(["input_ids", "labels", "teacher_loss", *needed])
 
 
 _UNSUPPORTED = {

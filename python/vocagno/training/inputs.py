@@ -26,7 +26,6 @@ from vocagno.data.mixture import MixedPieces, MixedRows
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import RowStore
 from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
-from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
@@ -155,7 +154,9 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             of_name = partial(corpus, name)
             scored = teacher.scores(of_name, folder, show_progress=show_progress)
             scores[name] = MatchedScores(scored, store)
-            _check_missing(scores[name], name, guidance.min_coverage, show=show_progress)
+            missing = scores[name].check(guidance.min_coverage, name)
+            if missing and show_progress:
+                print(f"{missing}; they count as unmapped", file=sys.stderr)
     _check_refused(
         [*stores.values(), *validation.values(), *(one.store for one in scores.values())],
         data.max_refused,
@@ -231,24 +232,6 @@ def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: Configu
         check_context(options, config.data.seq_len, "data.seq_len")
     else:
         teacher.check()
-
-
-def _check_missing(scores: MatchedScores, name: str, limit: float, *, show: bool) -> None:
-    if not scores.missing_documents and not scores.refused_documents:
-        return
-    missing = (
-        f"{scores.store.folder}: {scores.missing_documents:,} documents of {name} have no scores "
-        f"here, and the teacher could not read {scores.refused_documents:,} "
-        f"({scores.missing_share:.2%} of its tokens)"
-    )
-    if 1 - scores.missing_share < limit:
-        raise StoreError(
-            f"{missing}, and guidance.min_coverage is {limit:.2%}: documents without scores were "
-            "edited or added since the corpus was scored, or it is another corpus; run `vocagno "
-            "score` on it"
-        )
-    if show:
-        print(f"{missing}; they count as unmapped", file=sys.stderr)
 
 
 def _check_refused(stores: Sequence[RowStore | ScoreStore], share: float, *, show: bool) -> None:

@@ -15,6 +15,7 @@ from accelerate.utils import DistributedType
 from vocagno.config.mixture import row_counts
 from vocagno.config.train import TrainConfig
 from vocagno.errors import ConfigError
+from vocagno.guidance.checks import check_coverage
 from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -34,7 +35,6 @@ from vocagno.training.inputs import Inputs
 from vocagno.training.metrics import (
     ThresholdWatch,
     Window,
-    check_window,
     unusual_selection,
 )
 from vocagno.training.model_card import model_card
@@ -301,7 +301,7 @@ class Training:
             if flattening := self.threshold_watch.look(entry):
                 progress.say(flattening)
         progress.at(done, progress_note(entry))
-        check_window(entry, self.inputs.guidance)
+        check_coverage(window.counts, self.inputs.guidance, f"step {done}")
 
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""

@@ -1,4 +1,4 @@
-"""The log of a run: sums over a window of steps, and the guard on coverage."""
+"""The log of a run: sums over a window of steps, and what is unusual in them."""
 
 import math
 import time
@@ -97,6 +97,12 @@ class Window:
         device."""
         return torch.stack([record.sums for record in self.records]).cpu()
 
+    @property
+    def counts(self) -> TokenCounts:
+        """Those of the steps that were not skipped, over all processes."""
+        taken = (record.counts for record in self.records if not record.is_skipped)
+        return reduce(TokenCounts.plus, taken, TokenCounts())
+
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
         """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
         if all steps were skipped."""
@@ -106,62 +112,45 @@ class Window:
         if not taken:
             return {"step": step, "skipped": skipped}
         total = LossSums.of(sums[is_taken].sum(0))
-        counts = reduce(TokenCounts.plus, (record.counts for record in taken))
-        kept = counts.kept if self.method.knows_kept else total.kept
-        if kept != total.kept and math.isfinite(total.nll):
-            raise GuidanceError(
-                f"step {step}: {total.kept:,.0f} tokens were kept where the alignment says "
-                f"{kept:,}: what the device ranked is not what the host aligned"
-            )
-        predicted = max(1, counts.predicted)
+        tokens = token_entry(f"step {step}", self.method, total, self.counts)
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
             "step": step,
-            "loss": total.nll / predicted,
-            "kept_loss": total.kept_nll / (kept or 1),
-            "kept_fraction": kept / predicted,
-            "tokens": counts.predicted,
-            "tokens_per_s": round(counts.predicted / elapsed, 1),
+            **tokens,
+            "tokens_per_s": round(tokens["tokens"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
             "grad_norm": float(taken[-1].norm),
         }
         if skipped:
             entry["skipped"] = skipped
-        if counts.with_text:  # aligned to a teacher
-            entry |= {
-                "coverage": counts.mapped / counts.with_text,
-                "unmapped": {reason: getattr(counts, reason) for reason in REASONS},
-            }
-        entry |= self.method.log(total, counts)
         if teacher := self.teacher_time.seconds():
             entry["teacher_share"] = round(teacher / elapsed, 4)
-        if counts.scorable:
-            entry["scored"] = counts.scored / counts.scorable
         return entry
 
 
-def check_window(entry: dict[str, Any], guidance: GuidanceConfig) -> None:
-    """Stops a run whose teacher covers too little of the text.
+def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
+    """What a log says of the tokens of some steps, given the totals of all processes.
 
-    Raises: GuidanceError below `guidance.min_coverage`, saying which reason dominates.
+    Raises: GuidanceError if others were kept on the device than the alignment says; `where` stands
+    before the message.
     """
-    if not guidance.needs_teacher:
-        return
-    for name, possible in (
-        ("coverage", ("truncated", "hole")),
-        ("scored", ("truncated", "hole", "unscored")),
-    ):
-        share = entry.get(name, 1.0)  # absent: no token that could be mapped, or scored
-        if share < guidance.min_coverage:
-            reasons = {reason: entry["unmapped"][reason] for reason in possible}
-            worst = max(reasons, key=lambda reason: reasons[reason])
-            verb = "map to the teacher" if name == "coverage" else "have a teacher loss"
-            raise GuidanceError(
-                f"step {entry['step']}: only {share:.2%} of the tokens {verb} "
-                f"(guidance.min_coverage: {guidance.min_coverage:.2%}). Main cause: {worst} "
-                f"({reasons[worst]} tokens). Without a teacher loss these tokens train as in naive "
-                "pretraining: check the spans of both tokenizers, or lower the limit."
-            )
+    kept = counts.kept if method.knows_kept else sums.kept
+    if kept != sums.kept and math.isfinite(sums.nll):
+        raise GuidanceError(
+            f"{where}: {sums.kept:,.0f} tokens were kept where the alignment says "
+            f"{kept:,}: what the device ranked is not what the host aligned"
+        )
+    predicted = max(1, counts.predicted)
+    entry: dict[str, Any] = {
+        "loss": sums.nll / predicted,
+        "kept_loss": sums.kept_nll / (kept or 1),
+        "kept_fraction": kept / predicted,
+        "tokens": counts.predicted,
+        **counts.shares,
+    }
+    if counts.with_text:  # aligned to a teacher
+        entry["unmapped"] = {reason: getattr(counts, reason) for reason in REASONS}
+    return entry | method.log(sums, counts)
 
 
 class ThresholdWatch:

@@ -88,11 +88,7 @@ def _reported(run: Run) -> ReportedRun:
 
 def _configuration(folder: Path) -> tuple[Config, str]:
     """The configuration of a run, and its text."""
-    path = folder / "config.yaml"
-    try:
-        return kept_config(folder), path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
+    return kept_config(folder), (folder / "config.yaml").read_text(encoding="utf-8")
 
 
 def _passages(path: Path) -> list[Passage]:

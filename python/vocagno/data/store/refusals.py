@@ -23,9 +23,9 @@ _NAMED = 1_000
 class RefusalLimit:
     """Counts the documents that a store omits, and stops above the limit."""
 
-    def __init__(self, folder: Path, documents: int, share: float) -> None:
+    def __init__(self, folder: Path | str, documents: int, share: float) -> None:
         """Args:
-        folder: of the store.
+        folder: of the store, or the name of something else.
         documents: number of documents of the whole store.
         share: `data.max_refused`: 0 allows none, another share at least ten documents.
         """
@@ -45,9 +45,9 @@ class RefusalLimit:
             allowed = f"{self._share:.2%} or {_AT_LEAST}" if self._share else "none"
             raise StoreError(
                 f"{self._folder}: the tokens of {count:,} of {self._documents:,} documents cannot "
-                f"be placed in their text, and data.max_refused allows {allowed}. {which}. Fix or "
-                "remove these documents, use another tokenizer, or raise data.max_refused "
-                "(--max_refused of a command); what is made is kept"
+                f"be placed in their text, and max_refused allows {allowed}. {which}. Fix or "
+                "remove these documents, use another tokenizer, or raise max_refused "
+                "(data.max_refused of a run, --max_refused of a command); what is made is kept"
             )
 
 
