@@ -377,7 +377,7 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
         (
             "paper",
             GuidanceConfig(top_fraction=0.4, window=3, window_max_loss=1.0),
-            "without token_bytes: make",
+            "without group_loss, groups, token_bytes: make",
         ),
         ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),
         ("default", GuidanceConfig(method="cpt"), None),
