@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 TOKENS = 65_536
-BOUNDS = {"align": 60, "reduce": 44}
+BOUNDS = {"align": 60, "reduce": 44, "spans": 88}
 """Instructions a student token."""
 
 

@@ -105,6 +105,7 @@ class PieceTable:
         dummy_prefix: "none", "prepend" (a space before every segment), "metaspace" (a space unless
             the segment begins with one) or "metaspace_first" (the same, only at the document's
             start).
+        drops_bytes: whether the bytes that no piece of role 0 contains give no token.
     """
 
     def __new__(
@@ -112,6 +113,7 @@ class PieceTable:
         pieces: Sequence[bytes | None],
         roles: Sequence[int],
         dummy_prefix: Literal["none", "prepend", "metaspace", "metaspace_first"],
+        drops_bytes: bool = False,
     ) -> PieceTable: ...
     def __len__(self) -> int: ...
     def spans(
@@ -123,7 +125,8 @@ class PieceTable:
         /,
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Byte spans (n, 2) of the ids of B texts, and whether each text is verified (B,): the
-        ids' bytes are its bytes. The spans of the other texts are zeros.
+        ids' bytes are its bytes, without those that give no token. The spans of the other texts are
+        zeros.
 
         Raises: ValueError for a lone surrogate, naming the text.
         """
@@ -186,6 +189,18 @@ class Places:
         """The first disagreeing tokens of a text whose characters are found within 256 characters,
         at a place that no other token covers: (first token, one past the last, byte of the text).
         Tokens of one or two characters must be next to a neighbour there.
+        """
+    def moves(
+        self,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        text: str,
+        disagreeing: list[list[int]],
+        /,
+    ) -> list[tuple[int, list[int]]] | None:
+        """Tokens of a text whose characters are not at their spans, but can be at one place only if
+        the characters of all tokens are in the text in order, with the byte spans of these places.
+        None if they are not, or disagreeing tokens can be at several places.
         """
 
 def chars_to_bytes(

@@ -113,6 +113,24 @@ def _byte_level(normalizer=None, *, trim_offsets=False, add_prefix_space=False, 
     return tokenizer
 
 
+MISSING_BYTES = frozenset(b"\x00\r\x10\x7f\x81\xcc\xe1\xf0")
+"""Lacking in a vocabulary: controls, a line end, all bytes of some characters (U+0301), and the
+first byte of others (emoji)."""
+_THEIR_LETTERS = frozenset("ĀčĐġģÌáð")
+
+
+def without_letters(letters=_THEIR_LETTERS, normalizer=None):
+    """A byte-level BPE without an unknown token and without the letters of some bytes."""
+    from tokenizers import Tokenizer
+
+    spec = json.loads(_byte_level(normalizer).to_str())
+    model = spec["model"]
+    vocabulary, merges = model["vocab"].items(), model["merges"]
+    model["vocab"] = {piece: i for piece, i in vocabulary if letters.isdisjoint(piece)}
+    model["merges"] = [pair for pair in merges if letters.isdisjoint("".join(pair))]
+    return Tokenizer.from_str(json.dumps(spec))
+
+
 def _word_piece():
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from tokenizers.trainers import WordPieceTrainer
@@ -147,6 +165,20 @@ def _nfc():
     return normalizers.NFC()
 
 
+CONTRACTIONS = [("...", "…"), ("1/2", "½"), ("ffi", "\ufb03"), ("fi", "\ufb01")]
+
+
+def contracting(tokenizer):
+    """A copy whose normaliser first makes one character of several."""
+    from tokenizers import Tokenizer, normalizers
+
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    parts = [normalizers.Replace(text, character) for text, character in CONTRACTIONS]
+    own = [tokenizer.normalizer] if tokenizer.normalizer else []
+    copy.normalizer = normalizers.Sequence([*parts, *own])
+    return copy
+
+
 FAMILIES = {
     "llama": lambda: _llama_like(),
     "metaspace-always": lambda: _llama_like("always"),
@@ -156,12 +188,17 @@ FAMILIES = {
     "byte-level-nfc": lambda: _byte_level(_nfc()),
     "byte-level-prefix-space": lambda: _byte_level(add_prefix_space=True),
     "byte-level-trimmed": lambda: _byte_level(trim_offsets=True),
+    "byte-level-missing": lambda: without_letters(),
+    "byte-level-missing-nfc": lambda: without_letters(normalizer=_nfc()),
     "word-piece": _word_piece,
     "unigram": _unigram,
 }
 
 
-LOSSLESS = [name for name in FAMILIES if name not in ("word-piece", "unigram", "byte-level-nfc")]
+LOSSLESS = [
+    *("llama", "metaspace-always", "metaspace-first", "metaspace-never"),
+    *("byte-level", "byte-level-prefix-space", "byte-level-trimmed"),
+]
 
 
 class Unproving:

@@ -1,6 +1,6 @@
 """Thirty-two inputs that aligners get wrong, each by its name.
 
-Texts go through all hundred ordered pairs of the tokenizers trained here (spans cover them, only
+Texts go through all ordered pairs of the tokenizers trained here (spans cover them, only
 lone dummy prefixes are empty, the mapping is the oracle's); what a case is about is told by hand.
 """
 

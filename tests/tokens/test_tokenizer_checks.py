@@ -139,6 +139,14 @@ def test_a_text_with_zero_width_offsets_is_refused_where_they_are_needed(tokeniz
         spans.encode(["cafe\u0301 x"])
 
 
+def test_offsets_out_of_order_name_their_text(tokenizers, monkeypatch):
+    spans = TokenSpans(tokenizers["byte-level-nfc"])
+    altered = Altered(spans._tokenizer, lambda text, ids, o: (ids, o[::-1] if "x" in text else o))
+    monkeypatch.setattr(spans._offsets, "_tokenizer", altered)
+    with pytest.raises(TokenizerError, match=r"texts\[2\], which begins with 'e\u0301 x'.*order"):
+        spans.encode(["proved", "e\u0301", "e\u0301 x"])
+
+
 def test_what_has_no_offsets_is_refused(tmp_path):
     class SlowTokenizer:
         is_fast = False

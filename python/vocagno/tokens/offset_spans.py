@@ -6,6 +6,7 @@ with the text at its span, and moved spans are corrected or rejected.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import Any
 
@@ -52,18 +53,56 @@ class OffsetSpans:
         encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
         ids, boundaries = flat_ids(encodings)
         offsets = _offsets(encodings, len(ids))
+        if self._vocabulary.drops_bytes:
+            self._correct_by_bytes(ids, offsets, boundaries, texts)
         held = [slice(a, b) for a, b in pairwise(boundaries.tolist())]
         refused: dict[int, str] = {}
         for index, (text, own) in enumerate(zip(texts, held, strict=True)):
             if what := collapsed(ids[own], offsets[own], self._vocabulary, text):
                 refused[index] = f"{what}. {remedy()}"
-        spans = self._closed_each(ids, offsets, boundaries, texts, refused)
-        for index, rows in self._places.disagreeing(ids, spans, boundaries, texts).items():
+        own_spans, spans = self._closed_each(ids, offsets, boundaries, texts, refused)
+        for index in self._places.disagreeing(ids, own_spans, boundaries, texts):
             own = held[index]
             if index not in refused:
-                spans[own], why = self._anchored(texts[index], ids[own], spans[own], rows)
+                given = texts[index], ids[own], own_spans[own], spans[own]
+                spans[own], why = self._anchored(*given)
                 refused |= {index: why} if why else {}
         return spans, boundaries, refused
+
+    def _correct_by_bytes(
+        self,
+        ids: NDArray[np.int32],
+        offsets: NDArray[np.int32],
+        boundaries: NDArray[np.int64],
+        texts: list[str],
+    ) -> None:
+        """Corrects offsets that dropped bytes moved.
+
+        The ids prove their bytes in the normalised text. A tokenizer with the same normaliser and
+        tokens for all bytes gives the character that each of these bytes comes from.
+        """
+        normalizer = self._tokenizer.normalizer
+        normalized = [normalizer.normalize_str(text) for text in texts] if normalizer else texts
+        spans, proved = self._table.spans(ids, boundaries, normalized, None)
+        for index in np.flatnonzero(proved).tolist():
+            (encoding,) = self._all_bytes.encode_batch([texts[index]])
+            characters = _offsets([encoding], len(encoding))
+            rows = np.arange(boundaries[index], boundaries[index + 1])
+            rows = rows[spans[rows, 0] < spans[rows, 1]]
+            if len(characters) == len(normalized[index].encode()):
+                offsets[rows, 0] = characters[spans[rows, 0], 0]
+                offsets[rows, 1] = characters[spans[rows, 1] - 1, 1]
+
+    @cached_property
+    def _all_bytes(self) -> Any:
+        """A tokenizer with the same normaliser, of which every byte is a token."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        letters = {letter: index for index, letter in enumerate(level.alphabet())}
+        tokenizer = Tokenizer(models.BPE(letters, []))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = self._tokenizer.normalizer, level
+        return tokenizer
 
     def _closed_each(
         self,
@@ -72,20 +111,20 @@ class OffsetSpans:
         boundaries: NDArray[np.int64],
         texts: list[str],
         refused: dict[int, str],
-    ) -> NDArray[np.int32]:
-        """Closed spans of all texts; adds those whose offsets are invalid to `refused`."""
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """As `_closed`, of all texts; adds those whose offsets are invalid to `refused`."""
         try:
             return self._closed(ids, offsets, boundaries, texts)
         except _vocagno.SpanError:
-            spans = np.zeros((len(ids), 2), np.int32)
+            own_spans, spans = np.zeros((2, len(ids), 2), np.int32)
         for index, text in enumerate(texts):
             own = slice(*boundaries[index : index + 2].tolist())
             ends = boundaries[index : index + 2] - boundaries[index]
             try:
-                spans[own] = self._closed(ids[own], offsets[own], ends, [text])
+                own_spans[own], spans[own] = self._closed(ids[own], offsets[own], ends, [text])
             except _vocagno.SpanError as error:
                 refused.setdefault(index, f"{error}: {_INVALID}")
-        return spans
+        return own_spans, spans
 
     def _closed(
         self,
@@ -93,35 +132,74 @@ class OffsetSpans:
         offsets: NDArray[np.int32],
         boundaries: NDArray[np.int64],
         texts: list[str],
-    ) -> NDArray[np.int32]:
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The byte spans of character offsets, as they are and closed."""
         in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, texts)
-        return self._table.close(in_bytes, ids, boundaries, texts)
+        return in_bytes, self._table.close(in_bytes, ids, boundaries, texts)
 
     def _anchored(
         self,
         text: str,
         ids: NDArray[np.int32],
+        own_spans: NDArray[np.int32],
         spans: NDArray[np.int32],
-        disagreeing: list[Rows],
     ) -> tuple[NDArray[np.int32], str]:
-        """Corrected spans of a text in which tokens disagree with the text at their spans, and why
-        they cannot be corrected, or "".
+        """Closed spans of a text in which tokens disagree with the text at their own spans, and why
+        there are none, or "".
 
         If the text without the characters that give no token has the same ids, its offsets are used
-        after moving them by the removed characters.
+        after moving them by the removed characters. Then tokens are moved to their characters where
+        these can be at one place only.
         """
         boundaries = np.array([0, len(ids)], np.int64)
-        moved = self._without_what_leaves_no_token(text, ids)
+        disagreeing = self._disagreeing(ids, spans, text)
+        moved = self._without_what_leaves_no_token(text, ids) if disagreeing else None
         if moved is not None:
             try:
                 mended = self._closed(ids, moved, boundaries, [text])
             except _vocagno.SpanError as error:
                 return spans, f"{error}: {_INVALID}"
-            left = self._places.disagreeing(ids, mended, boundaries, [text]).get(0, [])
+            left = self._disagreeing(ids, mended[1], text)
             if len(left) < len(disagreeing):
-                spans, disagreeing = mended, left
+                (own_spans, spans), disagreeing = mended, left
+        certain = self._at_certain_places(text, ids, own_spans)
+        if certain is not None:
+            return certain, ""
         found = self._places.misplaced(ids, spans, text, disagreeing)
         return spans, self._misplaced(text, ids, found) if found else ""
+
+    def _disagreeing(
+        self, ids: NDArray[np.int32], spans: NDArray[np.int32], text: str
+    ) -> list[Rows]:
+        boundaries = np.array([0, len(ids)], np.int64)
+        return self._places.disagreeing(ids, spans, boundaries, [text]).get(0, [])
+
+    def _at_certain_places(
+        self, text: str, ids: NDArray[np.int32], own_spans: NDArray[np.int32]
+    ) -> NDArray[np.int32] | None:
+        """Closed spans in which all tokens agree with the text, after moving those that do not.
+        None if there are none, or others are possible.
+
+        A normaliser that contracts characters (`...` to `…`) needs this: the offset of the result
+        is that of one character, and the others would go to the token before it.
+        """
+        disagreeing = self._disagreeing(ids, own_spans, text)
+        moves = self._places.moves(ids, own_spans, text, disagreeing)
+        if moves is None:
+            return None
+        moved = own_spans.copy()
+        least, most = np.zeros_like(moved), np.full_like(moved, len(text.encode()))
+        for row, span in moves:
+            moved[row] = least[row] = most[row] = span
+        # The others stay between them.
+        least = np.maximum.accumulate(least)
+        most = np.minimum.accumulate(most[::-1])[::-1]
+        between = np.ascontiguousarray(np.clip(moved, least, most))
+        try:
+            closed = self._table.close(between, ids, np.array([0, len(ids)], np.int64), [text])
+        except _vocagno.SpanError:
+            return None  # others are out of order
+        return None if self._disagreeing(ids, closed, text) else closed
 
     def _without_what_leaves_no_token(
         self, text: str, ids: NDArray[np.int32]
@@ -181,10 +259,19 @@ class OffsetSpans:
         held = text_between(text.encode(), start, end)
         return (
             f"the offset of token {first}, {piece!r} (id {ids[first]}), points at {held!r} "
-            f"(bytes {start} to {end}), but the token is at byte {found.byte}. Remove control "
-            "and other invisible characters from the text, or skip it; or use another release "
-            "of tokenizers or another tokenizer.json"
+            f"(bytes {start} to {end}), but the token is at byte {found.byte}, and its characters "
+            f"can be at several places. {self._reason(text)}, or skip it"
         )
+
+    def _reason(self, text: str) -> str:
+        """Why offsets of a text are wrong, and the remedy."""
+        if lost := next((c for c in text if self._has_no_token(c)), None):
+            return f"{lost!r} gives no token, which moves offsets: remove such characters from it"
+        normalizer = self._tokenizer.normalizer
+        changed = normalizer.normalize_str(text).replace("▁", " ") if normalizer else text
+        if changed.strip() != text.strip():
+            return "Its normalizer changes the text: pass it as `normalizer.normalize_str` gives it"
+        return "Use another release of tokenizers or another tokenizer.json"
 
 
 def _offsets(encodings: Sequence[Any], count: int) -> NDArray[np.int32]:

@@ -85,6 +85,17 @@ class TokenPlaces:
         first, stop, byte = found
         return Misplaced((first, stop), _around(spans[first:stop]), byte)
 
+    def moves(
+        self,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        text: str,
+        disagreeing: Sequence[Rows],
+    ) -> list[tuple[int, list[int]]] | None:
+        """Tokens that are not at their characters, with the span of the only place where these can
+        be; None if disagreeing tokens can be at several places."""
+        return self._places.moves(ids, spans, text, [[*rows] for rows in disagreeing])
+
 
 def _around(spans: NDArray[np.int32]) -> tuple[int, int]:
     return int(spans[:, 0].min()), int(spans[:, 1].max())

@@ -68,7 +68,9 @@ class TokenSpans:
         normalizer = tokenizer.normalizer
         normalize = normalizer.normalize_str if normalizer else None
         vocabulary = read_vocabulary(without_vocabulary(definition), ids, normalize)
-        table = _vocagno.PieceTable(vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix)
+        table = _vocagno.PieceTable(
+            vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix, vocabulary.drops_bytes
+        )
         places = TokenPlaces(tokenizer, vocabulary, table)
         self._vocabulary, self._table = vocabulary, table
         self._id_texts = IdTexts(vocabulary, table, name)

@@ -40,8 +40,10 @@ class Vocabulary:
     ambiguous: dict[int, "Ambiguity"]
     """Ids that do not determine their text."""
     drops: str | None
-    """Describes the characters that give no token; None if all give one. Control characters do not
-    count."""
+    """Describes the characters that give no token; None if all give one. Control characters except
+    the line break do not count."""
+    drops_bytes: bool
+    """Whether bytes of text give no token if no piece contains them."""
 
     @cached_property
     def role(self) -> NDArray[np.int8]:
@@ -108,7 +110,8 @@ def read_vocabulary(
     if unknown is not None and lacks:
         ambiguous[unknown] = Ambiguity("stands for any text outside the vocabulary")
     drops = None if unknown is not None else _dropped(lacks, model, parts)
-    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops)
+    drops_bytes = unknown is None and bool(lacks) and _is_byte_level(parts)
+    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops, drops_bytes)
 
 
 def _has_space_of_prefix(token: dict[str, Any], normalize: Callable[[str], str] | None) -> bool:
@@ -161,7 +164,7 @@ def _dropped(missing: set[int], model: dict[str, Any], parts: list[dict[str, Any
     """The characters that give no token, if there is no unknown token."""
     if not _is_byte_level(parts):
         return "characters outside its vocabulary give no token" if missing else None
-    if lost := sorted(byte for byte in missing if 0x20 < byte < 0x7F):
+    if lost := sorted(byte for byte in missing if 0x20 <= byte < 0x7F or byte == 0x0A):
         return f"{chr(lost[0])!r} gives no token"
     # A character that loses only some of its bytes is invalid UTF-8, which `decode` detects.
     if any(byte >= 0xC2 for byte in missing) and any(0x80 <= byte < 0xC0 for byte in missing):

@@ -1,9 +1,11 @@
-//! Runs a kernel a number of times, for `make instructions` to count: `kernels align 10`, `kernels reduce 10`.
+//! Runs a kernel a number of times, for `make instructions` to count: `kernels align 10`; also `reduce` and `spans`.
 
 use std::env;
 use std::hint::black_box;
 
-use vocagno::{Reduction, Span, SpanError, TokenRange, align_into, reduce_into};
+use vocagno::{
+    DummyPrefix, PieceRole, PieceTable, Reduction, Span, SpanError, TokenRange, align_into, reduce_into, spans_from_ids,
+};
 
 const TOKENS: usize = 65_536;
 
@@ -29,13 +31,20 @@ fn main() -> Result<(), SpanError> {
     let losses: Vec<f32> = teacher.iter().map(|span| f32::from(span[0].to_le_bytes()[0])).collect();
     let (mut mapping, mut reduced): (Vec<TokenRange>, _) = (vec![[0; 2]; TOKENS], vec![0.0; TOKENS]);
     align_into(&student, &teacher, &mut mapping)?;
+    let text: Vec<u8> = (0..8 * TOKENS).map(|at| at.to_le_bytes()[0]).collect();
+    let pieces = student.iter().map(|span| text.get(usize::try_from(span[0]).ok()?..usize::try_from(span[1]).ok()?));
+    let table = PieceTable::new(pieces, &vec![PieceRole::Plain; TOKENS], DummyPrefix::None)?;
+    let ids: Vec<i32> = (0_i32..).take(TOKENS).collect();
+    let text = &text[..student.last().and_then(|span| usize::try_from(span[1]).ok()).unwrap_or_default()];
+    let mut spans = vec![[0; 2]; TOKENS];
     for _ in 0..times {
         match kernel.as_str() {
             "align" => align_into(black_box(&student), &teacher, &mut mapping)?,
             "reduce" => reduce_into(black_box(&losses), &mapping, Reduction::Max, &mut reduced)?,
+            "spans" => assert!(spans_from_ids(&table, black_box(&ids), text, &mut spans)?),
             _ => {}
         }
     }
-    black_box((mapping, reduced));
+    black_box((mapping, reduced, spans));
     Ok(())
 }

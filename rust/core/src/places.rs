@@ -3,6 +3,7 @@
 mod claimed_text;
 mod fold;
 
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::str::from_utf8;
 
@@ -177,6 +178,48 @@ impl Places {
         })
     }
 
+    /// Of the tokens of one text, those whose characters are not at their spans but can be at one place only, and the
+    /// byte span of that place. The characters of all tokens then occur in the text in order, except those of tokens that
+    /// agree with it only after a normaliser. `None` if they do not occur, or if a token of `disagreeing` (ranges of
+    /// rows) can be at several places. Parts of a character get its whole span.
+    ///
+    /// Time is linear in tokens and text.
+    #[must_use]
+    pub fn moves(
+        &self,
+        table: &PieceTable,
+        ids: &[i32],
+        spans: &[Span<i32>],
+        text: &str,
+        disagreeing: &[[usize; 2]],
+    ) -> Option<Vec<(usize, Span<i32>)>> {
+        let mut wrong = disagreeing.iter().peekable();
+        let (mut all, mut units) = (Vec::new(), Vec::new());
+        self.each_unit(table, ids, |tokens, own| {
+            let (own, first) = (own.unwrap_or_default(), all.len());
+            let span = around(spans.get(tokens.clone()).unwrap_or_default());
+            let is_wrong = wrong.next_if(|wrong| wrong[0] == tokens.start).is_some();
+            if !own.is_empty() && (is_wrong || is_within(own, slice(text, span))) {
+                all.extend(own.chars());
+                units.push((tokens, span, first..all.len(), is_wrong));
+            }
+        });
+        let bytes = ClaimedText::new(text).only_bytes(&all)?;
+        let mut moves = Vec::new();
+        for (tokens, [start, end], own, is_wrong) in units {
+            match place_of(text, &bytes[own.clone()]) {
+                Some(place) if place[0] < start || end < place[1] => {
+                    let parts = folded_parts(table, &ids[tokens.clone()]);
+                    let places = parts.map(|part| place_of(text, &bytes[own.start..][part]).unwrap_or(place));
+                    moves.extend(tokens.zip(places));
+                }
+                None if is_wrong => return None,
+                _ => {}
+            }
+        }
+        Some(moves)
+    }
+
     /// Calls `work(tokens, their characters)` for every token, and for every run of tokens that form characters
     /// together. The characters are `None` if they are unknown.
     fn each_unit(&self, table: &PieceTable, ids: &[i32], mut work: impl FnMut(Range<usize>, Option<&str>)) {
@@ -228,6 +271,31 @@ struct Unit {
 fn around(spans: &[Span<i32>]) -> Span<i32> {
     let start = spans.iter().map(|span| span[0]).min().unwrap_or_default();
     [start, spans.iter().map(|span| span[1]).max().unwrap_or_default()]
+}
+
+/// The folded characters of tokens that form characters together: for each token those of which it has bytes.
+fn folded_parts(table: &PieceTable, ids: &[i32]) -> impl Iterator<Item = Range<usize>> {
+    let pieces: Vec<&[u8]> = ids.iter().map(|&id| table.surface(id).unwrap_or_default()).collect();
+    let (mut count, mut of_bytes) = (0, Vec::new());
+    for c in from_utf8(&pieces.concat()).unwrap_or_default().chars() {
+        let first = count;
+        fold(c, |_| count += 1);
+        of_bytes.extend(repeat_n(first..count, c.len_utf8()));
+    }
+    let mut end = 0;
+    pieces.into_iter().map(move |piece| {
+        let start = end;
+        end += piece.len();
+        of_bytes[start].start..of_bytes[end - 1].end
+    })
+}
+
+/// From the first of some characters of a text to the last, given the bytes at which they start.
+fn place_of(text: &str, bytes: &[Option<usize>]) -> Option<Span<i32>> {
+    let bytes: Vec<usize> = bytes.iter().copied().collect::<Option<_>>()?;
+    let (&start, &last) = (bytes.first()?, bytes.last()?);
+    let end = last + text.get(last..)?.chars().next()?.len_utf8();
+    Some([i32::try_from(start).ok()?, i32::try_from(end).ok()?])
 }
 
 /// The characters that a span overlaps, at least in part.

@@ -3,7 +3,7 @@
 
 mod oracle;
 
-use oracle::{boundaries, covers, index};
+use oracle::{boundaries, covers, index, spans_over_dropped};
 use proptest::prelude::*;
 use proptest::sample::select;
 use vocagno::{
@@ -172,6 +172,23 @@ proptest! {
         prop_assert_eq!(&spans, &expected);
         prop_assert!(spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)?);
         prop_assert_eq!(spans, expected);
+    }
+
+    #[test]
+    fn dropped_bytes_have_one_place(text in "[ab\r\u{3000}é∑😊]{0,8}", dropped in prop::collection::btree_set(select("b\r\u{3000}é∑😊".bytes().collect::<Vec<_>>()), 1..6), cuts in prop::collection::vec(any::<bool>(), 32), spoilt in any::<bool>()) {
+        let kept: Vec<u8> = text.bytes().filter(|byte| !dropped.contains(byte)).collect();
+        let ends: Vec<usize> = (1..=kept.len()).filter(|&at| cuts[at % 32] || at == kept.len()).collect();
+        let starts = [0].into_iter().chain(ends.iter().copied());
+        let mut pieces: Vec<Vec<u8>> = starts.zip(&ends).map(|(start, &end)| kept[start..end].to_vec()).collect();
+        let ids: Vec<i32> = (0..index(pieces.len())).collect();
+        let expected = spans_over_dropped(&text, &dropped, &ids.iter().zip(&pieces).flat_map(|(&id, piece)| vec![id; piece.len()]).collect::<Vec<_>>());
+        pieces.extend((0..=255).filter(|byte| !dropped.contains(byte)).map(|byte| vec![byte]));
+        let table = PieceTable::new(pieces.iter().map(Some), &vec![PieceRole::Plain; pieces.len()], DummyPrefix::None)?.dropping_bytes();
+        let mut spans = vec![[7; 2]; ids.len()];
+        let text = if spoilt { [&text, "!"].concat() } else { text };
+        let proved = spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)?;
+        prop_assert_eq!(proved, !spoilt && (text.is_empty() || !ids.is_empty()));
+        prop_assert_eq!(spans, if proved { expected } else { vec![[0; 2]; ids.len()] });
     }
 
     #[test]

@@ -69,4 +69,23 @@ impl Places {
         let found = py.detach(|| self.places.misplaced(table, ids, spans, text, &disagreeing));
         Ok(found.map(|(tokens, byte)| (tokens[0], tokens[1], byte)))
     }
+
+    /// Tokens that are not at their characters, although these can be at one place only, and the byte spans of these
+    /// places. None if disagreeing tokens can be at several places.
+    #[pyo3(signature = (ids, spans, text, disagreeing, /))]
+    #[expect(clippy::needless_pass_by_value, reason = "converted from a Python list")]
+    #[expect(clippy::type_complexity, reason = "what Python unpacks")]
+    fn moves(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        spans: &Bound<'_, PyAny>,
+        text: &str,
+        disagreeing: Vec<[usize; 2]>,
+    ) -> PyResult<Option<Vec<(usize, [i32; 2])>>> {
+        let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
+        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
+        let table = &self.table.get().table;
+        Ok(py.detach(|| self.places.moves(table, ids, spans, text, &disagreeing)))
+    }
 }

@@ -24,7 +24,13 @@ pub(crate) struct PieceTable {
 #[pymethods]
 impl PieceTable {
     #[new]
-    fn new(pieces: &Bound<'_, PyAny>, roles: &Bound<'_, PyAny>, dummy_prefix: &str) -> PyResult<Self> {
+    #[pyo3(signature = (pieces, roles, dummy_prefix, drops_bytes=false))]
+    fn new(
+        pieces: &Bound<'_, PyAny>,
+        roles: &Bound<'_, PyAny>,
+        dummy_prefix: &str,
+        drops_bytes: bool,
+    ) -> PyResult<Self> {
         let pieces: Vec<Option<PyBackedBytes>> = each(pieces, "pieces")?;
         let own_prefix = match dummy_prefix {
             "none" => DummyPrefix::None,
@@ -43,7 +49,10 @@ impl PieceTable {
             let refused = |got| PyValueError::new_err(format!("roles[{id}]: expected {expected}, got {got}"));
             roles.push(PieceRole::try_from(role).map_err(refused)?);
         }
-        let table = vocagno::PieceTable::new(pieces, &roles, own_prefix).map_err(raised)?;
+        let mut table = vocagno::PieceTable::new(pieces, &roles, own_prefix).map_err(raised)?;
+        if drops_bytes {
+            table = table.dropping_bytes();
+        }
         Ok(Self { table, dummy_prefix: dummy_prefix.to_owned() })
     }
 

@@ -38,6 +38,18 @@ impl ClaimedText {
         start..end.max(start)
     }
 
+    /// For each of these characters the byte of the only place where it can be if all of them occur in order; `None` if it
+    /// can be at several. `None` if they do not occur.
+    pub(super) fn only_bytes(&self, wanted: &[char]) -> Option<Vec<Option<usize>>> {
+        let (mut from_start, mut from_end) = (0..self.characters.len(), (0..self.characters.len()).rev());
+        let is = |c: char| move |&at: &usize| self.characters[at] == c;
+        let earliest: Option<Vec<usize>> = wanted.iter().map(|&c| from_start.find(is(c))).collect();
+        let latest: Option<Vec<usize>> = wanted.iter().rev().map(|&c| from_end.find(is(c))).collect();
+        let both = earliest?.into_iter().zip(latest?.into_iter().rev());
+        let both = both.map(|(first, last)| (self.bytes[first], self.bytes[last]));
+        Some(both.map(|(first, last)| (first == last).then_some(first)).collect())
+    }
+
     /// Marks the characters that a token accounts for at its span. These are all of `held` if the token has other
     /// characters.
     pub(super) fn claim(&mut self, held: Range<usize>, own: Option<&str>) {

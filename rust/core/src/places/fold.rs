@@ -3,7 +3,7 @@
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 /// Calls `give` for each folded character of `c`: compatibility decomposition (NFKD) and lower case, without white
-/// space, control characters and marks.
+/// space, control characters and marks. The slash of a fraction (`½` is `1⁄2`) is an ordinary one.
 #[inline]
 pub(super) fn fold(c: char, mut give: impl FnMut(char)) {
     if c.is_ascii() {
@@ -15,7 +15,7 @@ pub(super) fn fold(c: char, mut give: impl FnMut(char)) {
     let mut keep = |c: char| {
         // U+2581 is the space of SentencePiece vocabularies.
         if !(c.is_whitespace() || c.is_control() || c == '\u{2581}' || is_combining_mark(c)) {
-            give(c);
+            give(if c == '\u{2044}' { '/' } else { c });
         }
     };
     decompose_compatible(c, |c| c.to_lowercase().for_each(|c| decompose_compatible(c, &mut keep)));

@@ -1,5 +1,6 @@
 //! Spans from ids: the bytes of the ids, compared with the text or decoded to it.
 
+use super::dropped_bytes::walk_over_dropped;
 use super::piece_table::{DummyPrefix, PieceRole, PieceTable};
 use crate::batch::Rows;
 use crate::checks::{expect_len, text_len};
@@ -9,6 +10,11 @@ use crate::offset::Span;
 
 /// Writes the byte span of each id and proves the spans: the concatenated bytes of the ids, without dummy
 /// prefixes, must equal `text`. Returns whether they do. If not, `out` holds zeros.
+///
+/// With [`PieceTable::dropping_bytes`] they must equal the text without its dropped bytes. The place of every piece is
+/// then the only one possible. The token before a dropped byte gets it, with two exceptions: the token after it gets
+/// white space, and the first bytes of a character whose next byte it begins with. The first token gets what is dropped
+/// before it. Text of which no byte has a token is not proved.
 ///
 /// There is no proof for a text that the tokenizer changed (normalisation), for an id outside the table, and for an
 /// id without known bytes. A piece that is only a dummy prefix gets an empty span at its position. So does a special
@@ -68,7 +74,9 @@ fn spans_of_row(
     out: &mut [Span<i32>],
 ) -> Result<bool, SpanError> {
     text_len(text, row)?;
-    let proved = walk(table, ids, text, out).is_some();
+    let proved = walk(table, ids, text, out)
+        .or_else(|| walk_over_dropped(table, table.dropped()?, ids, text, out)) // from the start: few texts need it
+        .is_some();
     if !proved {
         out.fill([0; 2]);
     }
@@ -87,10 +95,7 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
         }
         let added = role != PieceRole::Plain;
         if segment_start && !added && table.has_dummy(rest, first) {
-            piece = match piece.strip_prefix(b" ") {
-                None if skipped && table.dummy_prefix == DummyPrefix::MetaspaceFirst => piece, // see `decode`
-                bare => bare?,
-            };
+            piece = table.without_dummy(piece, skipped)?;
         }
         rest = rest.strip_prefix(piece)?;
         let start = end;

@@ -55,6 +55,8 @@ pub struct PieceTable {
     ends: Vec<u32>,
     roles: Vec<PieceRole>,
     pub(super) dummy_prefix: DummyPrefix,
+    /// The bytes of text that give no token, if there are any.
+    dropped: Option<[bool; 256]>,
 }
 
 impl PieceTable {
@@ -78,7 +80,27 @@ impl PieceTable {
             push(&mut ends, piece_end(bytes.len())?)?;
         }
         expect_len("roles", ends.len(), roles.len())?;
-        Ok(Self { bytes, ends, roles: own_roles, dummy_prefix })
+        Ok(Self { bytes, ends, roles: own_roles, dummy_prefix, dropped: None })
+    }
+
+    /// Declares that the tokenizer drops the bytes that no plain piece contains, as a byte-level BPE without an unknown
+    /// token does. [`spans_from_ids`](crate::spans_from_ids) then skips them in the text.
+    #[must_use]
+    pub fn dropping_bytes(mut self) -> Self {
+        let mut dropped = [true; 256];
+        for id in 0..self.len() {
+            let piece = i32::try_from(id).ok().and_then(|id| self.piece(id));
+            for &byte in piece.filter(|(_, role)| *role == PieceRole::Plain).map_or(&[][..], |(piece, _)| piece) {
+                dropped[usize::from(byte)] = false;
+            }
+        }
+        self.dropped = dropped.contains(&true).then_some(dropped);
+        self
+    }
+
+    /// The bytes of text that give no token, if there are any.
+    pub(super) fn dropped(&self) -> Option<&[bool; 256]> {
+        self.dropped.as_ref()
     }
 
     /// Number of ids.
@@ -128,6 +150,16 @@ impl PieceTable {
             DummyPrefix::Prepend => true,
             DummyPrefix::Metaspace => !rest.starts_with(b" "),
             DummyPrefix::MetaspaceFirst => first && !rest.starts_with(b" "),
+        }
+    }
+
+    /// A piece without the space that the tokenizer inserted before it. `None` if the piece has none.
+    /// `after_special` is set behind a special token that is not in the text.
+    #[inline]
+    pub(super) fn without_dummy<'a>(&self, piece: &'a [u8], after_special: bool) -> Option<&'a [u8]> {
+        match piece.strip_prefix(b" ") {
+            None if after_special && self.dummy_prefix == DummyPrefix::MetaspaceFirst => Some(piece), // see `decode`
+            bare => bare,
         }
     }
 }

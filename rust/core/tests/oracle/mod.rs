@@ -87,6 +87,37 @@ pub(crate) fn covers(spans: &[Span<i32>], text: &str) -> bool {
     covered == index(text.len())
 }
 
+/// Spans of tokens over a text of which some bytes are dropped, given the token of each byte that is not. Every dropped
+/// byte gets a token: that of its character's byte before it, else of the one behind it; for a character without
+/// any, that of the byte before it, or for white space of the byte behind it.
+pub(crate) fn spans_over_dropped(text: &str, dropped: &BTreeSet<u8>, of_kept: &[i32]) -> Vec<Span<i32>> {
+    let mut of_kept = of_kept.iter().copied();
+    let owners: Vec<Option<i32>> =
+        text.bytes().map(|byte| if dropped.contains(&byte) { None } else { of_kept.next() }).collect();
+    let first = |range: std::ops::Range<usize>| owners[range].iter().copied().find_map(|owner| owner);
+    let last = |range: std::ops::Range<usize>| owners[range].iter().rev().copied().find_map(|owner| owner);
+    let mut spans: Vec<Span<i32>> = Vec::new();
+    for (start, c) in text.char_indices() {
+        let end = start + c.len_utf8();
+        let next_kept = (end..owners.len()).find(|&at| owners[at].is_some());
+        let blank_until_next = next_kept.is_some_and(|next| {
+            let next = (0..=next).rev().find(|&at| text.is_char_boundary(at)).expect("0 is one");
+            text[start..next].chars().all(char::is_whitespace)
+        });
+        for at in start..end {
+            let in_character = last(start..at + 1).or_else(|| first(at..end));
+            let beside = [last(0..start), first(end..owners.len())];
+            let [one, other] = if blank_until_next { [beside[1], beside[0]] } else { beside };
+            let Some(owner) = in_character.or(one).or(other) else { continue };
+            while spans.len() <= usize::try_from(owner).expect("positive") {
+                spans.push([index(at); 2]);
+            }
+            spans[usize::try_from(owner).expect("positive")][1] = index(at) + 1;
+        }
+    }
+    spans
+}
+
 /// Row boundaries of rows of these lengths.
 pub(crate) fn boundaries(lengths: impl Iterator<Item = usize>) -> Vec<i64> {
     let mut sum = 0;
