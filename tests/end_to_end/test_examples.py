@@ -101,7 +101,10 @@ def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_mo
     command = [executable(), str(EXAMPLES / f"{example}.py"), *map(str, parts)]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert result.returncode != 0
-    assert "have no scores here, and guidance.min_coverage is 99.00%" in result.stderr
+    assert (
+        "have no scores here (100.00% of its tokens), and guidance.min_coverage is 99.00%"
+        in result.stderr
+    )
 
 
 def mean_loss(model, prepared):

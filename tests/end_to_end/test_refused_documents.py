@@ -147,7 +147,7 @@ def test_training_counts_what_the_teacher_could_not_read(made, rows, scores, tmp
     assert entry["coverage"] == entry["scored"] == 1
     said = capsys.readouterr().err
     assert "omitted 5 of 1,000 documents" in said
-    assert "the teacher could not read 1 (" in said
+    assert "the teacher could not read 1 of " in said
     options += ["--data.max_refused", "0", "--output", tmp_path / "none"]
     assert train_here(path, *options) == 2
     said = capsys.readouterr().err
@@ -179,3 +179,9 @@ def test_overlap_counts_and_names_what_either_side_cannot_read(made, capsys):
     assert sorted(map(int, counted["teacher_refused"])) == sorted([*SNOWMEN, KNIGHT])
     assert (counted["documents"], counted["coverage"]) == (1000, 1)
     assert counted["student_without_tokens"] == []
+
+
+@pytest.mark.parametrize("share", ["-1", "2"])
+def test_a_limit_that_is_no_share_is_refused(made, tmp_path, capsys, share):
+    assert prepare(made, tmp_path, "--max_refused", share) == 2
+    assert f"max_refused must be in [0, 1], got {float(share)}" in capsys.readouterr().err

@@ -466,3 +466,11 @@ def test_examples_that_cannot_be_read_are_omitted_or_have_no_losses(teacher, kin
     assert [number for number, count in enumerate(missing) if count] == [len(texts) - 3]
     with pytest.raises(StoreError, match=r"of 1 of 44 documents .* max_refused allows none"):
         add_teacher_loss(dataset, student, knightless, guidance, max_refused=0)
+
+
+def test_a_batch_of_examples_that_cannot_be_read_has_no_rows(teacher):
+    student = wrapped(without_unknown_token("☃"), eos_token="</s>")
+    dataset = datasets.Dataset.from_dict({"text": ["a ☃", "☃", "the first", "the last"]})
+    guidance = GuidanceConfig(min_coverage=0.5)
+    assert len(add_teacher_loss(dataset, student, teacher, guidance, batch_size=2)) == 2
+    assert len(add_teacher_loss(dataset.take(2), student, teacher, guidance)) == 0

@@ -24,6 +24,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.config.train import TrainConfig as Train
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.store.refusals import RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.guidance.collator import Collator
@@ -238,7 +239,7 @@ def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
     assert set(sent) <= pinned
 
 
-def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_files):
+def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_files, capsys):
     """Their tokens have no loss and count as missing; the others are as they are without them."""
     teacher = without_unknown_token("☃")
     tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(tmp_path / "teacher")
@@ -261,3 +262,7 @@ def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_fil
     assert not has_loss[document == 1].any()
     assert has_loss[(document != 1) & is_text].all()
     assert batch.counts.missing == (document == 1).sum()
+    assert "no teacher losses for document 1: cannot be tokenized" in capsys.readouterr().err
+    strict = LivePieces(texts, text_reader(config, spans), RefusalLimit("data.train", 3, 0))
+    with pytest.raises(StoreError, match=r"data.train: .* of 1 of 3 documents .* document 1: "):
+        Collator(strict, guidance, data)([row])

@@ -4,17 +4,58 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
+
 from corpora import write_corpus
+from families import FAMILIES, TEXTS
 from runs import metrics, train_here, write_config
 from shared_data import shared, shared_texts
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.cli.app import main
-from vocagno.teacher.scores import ScoreStore
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepared_rows
+from vocagno.data.rows import RowsShard
+from vocagno.data.store.builder import make_store
+from vocagno.teacher.corpus_scores import write_scored
+from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
-pytestmark = pytest.mark.slow
+
+def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_shard(
+    tmp_path, monkeypatch
+):
+    FAMILIES["byte-level"]().save(str(tmp_path / "t.json"))
+    student = student_tokenizer(str(tmp_path / "t.json"), "<|endoftext|>")
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS), shard_bytes=100)
+    rows, _ = prepared_rows(corpus, student, 16, tmp_path, show_progress=False)
+    refused = corpus.shards[3].first_document
+
+    def make(shard, path, advance):
+        texts = corpus.read(shard)
+        scores = [
+            DocumentScores(np.array([[0, len(text.encode())]], np.int32), np.ones(1, np.float16))
+            for text in texts.texts
+        ]
+        if shard is corpus.shards[3]:
+            scores[0] = DocumentScores.none("odd")
+        write_scored(path, texts, scores, {})
+
+    make_store(corpus, tmp_path / "scores", SCORES, {}, make, show_progress=False)
+    read, check = [], RowsShard.check
+    monkeypatch.setattr(
+        RowsShard, "check", lambda self, unit: (read.append(self.path.stem), check(self, unit))
+    )
+    found = MatchedScores(ScoreStore(tmp_path / "scores"), rows)
+    assert read == [rows.manifest.shards[3].name]
+    assert (found.refused_documents, found.missing_documents) == (1, 0)
+    tokens = rows.documents()[1]
+    assert found.missing_share == tokens[refused] / tokens.sum()
+    assert found.piece(refused, 0, 5).missing
 
 
+@pytest.mark.slow
 def test_one_store_two_students(tmp_path):
     """TinyLlama's and GPT-2's tokenizers under one teacher, whose scores nobody makes again."""
     definition = shared("tokenizers", "pythia.json.gz")

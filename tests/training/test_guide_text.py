@@ -17,7 +17,7 @@ pytest.importorskip("rich")
 
 import oracle
 from corpora import write_corpus
-from families import TEXTS
+from families import TEXTS, without_unknown_token
 from pages import Balanced, passage
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
@@ -32,8 +32,9 @@ from vocagno.errors import InputError
 from vocagno.guidance.collator import Collator
 from vocagno.models.loading import load_student
 from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.teacher.corpus_scores import load_teacher_of
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.guide_text import guide_text
+from vocagno.training.guide_text import guide_loaded, guide_text
 from vocagno.training.student import GuidedStudent
 from vocagno.views.guided_text import CSV_COLUMNS
 from vocagno.views.terminal import guidance_table
@@ -492,6 +493,21 @@ def test_wrong_arguments_are_named(command, capsys, arguments, message):
 def test_a_text_without_tokens_is_refused(guide):
     with pytest.raises(InputError, match=r"text: .* makes no token of ''"):
         guide("")
+
+
+def test_a_text_that_the_teacher_cannot_read_is_refused(guide, teacher_model, tmp_path):
+    """It would look as if the teacher had truncated it."""
+    guided = guide("one ♞")
+    student = student_tokenizer(guided.student)
+    tokenizer = without_unknown_token("♞")
+    tiny_llama(tokenizer.get_vocab_size(), seed=1).save_pretrained(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = TeacherConfig(model=str(tmp_path))
+    with pytest.raises(InputError, match=r"texts\[0\], which begins with 'one ♞': cannot be token"):
+        guide_text(StudentConfig(model=guided.student), config, "one ♞")
+    teacher = load_teacher_of(config, TokenSpans(tmp_path), torch.device("cpu"))
+    with pytest.raises(InputError, match=r"^text: .*: cannot be tokenized"):
+        guide_loaded(tiny_llama(8), student, teacher, "one ♞")
 
 
 def test_a_model_that_is_none_is_named(command, capsys, tmp_path):

@@ -61,6 +61,18 @@ def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options)
     return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **given)
 
 
+def test_a_step_of_an_example_without_scores_stops_nothing(tmp_path):
+    """Where other examples have scores: add_teacher_loss has counted those without."""
+    (missing,) = examples(1, with_text=0, mapped=0, scorable=0, scored=0, missing=11)
+    missing["teacher_loss"] = np.full(12, np.nan, np.float32)
+    data = [*examples(2), missing]
+    options = {"max_steps": 3, "per_device_train_batch_size": 1}
+    trained = trainer(tmp_path, train_dataset=data, arguments=options)
+    trained._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(data)
+    trained.train()
+    assert [line.get("missing") for line in trained.state.log_history][:3] == [None, None, 1]
+
+
 def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
     trained = trainer(tmp_path)
     trained.train()

@@ -26,6 +26,7 @@ from runs import (
 from runs import train_here as train
 from tiny_models import tiny_llama
 from vocagno.data.rows import RowStore
+from vocagno.tokens.token_spans import TokenSpans
 
 pytestmark = pytest.mark.slow
 
@@ -239,6 +240,24 @@ def test_going_on_with_another_text_or_teacher_is_refused(
     write_corpus(corpus, TEXTS)
     tiny_llama(500, seed=2).save_pretrained(teacher)
     assert "another teacher of the scores" in refused(path, capsys)
+
+
+def test_going_on_with_rows_that_omit_other_documents_is_refused(
+    tmp_path, config, monkeypatch, capsys
+):
+    """As another release of the tokenizer makes them: other rows stand at the same numbers."""
+    path = config()
+    stopped_before(3, path, monkeypatch)
+    shutil.rmtree(tmp_path / "cache" / "rows")
+    read = TokenSpans.try_encode
+
+    def reads_less(self, texts, **options):
+        tokens, refused = read(self, texts, **options)
+        return tokens.without([0]), refused | {0: "odd"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TokenSpans, "try_encode", reads_less)
+        assert "another refused documents" in refused(path, capsys)
 
 
 def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, capsys):
@@ -555,7 +574,10 @@ def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, tea
     status, error = run_on("stopped", changed)
     assert status == 2
     assert "2 documents of" in error
-    assert "guidance.min_coverage is 99.00%: they were edited or added since" in error
+    assert (
+        "guidance.min_coverage is 99.00%: documents without scores were edited or added since"
+        in error
+    )
     assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
     status, error = run_on("lenient", changed, "--guidance.min_coverage", "0.9")
     assert status == 0, error

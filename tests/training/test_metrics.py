@@ -65,6 +65,16 @@ def test_a_threshold_above_zero_is_said_once():
         assert ThresholdWatch(guidance, 100).look({"step": 30, "threshold": threshold}) is None
 
 
+def test_text_that_a_live_teacher_cannot_read_is_said():
+    guidance = GuidanceConfig(top_fraction=0.4)
+    assert (
+        unusual_selection(entry_of(**GOOD | {"predicted": 1110, "missing": 10}), guidance) is None
+    )
+    words = unusual_selection(entry_of(**GOOD | {"predicted": 1375, "missing": 275}), guidance)
+    assert words is not None
+    assert "step 7: 20% of the tokens are in text without scores" in words
+
+
 def test_a_good_window_is_covered():
     entry = entry_of(**GOOD)
     assert entry["coverage"] == entry["scored"] == 1.0

@@ -8,9 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
-from families import TEXTS
+from families import TEXTS, without_unknown_token
 from runs import TRAIN, metrics, run, train_here, write_config
+from vocagno.data.corpus import scan
+from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.loop import progress_note
+from vocagno.training.sample_pages import DOCUMENTS, choose_samples
 from vocagno.training.trackers import _numbers
 
 STEPS = 6
@@ -143,3 +146,13 @@ def test_the_progress_line():
     entry = {"loss": 2.3456, "lr": 8e-5, "tokens_per_s": 12345.6, "kept_fraction": 0.412}
     assert progress_note(entry) == "loss 2.346, lr 8.0e-05, 12,346 tokens/s, kept 41%"
     assert progress_note(entry | {"mfu": 0.431}).endswith("kept 41%, mfu 43%")
+
+
+def test_documents_that_the_student_cannot_read_are_not_drawn(tmp_path):
+    """The next ones are, so that a run with pages goes on."""
+    without_unknown_token("☃").save(str(tmp_path / "t.json"))
+    texts = [f"{TEXTS[0]} ☃"] * DOCUMENTS + TEXTS[1:6]
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", texts))
+    found = choose_samples(corpus, student_tokenizer(str(tmp_path / "t.json"), "</s>"), 32)
+    assert [sample.text for sample in found] == texts[DOCUMENTS : 2 * DOCUMENTS]
+    assert [sample.row.documents.tolist() for sample in found] == [[3], [4], [5]]

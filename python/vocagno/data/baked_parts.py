@@ -118,7 +118,8 @@ class BakedParts:
                 counts: Counter[str] = Counter()
                 for note in notes:
                     counts.update(note["counts"])
-                write_entries(self.folder, [one for note in notes for one in note["refused"]])
+                lines = (note.get("refused", ()) for note in notes)  # none in those of 0.1.0
+                write_entries(self.folder, [one for some in lines for one in some])
                 found = fields(digest(*(note["hash"] for note in notes)), counts)
                 for name in self._types:
                     if (self._making / name).is_file():

@@ -5,9 +5,9 @@ tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last
 token of a shard except the first is predicted once. The last row of a shard is padded.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,7 @@ def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
 def document_rows(stream: Stream) -> list[Row]:
     """A row for each document of a stream, of any length."""
     heads = np.flatnonzero(np.diff(stream.documents, prepend=stream.documents[:1] - 1)).tolist()
-    stops = [*heads[1:], len(stream.ids)]
-    return [_row(stream, slice(start, stop)) for start, stop in zip(heads, stops, strict=True)]
+    return [_row(stream, slice(*ends)) for ends in pairwise([*heads, len(stream.ids)])]
 
 
 def _row(stream: Stream, place: slice) -> Row:
@@ -232,19 +231,23 @@ class RowStore(ShardedStore["RowsShard"]):
         shard.first_document = self._firsts[number]
         return shard
 
-    def documents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def documents(
+        self, numbers: Iterable[int] | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The `corpus.text_hash` (16 bytes) and the number of tokens of each document.
 
         Both are zero for a document without a row: one that is omitted, or an empty one that is
         the only one in its shard.
+
+        Args: numbers: of the shards to read, default all; both are zero for documents of others.
         """
         count = self.manifest.count("documents")
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
-        for shard in self.shards():
+        for shard in self.shards() if numbers is None else map(self.shard, numbers):
             shard.check("row")
-            numbers = shard.documents.values + shard.first_document
-            hashes[numbers] = shard.text_hashes.values
-            np.add.at(tokens, numbers, shard.num_tokens.values)
+            documents = shard.documents.values + shard.first_document
+            hashes[documents] = shard.text_hashes.values
+            np.add.at(tokens, documents, shard.num_tokens.values)
         return hashes, tokens
 
 

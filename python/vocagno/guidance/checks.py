@@ -73,7 +73,8 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
     if counts.missing and not counts.with_text:
         raise GuidanceError(
             f"{where}no text of these {counts.missing:,} tokens has scores: the scores are of "
-            "another corpus; run `vocagno score` on this one"
+            "another corpus (run `vocagno score` on this one), or the teacher's tokenizer cannot "
+            "read this one"
         )
     for name, verb, possible in (
         ("coverage", "map to the teacher", ("truncated", "hole")),

@@ -6,6 +6,7 @@ tokenizes and aligns ahead of time; the losses stay on the device.
 M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,12 +20,16 @@ from torch import Tensor
 from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.mixture import Pieces
+from vocagno.data.store.refusals import RefusalLimit
 from vocagno.errors import GuidanceError
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
+
+_NAMED = 10
+"""Documents that a process names."""
 
 if TYPE_CHECKING:
     from vocagno.guidance.teacher_view import TeacherView  # which imports this module
@@ -33,10 +38,20 @@ if TYPE_CHECKING:
 class LivePieces:
     """Tokenizes the pieces of rows for a live teacher; needs no loaded teacher."""
 
-    def __init__(self, texts: Pieces[tuple[str, int]], reader: TextReader) -> None:
-        """Args: texts: a `TextStore`, or several."""
+    def __init__(
+        self,
+        texts: Pieces[tuple[str, int]],
+        reader: TextReader,
+        limit: RefusalLimit | None = None,
+    ) -> None:
+        """Args:
+        texts: a `TextStore`, or several.
+        limit: of the documents with a piece that this process cannot read; None: no limit.
+        """
         self.texts = texts
         self.reader = reader
+        self._limit = limit
+        self._refused: set[int] = set()
 
     def read(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
@@ -45,6 +60,7 @@ class LivePieces:
 
         Returns: the windows for the teacher, and the teacher's tokens of each piece, with a loss of
             0 where the teacher will give one; none of a piece that it cannot read.
+        Raises: StoreError if there are more of these than the limit allows.
         """
         found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
         windowed = self.reader.read([text for text, _ in found])
@@ -52,11 +68,22 @@ class LivePieces:
         pieces = []
         for number, (_, begins) in enumerate(found):
             if number in windowed.refused:
+                self._refuse(documents[number], windowed.refused[number])
                 pieces.append(DocumentScores.none(windowed.refused[number]))
                 continue
             place = windowed.tokens.text(number)
             pieces.append(DocumentScores(windowed.tokens.spans[place] + begins, nll[place]))
         return windowed, pieces
+
+    def _refuse(self, document: int, why: str) -> None:
+        """Names and counts a document that is not read, once."""
+        if document in self._refused:
+            return
+        self._refused.add(document)
+        if len(self._refused) <= _NAMED:
+            print(f"no teacher losses for document {document}: {why}", file=sys.stderr)
+        if self._limit is not None:
+            self._limit.check(len(self._refused), f"One is document {document}: {why}")
 
 
 @dataclass(frozen=True, slots=True)

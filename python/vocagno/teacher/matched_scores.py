@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from vocagno.data.corpus import text_hash
 from vocagno.data.rows import RowStore
 from vocagno.data.store.manifest import MANIFEST
-from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import StoreError
 from vocagno.teacher.scores import DocumentScores, ScoreStore
 
@@ -28,8 +27,7 @@ class MatchedScores:
     """
 
     def __init__(self, store: ScoreStore, rows: RowStore) -> None:
-        """Reads nothing if the shards' hashes match and no document is refused, else the hashes of
-        all documents."""
+        """Reads the shards with refused documents if the shards' hashes match, else all."""
         self.store = store
         self.missing_documents: int = 0
         self.refused_documents: int = 0
@@ -38,29 +36,32 @@ class MatchedScores:
         """Share of the rows' tokens that are in documents without scores, of both kinds."""
         self._places: NDArray[np.int64] | None = None  # None: documents have the same numbers
         is_same = rows.text_hashes == store.text_hashes
-        if is_same and not store.manifest.count(REFUSED):
+        if is_same and not store.shards_with_refused():
             return
-        wanted, tokens = rows.documents()
+        wanted, tokens = rows.documents(store.shards_with_refused() if is_same else None)
         places = np.arange(len(wanted))
         if not is_same:
             self._places = places = TextIndex(_hashes(store)).places(wanted)
         missing = (places < 0) & (tokens > 0)
         refused = np.append(store.is_refused(), False)[places] & (tokens > 0)
         self.missing_documents, self.refused_documents = int(missing.sum()), int(refused.sum())
-        self.missing_share = float(tokens[missing | refused].sum() / max(1, tokens.sum()))
+        whole = max(1, rows.num_tokens + len(rows))  # the first of a row, too, which is in `tokens`
+        self.missing_share = float(tokens[missing | refused].sum() / whole)
 
     def check(self, min_coverage: float, name: str = "the corpus") -> str | None:
         """How much has no scores, in words; None if nothing. Args: name: of the corpus.
 
         Raises: StoreError if less than `min_coverage` of the tokens are in documents with scores.
         """
-        if not self.missing_documents and not self.refused_documents:
+        found = []
+        if self.missing_documents:
+            found.append(f"{self.missing_documents:,} documents of {name} have no scores here")
+        if self.refused_documents:
+            found.append(f"the teacher could not read {self.refused_documents:,} of {name}")
+        if not found:
             return None
-        missing = (
-            f"{self.store.folder}: {self.missing_documents:,} documents of {name} have no scores "
-            f"here, and the teacher could not read {self.refused_documents:,} "
-            f"({self.missing_share:.2%} of its tokens)"
-        )
+        share = f"{self.missing_share:.2%} of its tokens"
+        missing = f"{self.store.folder}: {' and '.join(found)} ({share})"
         if 1 - self.missing_share < min_coverage:
             raise StoreError(
                 f"{missing}, and guidance.min_coverage is {min_coverage:.2%}: documents without "

@@ -141,11 +141,15 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     def is_refused(self) -> NDArray[np.bool_]:
         """(documents,) which ones the teacher could not read."""
         found = np.zeros(len(self), np.bool_)
-        for number, entry in enumerate(self.manifest.shards):
-            if REFUSED in entry.counts:
-                first = self._ends[number] - entry.counts[UNIT]
-                found[[first + row for row in self.shard(number).refused]] = True
+        for number in self.shards_with_refused():
+            first = self._ends[number] - self.manifest.shards[number].counts[UNIT]
+            found[[first + row for row in self.shard(number).refused]] = True
         return found
+
+    def shards_with_refused(self) -> list[int]:
+        """The numbers of the shards with documents that the teacher could not read."""
+        entries = enumerate(self.manifest.shards)
+        return [number for number, entry in entries if REFUSED in entry.counts]
 
     def document(self, index: int) -> DocumentScores:
         """The scores of document `index` of the corpus; verifies their checksum."""

@@ -188,6 +188,7 @@ class ServerScorer:
 
     def losses_of(self, text: str, reader: TextReader) -> NDArray[np.float32]:
         """Losses of the tokens of a short text, in order."""
+        reader.spans.encode([text])  # raises if it cannot be read
         found = dict(self.score(reader.read([text]).windows))
         return np.concatenate([found[number] for number in sorted(found)])
 

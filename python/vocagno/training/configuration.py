@@ -148,8 +148,9 @@ def keep_inputs(config: Config, inputs: "Inputs", num_processes: int, *, write: 
     if path.is_file() and _is_begun(config.output):
         before = json.loads(path.read_bytes())
         for name, values in now.items():
-            for key, value in values.items():
-                if before.get(name, {}).get(key) != value:
+            known = before.get(name, {})
+            for key in {**known, **values}:
+                if known.get(key) != values.get(key):
                     raise ConfigError(
                         f"output: the run in {config.output} was made with another "
                         f"{key.replace('_', ' ')} of the {name}; choose another `output`, or "

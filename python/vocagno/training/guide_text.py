@@ -45,8 +45,9 @@ def guide_text(
         guidance: default: that of training. `scope` says nothing here: the text is a row of its
             own and is ranked by itself.
         device: where both models are put; default: the accelerator, else the CPU.
-    Raises: InputError for a text without tokens to predict or longer than the student reads;
-        ConfigError for models that do not load, and for a `guidance` other than `vocagno`.
+    Raises: InputError for a text without tokens to predict, that a tokenizer cannot read, or longer
+        than the student reads; ConfigError for models that do not load, and for a `guidance` other
+        than `vocagno`.
 
     All that can be wrong with the text is found before any weights are read. The selection is that
     of training with stored scores: teacher losses are kept in float16.
@@ -60,6 +61,7 @@ def guide_text(
     device = device or local_device()
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
     spans = teacher_spans(teacher)
+    spans.encode([text])  # raises if it cannot be read
     length = len(_row(text, tokenizer).ids) - 1
     check_own_tokenizer(tokenizer.spans, student.model, "student")
     settings = student_settings(student, tokenizer.spans.vocabulary_size, seq_len=1)
@@ -86,10 +88,12 @@ def guide_loaded(
     """
     guidance = guidance or GuidanceConfig()
     row = _row(text, tokenizer)
-    scores = _ScoresOfText(*teacher.score([text]))
+    (scores,) = teacher.score([text])
+    if scores.missing:
+        raise InputError(f"text: {teacher.reader.spans.name}: {scores.missing}")
     data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
     ends = line_ends(tokenizer.spans, guidance)
-    collator = Collator(scores, guidance, data, ends)
+    collator = Collator(_ScoresOfText(scores), guidance, data, ends)
     sampler = Sampler([Sample("The text", text, row)], tokenizer, teacher.reader.spans, collator)
     device = model.get_input_embeddings().weight.device
     (passage,) = sampler.passages(GuidedStudent(model, guidance), device)

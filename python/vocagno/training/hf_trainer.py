@@ -172,6 +172,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             len(LossSums._fields), dtype=torch.float64, device=self.args.device
         )
         self._counts: TokenCounts | None = None  # since the last log, as the sums
+        self._has_seen_scores = False
         for name, why in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: not supported by a guided trainer; {why}")
@@ -282,6 +283,9 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             logs |= entry
         super().log(logs, *more, **named)
         if counts is not None:
+            if self._has_seen_scores:  # a few steps may be of a document without scores
+                counts = counts._replace(missing=0)
+            self._has_seen_scores |= counts.with_text > 0
             check_coverage(counts, self._method.guidance, f"step {self.state.global_step}")
 
     def predict(self, *_: Any, **__: Any) -> Any:

@@ -84,6 +84,8 @@ class Inputs:
             for name, store in stores.items():
                 key = what if len(stores) == 1 else f"{what} of {name}"
                 made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
+                if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
+                    made_from[key][REFUSED] = refused
         if self.live is not None:
             made_from["live teacher"] = self.live.teacher.made_from
         return made_from
@@ -129,6 +131,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             source, data.cache, show_progress=show_progress, max_refused=data.max_refused
         )
         validation[name] = _rows(held_out, data, tokenizer, show=show_progress)
+    _check_refused([*stores.values(), *validation.values()], data.max_refused, show=show_progress)
     for role, found in (("train", stores), ("validation", validation)):
         for name, store in found.items():
             if not len(store):
@@ -157,11 +160,8 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             missing = scores[name].check(guidance.min_coverage, name)
             if missing and show_progress:
                 print(f"{missing}; they count as unmapped", file=sys.stderr)
-    _check_refused(
-        [*stores.values(), *validation.values(), *(one.store for one in scores.values())],
-        data.max_refused,
-        show=show_progress,
-    )
+    scored_by = [one.store for one in scores.values()]
+    _check_refused(scored_by, data.max_refused, show=show_progress)
     samples, spans = _samples(config, corpus, rows, tokenizer), None
     if samples and config.teacher.names_tokenizer:
         spans = teacher.spans

@@ -14,6 +14,7 @@ from accelerate.utils import DistributedType
 
 from vocagno.config.mixture import row_counts
 from vocagno.config.train import TrainConfig
+from vocagno.data.store.refusals import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.checks import check_coverage
 from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
@@ -247,7 +248,9 @@ class Training:
         scores: Scores | None = inputs.stored_scores()
         if (live := inputs.live) is not None:
             texts = live.texts
-            scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader)
+            documents = inputs.rows.document_ends[-1]
+            limit = RefusalLimit("data.train", documents, inputs.data.max_refused)
+            scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader, limit)
         ends = line_ends(inputs.tokenizer.spans, inputs.guidance)
         return Collator(scores, inputs.guidance, inputs.data, ends)
 
@@ -301,7 +304,10 @@ class Training:
             if flattening := self.threshold_watch.look(entry):
                 progress.say(flattening)
         progress.at(done, progress_note(entry))
-        check_coverage(window.counts, self.inputs.guidance, f"step {done}")
+        counts = window.counts
+        if self.live is None:  # documents without scores were counted in the whole corpus
+            counts = counts._replace(missing=0)
+        check_coverage(counts, self.inputs.guidance, f"step {done}")
 
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""

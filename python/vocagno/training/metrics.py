@@ -180,21 +180,30 @@ class ThresholdWatch:
 
 def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
-    of the text is noise to the teacher, if they are."""
+    of the text is noise to the teacher, if they are; or how many have no scores, if these are more
+    than `guidance.min_coverage` allows of a corpus."""
+    reasons = entry.get("unmapped") or {}
+    tokens = max(1, entry.get("tokens", 1))
+    missing = reasons.get("missing", 0) / tokens
+    if missing > 1 - guidance.min_coverage:
+        return (
+            f"step {entry['step']}: {missing:.0%} of the tokens are in text without scores, which "
+            "the teacher's tokenizer cannot read or which was not scored, and guidance.unmapped is "
+            f"{guidance.unmapped}"
+        )
     if guidance.has_no_threshold and entry["kept_fraction"] < _LEAST_KEPT:
         return (
             f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
             "others are noise by guidance.window. If the text is clean, its limits are too tight "
             "for this teacher; `vocagno limit` finds one"
         )
-    reasons = entry.get("unmapped")
     if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:
         return None
     kept, wanted = entry["kept_fraction"], guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:
         return None
     worst = max(reasons, key=lambda reason: reasons[reason])
-    without = sum(reasons.values()) / max(1, entry["tokens"])
+    without = sum(reasons.values()) / tokens
     return (
         f"step {entry['step']}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
         f"{without:.0%} have no teacher loss (most of them: {worst}), and guidance.unmapped is "

@@ -23,7 +23,7 @@ from vocagno.guidance.unit_facts import UnitFacts, unit_facts
 from vocagno.system.files import appearing
 from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
-from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.page import render_page
 from vocagno.views.passage import Passage, StudentToken, Token
 from vocagno.views.rules import least_kept
@@ -59,20 +59,21 @@ def choose_samples(
     shard = corpus.shards[0]
     found = corpus.read(shard)
     sizes = [len(text) for text in found.texts]
-    chosen = [number for number, size in enumerate(sizes) if size > SHORTEST]
-    chosen = (chosen or [number for number, size in enumerate(sizes) if size])[:DOCUMENTS]
-    tokens, refused = tokenizer.spans.try_encode([found.texts[number] for number in chosen])
-    samples = []
-    for place, number in enumerate(chosen):
-        if place in refused:
+    longer = [number for number, size in enumerate(sizes) if size > SHORTEST]
+    samples: list[Sample] = []
+    for number in longer or [number for number, size in enumerate(sizes) if size]:
+        tokens, refused = tokenizer.spans.try_encode([found.texts[number]])
+        if refused:
             continue
-        ids, document = tokens.text(place), shard.first_document + number
-        ends, proved = np.array([0, ids.stop - ids.start]), tokens.proved[place : place + 1]
-        one = TokenizedTexts(tokens.ids[ids], tokens.spans[ids], ends, proved)
+        document = shard.first_document + number
         before, prompts = tokenizer.spans.prefix_ids, [found.prompt_bytes[number]]
-        stream = join_documents(one, first_document + document, before, tokenizer.eos_id, prompts)
+        stream = join_documents(
+            tokens, first_document + document, before, tokenizer.eos_id, prompts
+        )
         row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
         samples.append(Sample(f"Document {document}", found.texts[number], row))
+        if len(samples) == DOCUMENTS:
+            break
     return samples
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.data.store.shards import Description, Shard, StoreError
+from vocagno.errors import require
 from vocagno.system.files import appearing
 
 REPORT = "refused.jsonl"
@@ -28,7 +29,9 @@ class RefusalLimit:
         folder: of the store, or the name of something else.
         documents: number of documents of the whole store.
         share: `data.max_refused`: 0 allows none, another share at least ten documents.
+        Raises: ConfigError for a share that is not in [0, 1].
         """
+        require(0 <= share <= 1, f"max_refused must be in [0, 1], got {share}")
         self._folder, self._documents, self._share = folder, documents, share
         self._most = max(_AT_LEAST, int(share * documents)) if share else 0
         self._count = 0
