@@ -122,7 +122,8 @@ def test_every_run_leaves_its_page(tmp_path, config, corpus):
     page = (tmp_path / "run" / REPORT).read_text()
     assert "held out: a" in page
     assert "held out: b" in page
-    assert page.count("<h3>What the teacher chose</h3>") == 3
+    assert page.count("<h2>What the teacher chose</h2>") == 1
+    assert page.count("class='picture chosen'") == 3
     assert "data-teacher=" in page
     last = metrics(tmp_path / "run")[1][-1]
     assert f"{last['validation_loss']:.4f}" in page

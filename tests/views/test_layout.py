@@ -4,7 +4,7 @@ import pytest
 
 from pages import CASES, cut, passage
 from vocagno.views.glyphs import columns, glyphs
-from vocagno.views.layout import in_rows, over_text, over_whole_text, side_by_side, token_edges
+from vocagno.views.layout import in_rows, over_whole_text, side_by_side, token_edges
 
 
 def widths(drawn):
@@ -19,9 +19,7 @@ def whole(drawn):
 
 
 LAYOUTS = {
-    "over text": lambda drawn: list(over_text(drawn)),
-    "centred": lambda drawn: list(in_rows(drawn, widths(drawn))),
-    "stretched": lambda drawn: list(in_rows(drawn, widths(drawn), is_stretched=True)),
+    "rows": lambda drawn: list(in_rows(drawn, widths(drawn))),
     "whole text": whole,
 }
 
@@ -54,29 +52,24 @@ def test_blocks_end_where_both_tokenizers_cut():
     drawn = passage(
         text, cut(text, "on", "e", " two", "\n", "three"), cut(text, "one", " two", "\nthr", "ee")
     )
-    blocks = list(over_text(drawn))
-    assert ["".join(sign for sign, _, _ in block.text) for block in blocks] == [
-        "one",
-        "␣two",
-        "⏎three",
-    ]
+    blocks = list(in_rows(drawn, widths(drawn)))
     assert [(len(block.student), len(block.teacher)) for block in blocks] == [
         (2, 1),
         (1, 1),
         (2, 2),
     ]
-    assert [block.width for block in blocks] == [3, 4, 6]
-    assert [(token.left, token.right) for token in blocks[0].student] == [(0, 2), (2, 3)]
+    assert [block.width for block in blocks] == [4, 4, 7]  # a column between two tokens
+    assert [(token.left, token.right) for token in blocks[0].student] == [(0, 2), (3, 4)]
     ends = passage("a\nb", cut("a\nb", "a\n", "b"), cut("a\nb", "a\n", "b"))
-    assert [block.ends_line for block in over_text(ends)] == [True, False]
+    assert [block.ends_line for block in in_rows(ends, widths(ends))] == [True, False]
 
 
-def test_the_shorter_side_is_centred_or_stretched():
+def test_the_shorter_side_is_centred():
     drawn = passage("abcd", cut("abcd", "a", "bcd"), cut("abcd", "abcd"))
     (centred,) = in_rows(drawn, [[1, 3], [4]])
     assert [(token.left, token.right) for token in centred.student] == [(0, 1), (2, 5)]
     assert [(token.left, token.right) for token in centred.teacher] == [(0, 4)]
-    (stretched,) = in_rows(drawn, [[2, 4], [3]], is_stretched=True)
-    assert [(token.left, token.right) for token in stretched.teacher] == [(0, 6)]
-    assert [line.student.middle for line in stretched.lines] == [1, 4]
-    assert [line.is_kept for line in stretched.lines] == [True, True]
+    (wide,) = in_rows(drawn, [[2, 4], [3]])
+    assert [(token.left, token.right) for token in wide.teacher] == [(2, 5)]
+    assert [line.student.middle for line in wide.lines] == [1, 5]
+    assert [line.is_kept for line in wide.lines] == [True, True]

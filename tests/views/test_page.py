@@ -5,9 +5,8 @@ import re
 import pytest
 
 from pages import CASES, Balanced, cut, passage
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.glyphs import columns, visible
-from vocagno.views.page import guidance_fragment, render_page, table_of
+from vocagno.views.page import render_page, table_of
 from vocagno.views.passage import Passage, StudentToken, Token
 
 
@@ -17,7 +16,7 @@ def page(*passages):
 
 def body(html):
     """The drawn passages alone: the page without its style and legend."""
-    return html.split("</div></section>", 1)[1]
+    return html.split("<section>", 1)[1]
 
 
 @pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())
@@ -26,8 +25,9 @@ def test_every_token_is_drawn_once(drawn):
     for name, tokens in (("student", drawn.student), ("teacher", drawn.teacher)):
         rows = [int(row) for row in re.findall(rf"data-{name}=(\d+)", html)]
         assert sorted(rows) == list(range(len(tokens)))
-    choice = [int(row) for row in re.findall(r"data-choice=(\d+)", html)]
-    assert choice == list(range(len(drawn.student) if drawn.has_losses else 0))
+    lines = re.findall(r"<line class=(\w+) ", html)
+    mapped = [stop - first for first, stop in drawn.mapping if first >= 0]
+    assert lines == ["on"] * (sum(mapped) if drawn.text else 0)
     parser = Balanced()
     parser.feed(html)
     assert not parser.open
@@ -82,8 +82,8 @@ def test_hidden_characters_are_shown():
 def test_groups_end_where_both_tokenizers_cut():
     text = "one two"
     html = body(page(passage(text, cut(text, "on", "e", " two"), cut(text, "one", " t", "wo"))))
-    assert re.findall(r"<small>(.*?)</small>", html) == ["2:1", "1:2"]
-    assert len(re.findall(r"class='group uneven'", html)) == 2
+    sides = [re.findall(r"data-(\w+)=", group) for group in html.split("class=group")[1:]]
+    assert sides == [["student", "student", "teacher"], ["student", "teacher", "teacher"]]
 
 
 def test_a_byte_token_is_drawn_as_hexadecimal():
@@ -91,19 +91,20 @@ def test_a_byte_token_is_drawn_as_hexadecimal():
     assert re.findall(r"<bdo dir=ltr>(.*?)</bdo>", html)[:3] == ["C2", "BD", "½"]
 
 
-def test_kept_and_dropped_differ_in_their_element_and_kept_ones_in_depth():
+def test_kept_and_dropped_differ_in_borders_and_lines_and_kept_ones_in_depth():
     text = "ab"
     kept = body(page(passage(text, cut(text, "ab"), cut(text, "ab"), excess=1.5)))
     dropped = body(page(passage(text, cut(text, "ab"), cut(text, "ab"), weight=0.0)))
-    assert '<mark class="kept level3"' in kept
-    assert "<mark" not in dropped
-    assert 'class="dropped"' in dropped
+    assert 'class="tok student on level3"' in kept
+    assert "<line class=on" in kept
+    assert 'class="tok student off"' in dropped
+    assert "<line class=off" in dropped
 
 
 def test_unmapped_tokens_are_marked_without_colour():
     html = body(page(CASES["bos, eos, padding"]))
-    assert html.count('class="chip student unmapped"') == 2
-    assert html.count('class="chip teacher unmapped"') == 2
+    assert len(re.findall(r'class="tok student \w+ unmapped"', html)) == 2
+    assert html.count('class="tok teacher unmapped"') == 2
     assert html.count("∅") == 4
 
 
@@ -113,13 +114,12 @@ def test_a_token_without_finite_losses_has_no_excess():
         assert token.excess is None
 
 
-def test_a_loss_that_is_not_a_number_is_said_under_every_rule():
+def test_a_loss_that_is_not_a_number_is_a_dash():
     token = StudentToken(text="a", start=0, end=1, nll=float("nan"), teacher_loss=1.0, weight=0.0)
     other = Token(text="a", start=0, end=1, nll=1.0)
     found = Passage(title="", text="a", student=[token], teacher=[other], mapping=[(0, 1)])
-    for guidance in (GuidanceConfig(), GuidanceConfig(top_fraction=None, max_threshold=0.0)):
-        html = guidance_fragment(found, guidance)
-        assert "is NaN or infinite" in html
+    html = body(page(found))
+    assert re.findall(r"<small>(.*?)</small>", html) == ["–", "–", "1.00"]
 
 
 def test_wrong_input_is_refused_by_name():

@@ -105,10 +105,9 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         "tokens on which it is furthest behind the teacher; and on all lines except those that are "
         "noise to the teacher."
     )
-    found, rules = [], {}
+    found = []
     for name, rule in (("guided", "lines"), ("paper", "the rule of the paper")):
         config = parse(["--config", str(CONFIGS / f"quickstart-{name}.yaml")])
-        rules[rule] = config.guidance
         found += [
             replace(passage, title=f"{passage.title}, {rule}") for passage in passages(config)
         ]
@@ -117,6 +116,5 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         introduction=introduction,
         summary_rows=rows,
         passages=found,
-        guidance=rules,
     )
     page.write_text(html, encoding="utf-8")

@@ -344,7 +344,7 @@ class Training:
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
             page = self.inputs.output / "samples" / f"step_{done}.html"
-            write_page(page, passages, done, self.inputs.guidance)
+            write_page(page, passages, done)
 
     def _report_run(self) -> None:
         """Writes the page of the run; the model is on disk by now."""

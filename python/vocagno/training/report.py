@@ -81,7 +81,6 @@ def _reported(run: Run) -> ReportedRun:
             for name, value in config.as_options().items()
             if name != "output"
         },
-        guidance=config.guidance,
         passages=_passages(run.folder / _PASSAGES),
     )
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.alignment.mapping import Reason, align
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.guidance.collator import Collator
@@ -26,7 +25,7 @@ from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.page import render_page
 from vocagno.views.passage import Passage, StudentToken, Token
-from vocagno.views.rules import least_kept
+from vocagno.views.verdicts import judged
 
 DOCUMENTS = 3
 SHORTEST = 200
@@ -136,7 +135,7 @@ class Sampler:
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
         output = student(**tensors)
-        return Passage(
+        passage = Passage(
             title=sample.title,
             text=data[:end].decode(),
             student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
@@ -146,8 +145,9 @@ class Sampler:
                 for first, stop in view.mapping.tolist()
             ],
             threshold=_threshold(output),
-            least_kept=least_kept(self.collator.guidance),
+            least_kept=(1 + self.collator.guidance.min_weight) / 2,
         )
+        return judged(passage, self.collator.guidance)
 
     def _student_tokens(
         self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, output: StudentOutput
@@ -215,9 +215,7 @@ def _shown(mapping: NDArray[np.int32]) -> slice:
     return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
 
 
-def write_page(
-    path: Path, passages: Sequence[Passage], step: int, guidance: GuidanceConfig
-) -> None:
+def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
     """Writes an HTML page atomically."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}",
@@ -225,7 +223,6 @@ def write_page(
         "the student as it was then.",
         summary_rows=[],
         passages=passages,
-        guidance=guidance,
     )
     with appearing(path) as file:
         file.write(html.encode())

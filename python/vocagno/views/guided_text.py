@@ -7,15 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from vocagno.config.guidance import PAPERS_RULE, GuidanceConfig
-from vocagno.views.page import guidance_fragment, guidance_page
+from vocagno.views.page import render_fragment, render_page
 from vocagno.views.passage import Passage, Token
-from vocagno.views.rules import is_quota, percent, signs_of_noise, threshold_that_applied
-from vocagno.views.verdicts import Verdict, verdicts, whys
+from vocagno.views.verdicts import COMPETING, whys
 
 CSV_COLUMNS = (
     *("row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop"),
@@ -37,23 +35,18 @@ class GuidedText:
     """Source of the teacher."""
     guidance: GuidanceConfig
     passage: Passage
-    """Text, tokens of both sides with losses and weights, mapping."""
-
-    @cached_property
-    def verdicts(self) -> Sequence[Verdict]:
-        """Why each student token is kept or dropped."""
-        return verdicts(self.passage, self.guidance)
+    """Text, tokens of both sides with losses, weights and verdicts, mapping."""
 
     @property
     def counts(self) -> dict[str, int]:
         """Student tokens: predicted, kept, competing, and of each kind of verdict."""
-        found = self.verdicts
-        counted = Counter(verdict.why for verdict in found)
+        tokens = self.passage.student
+        counted = Counter(token.why for token in tokens)
         return {
-            "tokens": len(found),
-            "predicted": len(found) - counted["not predicted"],
-            "kept": sum(verdict.kept for verdict in found),
-            "competing": sum(verdict.competed for verdict in found),
+            "tokens": len(tokens),
+            "predicted": len(tokens) - counted["not predicted"],
+            "kept": sum(map(self.passage.is_kept, range(len(tokens)))),
+            "competing": sum(counted[why] for why in COMPETING),
             **{why: counted[why] for why in whys(self.guidance)},
         }
 
@@ -66,54 +59,20 @@ class GuidedText:
     def threshold(self) -> float | None:
         """The excess loss, in nats, that decides. For a quota: the least of the kept tokens that
         competed and have a teacher loss. Else: the threshold that applied."""
-        if not is_quota(self.guidance):
+        if not self.guidance.has_quota_alone:
             return self.passage.threshold
-        excesses = (verdict.token.excess for verdict in self.verdicts if verdict.why == "top")
+        excesses = (token.excess for token in self.passage.student if token.why == "top")
         return min((excess for excess in excesses if excess is not None), default=None)
 
     def summary(self) -> str:
-        """The counts in words."""
-        counts = self.counts
-        if self.guidance.weight == "hard":
-            found = f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
-        else:
-            found = (
-                f"The weights of {counts['predicted']:,} predicted tokens add up to "
-                f"{self.weight:.2f}; {counts['kept']:,} of them {_be(counts['kept'])} "
-                f"{self.passage.least_kept:g} or more. "
-            )
-        found += f"{counts['competing']:,} compete"
-        found += self._quota() if is_quota(self.guidance) else self._rule()
-        for policy in ("included", "excluded"):
-            if number := counts[policy]:
-                found += f"; {number:,} without a teacher loss {_be(number)} {policy}"
-        return found + "."
-
-    def _quota(self) -> str:
-        top, threshold = self.counts["top"], self.threshold
-        least = "" if threshold is None else f", from {threshold:+.3f} nats on"
-        share = f"the top {percent(self.guidance)}{least}"
-        return f", of which {top:,} have the largest excess losses ({share})"
-
-    def _rule(self) -> str:
-        """The outcome for the competing tokens, without a full stop."""
-        guidance, counts = self.guidance, self.counts
-        group = " by the excess losses of their groups" if guidance.unit == "group" else ""
-        if guidance.has_no_threshold:
-            found = f", of which {counts['not noise']:,} are not noise"
-        else:
-            threshold = f"{threshold_that_applied(guidance, self.threshold)} nats"
-            if guidance.weight == "hard":
-                noise = "" if guidance.window is None else " and are not noise"
-                found = f"{group}, of which {counts['reaches']:,} reach {threshold}{noise}"
-            else:
-                by = f"({guidance.weight}) by the distance from {threshold}"
-                found = f"{group}, with weights {by}"
-        if guidance.weight == "hard" and guidance.min_weight:
-            found += f"; the others have the weight {guidance.min_weight:g}"
-        if number := counts.get("noise", 0):
-            found += f"; {number:,} {_be(number)} noise: {signs_of_noise(guidance, 'their')}"
-        return found
+        """The counts and the threshold."""
+        counts, threshold = self.counts, self.threshold
+        verdicts = ", ".join(f"{why} {counts[why]:,}" for why in whys(self.guidance) if counts[why])
+        found = (
+            f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
+            f"Verdicts: {verdicts}."
+        )
+        return found if threshold is None else f"{found} Threshold: {threshold:+.3f} nats."
 
     def as_dict(self) -> dict[str, Any]:
         """All data as JSON has it: spans in bytes, losses in nats, `teacher` a half-open range of
@@ -141,7 +100,7 @@ class GuidedText:
         return {name: options[name] for name in dict.fromkeys(shown)}
 
     def _as_dict(self, row: int) -> dict[str, Any]:
-        token, verdict = self.passage.student[row], self.verdicts[row]
+        token = self.passage.student[row]
         first, stop = self.passage.mapping[row]
         return _facts(token, "student_loss") | {
             "teacher": [first, stop] if first >= 0 else None,
@@ -150,9 +109,9 @@ class GuidedText:
             "neighbours_loss": token.neighbours_loss,
             "neighbours_excess": token.neighbours_excess,
             "weight": token.weight,
-            "kept": verdict.kept,
-            "why": verdict.why,
-            "lacks": verdict.lacks,
+            "kept": self.passage.is_kept(row),
+            "why": token.why,
+            "lacks": token.lacks,
         }
 
     def csv(self) -> str:
@@ -161,7 +120,7 @@ class GuidedText:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
         for row in range(len(self.passage.student)):
-            cells = self._as_dict(row) | {"row": row, "kept": int(self.verdicts[row].kept)}
+            cells = self._as_dict(row) | {"row": row, "kept": int(self.passage.is_kept(row))}
             first, stop = self.passage.mapping[row]
             if first >= 0:
                 tokens = self.passage.teacher[first:stop]
@@ -177,12 +136,17 @@ class GuidedText:
             _summary_row("student", self.student, self.passage.student),
             _summary_row("teacher", self.teacher, self.passage.teacher),
         ]
-        text = self.summary()
-        return guidance_page(self.passage, self.guidance, introduction=text, summary_rows=rows)
+        options = self._options().items()
+        rule = ", ".join(f"{name} {value}" for name, value in options if value is not None)
+        return render_page(
+            title="What the teacher chose",
+            introduction=f"{self.summary()} Rule: {rule}.",
+            summary_rows=rows,
+            passages=[self.passage],
+        )
 
     def _repr_html_(self) -> str:
-        fragment = guidance_fragment(self.passage, self.guidance)
-        return f"<p>{html.escape(self.summary())}</p>{fragment}"
+        return f"<p>{html.escape(self.summary())}</p>{render_fragment(self.passage)}"
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """`rich.print(guided)` draws the table in the terminal."""
@@ -208,7 +172,3 @@ def _summary_row(side: str, name: str, tokens: Sequence[Token]) -> dict[str, str
 def _facts(token: Token, loss: str) -> dict[str, Any]:
     spans = {"start": token.start, "end": token.end}
     return {"token": token.text, "id": token.id, **spans, loss: token.nll}
-
-
-def _be(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -1,4 +1,4 @@
-"""The one layout of all pictures: tokens above, tokens below, lines between.
+"""The layouts of all pictures: tokens above, tokens below, lines between.
 
 A text is laid out in blocks, the shortest stretches at whose ends both tokenizers cut, so a picture
 can wrap between any two blocks. A token without text, such as BOS, is a block of its own. The back
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vocagno.views.glyphs import Glyph, columns, glyphs
+from vocagno.views.glyphs import Glyph
 from vocagno.views.passage import Passage, Token
 
 Span = tuple[int, int]
@@ -52,8 +52,6 @@ class Columns:
     before: dict[int, int]
     """Column in front of a byte: of each character's first byte, every byte of a cut character, and
     the end."""
-    shown: list[tuple[str, int, int]]
-    """Sign, first column, number of columns. A combining mark is part of the sign of its base."""
     width: int
 
 
@@ -64,8 +62,6 @@ class Block:
     student: Sequence[Placed]
     teacher: Sequence[Placed]
     lines: Sequence[Line]
-    text: Sequence[tuple[str, int, int]]
-    """As `Columns.shown`; empty in blocks of `in_rows`."""
     width: int
     """In columns, at least 1."""
     ends_line: bool
@@ -81,18 +77,6 @@ class _Part:
     """Of the student's and the teacher's tokens."""
 
 
-def over_text(passage: Passage) -> Iterator[Block]:
-    """Blocks in columns of characters: each token is over, or under, its text."""
-    for part in _parts(passage):
-        tokens = [side[row] for side, rows in _sides(passage, part) for row in rows]
-        if part.start == part.end:
-            width = max(1, columns(passage.label(tokens[0])))
-            yield _block(passage, part, [[(0, width)] * len(rows) for rows in part.rows], width)
-        else:
-            shown = glyphs(passage.data[part.start : part.end].decode(), part.start)
-            yield _over_columns(passage, part, side_by_side(shown, token_edges(tokens)))
-
-
 def over_whole_text(passage: Passage, axis: Columns) -> Block:
     """The whole text as one block, without the tokens that have no text.
 
@@ -102,24 +86,25 @@ def over_whole_text(passage: Passage, axis: Columns) -> Block:
     student, teacher = (
         [row for row, token in enumerate(side) if token.start < token.end] for side in passage.sides
     )
-    return _over_columns(passage, _Part(0, len(passage.data), (student, teacher)), axis)
+    part = _Part(0, len(passage.data), (student, teacher))
+    places = [
+        [(axis.before[side[row].start], axis.before[side[row].end]) for row in rows]
+        for side, rows in _sides(passage, part)
+    ]
+    return _block(passage, part, places, max(1, axis.width))
 
 
-def in_rows(
-    passage: Passage, widths: Sequence[Sequence[int]], *, is_stretched: bool = False
-) -> Iterator[Block]:
-    """Blocks in columns of labels: the tokens of a side are next to each other.
+def in_rows(passage: Passage, widths: Sequence[Sequence[int]]) -> Iterator[Block]:
+    """Blocks in columns of labels: the tokens of a side are next to each other, a column apart; the
+    shorter side is centred.
 
     Args:
         widths: columns that each student token needs, and each teacher token.
-        is_stretched: the shorter side is stretched to the width of the longer one. Default: it is
-            centred, and one column is left between two tokens.
     """
-    gap = 0 if is_stretched else 1
     for part in _parts(passage):
         sizes = [[side[row] for row in rows] for side, rows in zip(widths, part.rows, strict=True)]
-        width = max(1, *(sum(side) + gap * (len(side) - 1) for side in sizes))
-        yield _block(passage, part, [_in_a_row(side, gap, width) for side in sizes], width)
+        width = max(1, *(sum(side) + len(side) - 1 for side in sizes))
+        yield _block(passage, part, [_in_a_row(side, width) for side in sizes], width)
 
 
 def token_edges(tokens: Iterable[Token]) -> set[int]:
@@ -136,25 +121,19 @@ def side_by_side(characters: Sequence[Glyph], edges: Collection[int]) -> Columns
             columns a byte, the room of its hexadecimal digits.
     """
     before: dict[int, int] = {}
-    text: list[tuple[str, int, int]] = []
     column = 0
     for glyph in characters:
         before[glyph.start] = column
-        shown, width = glyph.shown, glyph.columns
+        width = glyph.columns
         if any(byte in edges for byte in range(glyph.start + 1, glyph.end)):
             for byte in range(glyph.start, glyph.end):
                 before[byte] = column + 2 * (byte - glyph.start)
-            shown = shown if width else "◌" + shown
             width = 2 * (glyph.end - glyph.start)
         elif width == 0 and glyph.start in edges:  # a combining mark at the start of a token
-            shown, width = "◌" + shown, 1
-        if width == 0 and text:
-            text[-1] = (text[-1][0] + shown, *text[-1][1:])
-        else:
-            text.append((shown, column, width))
+            width = 1
         column += width
     before[characters[-1].end] = column
-    return Columns(before, text, column)
+    return Columns(before, column)
 
 
 def lanes(spans: Iterable[Span]) -> list[int]:
@@ -171,34 +150,17 @@ def lanes(spans: Iterable[Span]) -> list[int]:
     return found
 
 
-def _over_columns(passage: Passage, part: _Part, axis: Columns) -> Block:
-    at = axis.before
-    places = [
-        [(at[side[row].start], at[side[row].end]) for row in rows]
-        for side, rows in _sides(passage, part)
-    ]
-    return _block(passage, part, places, max(1, axis.width), axis.shown)
-
-
-def _in_a_row(widths: Sequence[int], gap: int, room: int) -> Sequence[Span]:
-    """Places of these widths: centred if there are gaps, else stretched alike."""
-    total = sum(widths) + gap * (len(widths) - 1)
-    at = (room - total) // 2 if gap else 0
+def _in_a_row(widths: Sequence[int], room: int) -> Sequence[Span]:
+    """Places of these widths, a column apart, in the middle of the room."""
+    at = (room - sum(widths) - len(widths) + 1) // 2
     places = []
     for width in widths:
-        end = at + width
-        places.append((at, end) if gap else (at * room // total, end * room // total))
-        at = end + gap
+        places.append((at, at + width))
+        at += width + 1
     return places
 
 
-def _block(
-    passage: Passage,
-    part: _Part,
-    places: Sequence[Sequence[Span]],
-    width: int,
-    text: Sequence[tuple[str, int, int]] = (),
-) -> Block:
+def _block(passage: Passage, part: _Part, places: Sequence[Sequence[Span]], width: int) -> Block:
     student, teacher = (
         [
             Placed(row, *span, lane)
@@ -214,7 +176,7 @@ def _block(
         if row in below
     ]
     ends_line = part.start < part.end and passage.data[part.end - 1] == ord("\n")
-    return Block(student, teacher, lines, text, width, ends_line)
+    return Block(student, teacher, lines, width, ends_line)
 
 
 def _sides(passage: Passage, part: _Part) -> Iterator[tuple[Sequence[Token], Sequence[int]]]:

@@ -41,6 +41,18 @@ class StudentToken(Token):
     neighbours_loss: float | None = None
     """The teacher's loss on the neighbours in nats a byte, where a rule reads it; None without
     any."""
+    why: str = ""
+    """A `Why` of `verdicts`; empty if it is not known."""
+
+    @property
+    def lacks(self) -> str | None:
+        """Why a predicted token has no teacher loss, as `reason`; None if it has."""
+        return self.reason if self.nll is not None and self.teacher_loss is None else None
+
+    @property
+    def verdict(self) -> str:
+        """`why` and `lacks`."""
+        return f"{self.why}, {self.lacks}" if self.why and self.lacks else self.why
 
     @property
     def excess(self) -> float | None:

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.charts import Line, chart, key
 from vocagno.views.html import escaped
-from vocagno.views.legends import page_legend
-from vocagno.views.page import page_of, plain_table, section_of, table_of
+from vocagno.views.page import legend, page_of, plain_table, section_of, table_of
 from vocagno.views.passage import Passage
 
 
@@ -38,8 +36,6 @@ class ReportedRun:
     """In YAML."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options by their full names, of which the differing ones are shown."""
-    guidance: GuidanceConfig | None = None
-    """The rule that ranked the passages."""
     passages: Sequence[Passage] = ()
     """Documents with what the teacher chose of them."""
 
@@ -131,12 +127,10 @@ def _differences(runs: Sequence[ReportedRun]) -> str:
 
 def _examples(runs: Sequence[ReportedRun]) -> list[str]:
     """What the teacher chose of some documents at the end of each run."""
-    shown = {run.name: run for run in runs if run.passages and run.guidance is not None}
+    shown = [(run.name, passage) for run in runs for passage in run.passages]
     if not shown:
         return []
-    passages = [passage for run in shown.values() for passage in run.passages]
-    rules = {name: run.guidance for name, run in shown.items() if run.guidance is not None}
-    parts = [page_legend(passages, rules if len(rules) > 1 else {"": next(iter(rules.values()))})]
-    for name, run in shown.items():
-        parts += [section_of(passage, f", {name}") for passage in run.passages]
-    return parts
+    about = "The first documents, each ranked by itself, with the student as it was at the end."
+    how = legend([passage for _, passage in shown])
+    pictures = [section_of(passage, f", {name}") for name, passage in shown]
+    return [_section("What the teacher chose", about, how), *pictures]

@@ -19,8 +19,7 @@ from rich.text import Text
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.glyphs import columns, number, shortened
 from vocagno.views.layout import Block, Placed, in_rows
-from vocagno.views.passage import Passage, Token
-from vocagno.views.verdicts import Verdict, verdicts
+from vocagno.views.passage import Passage, StudentToken, Token
 
 LEGEND = "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte"
 """Signs of `terminal_lines`."""
@@ -152,8 +151,7 @@ def guidance_signs(passage: Passage, guidance: GuidanceConfig) -> str:
 
 def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Table:
     """The table for a terminal of `width` columns, at least 44."""
-    found = verdicts(passage, guidance)
-    sizes = _column_sizes(passage, guidance, found, width)
+    sizes = _column_sizes(passage, guidance, width)
     compared, weight = _compared(guidance), "weight" if passage.has_soft_weights else ""
     headings = {"nll": "loss", "aggregated": compared, "why": weight}
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
@@ -165,19 +163,18 @@ def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Ta
             no_wrap=True,
             overflow="ellipsis",
         )
-    for row, verdict in enumerate(found):
-        for cells in _table_lines(passage, row, verdict, sizes):
-            style = "" if verdict.kept else "dim"
+    for row in range(len(passage.student)):
+        for cells in _table_lines(passage, row, sizes):
+            style = "" if passage.is_kept(row) else "dim"
             table.add_row(*(cells.get(name, "") for name in sizes), style=style)
     return table
 
 
-def _column_sizes(
-    passage: Passage, guidance: GuidanceConfig, found: Sequence[Verdict], width: int
-) -> dict[str, int]:
+def _column_sizes(passage: Passage, guidance: GuidanceConfig, width: int) -> dict[str, int]:
     """The columns that the terminal has room for, by name; tokens share the rest."""
-    words = max((len(_why(passage, verdict)) for verdict in found), default=0)
-    sizes = {"#": len(str(max(1, len(found) - 1))), "student": 0, "nll": 6, "": 3, "teacher": 0}
+    words = max((len(_why(passage, token)) for token in passage.student), default=0)
+    last = max(1, len(passage.student) - 1)
+    sizes = {"#": len(str(last)), "student": 0, "nll": 6, "": 3, "teacher": 0}
     sizes |= {"loss": 6, "aggregated": max(6, len(_compared(guidance))), "excess": 7}
     sizes |= {"why": 2 + words}
     if width < _WIDE:
@@ -200,23 +197,22 @@ def _compared(guidance: GuidanceConfig) -> str:
     return "group" if guidance.unit == "group" else guidance.aggregation
 
 
-def _why(passage: Passage, verdict: Verdict) -> str:
+def _why(passage: Passage, token: StudentToken) -> str:
     """The last column after its sign: the weight, if any is between 0 and 1, and the verdict."""
-    if not passage.has_soft_weights or verdict.why == "not predicted":
-        return verdict.short
-    weight = f"{verdict.token.weight:.2f}"
-    return weight if verdict.short == "weighted" else f"{weight} {verdict.short}"
+    if not passage.has_soft_weights or token.why == "not predicted":
+        return token.verdict
+    weight = f"{token.weight:.2f}"
+    return weight if token.verdict == "weighted" else f"{weight} {token.verdict}"
 
 
-def _table_lines(
-    passage: Passage, row: int, verdict: Verdict, sizes: dict[str, int]
-) -> Iterator[dict[str, Text]]:
+def _table_lines(passage: Passage, row: int, sizes: dict[str, int]) -> Iterator[dict[str, Text]]:
     """Cells of a student token by their columns: a line, and one more for each further teacher
     token that it is mapped to."""
     token, (first, stop) = passage.student[row], passage.mapping[row]
-    mark = _SIGNS[None if verdict.why == "not predicted" else verdict.kept]
-    words = _why(passage, verdict)[: max(0, sizes["why"] - 2)]
-    style = "bold" if verdict.kept else ""
+    kept = passage.is_kept(row)
+    mark = _SIGNS[None if token.why == "not predicted" else kept]
+    words = _why(passage, token)[: max(0, sizes["why"] - 2)]
+    style = "bold" if kept else ""
     line = {
         "#": Text(str(row)),
         "student": _label(passage, token, sizes["student"], f"{style} cyan"),
@@ -224,9 +220,9 @@ def _table_lines(
         "": Text(" × ", "red"),
         "aggregated": _number(token.teacher_loss),
         "excess": _number(token.excess, "+.2f", style),
-        "why": Text(f"{mark} {words}".rstrip(), f"{style} green" if verdict.kept else ""),
+        "why": Text(f"{mark} {words}".rstrip(), f"{style} green" if kept else ""),
     }
-    one, top, middle, bottom = _TIES[verdict.kept]
+    one, top, middle, bottom = _TIES[kept]
     for place in range(first, stop):
         tie = top if place == first else bottom if place == stop - 1 else middle
         line[""] = Text(one if stop - first == 1 else tie)
