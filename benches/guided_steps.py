@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+import head_losses
 from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
 from vocagno import TokenSpans
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.optimizer import OptimizerConfig
-from vocagno.config.train import HeadLoss
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
@@ -145,7 +144,7 @@ class Steps:
         """A loss, from rows to a sum divided by a count, of each kind."""
         found = {"guided": lambda: self._ours("guided"), **self.naive()}
         if self.device.type == "cuda":
-            for how in self.head_losses():
+            for how in head_losses.installed(self.device):
                 found[f"guided by {how}"] = lambda how=how: self._ours("guided", how)
         return found
 
@@ -155,17 +154,8 @@ class Steps:
             "dense": self._dense,
             "cpt": lambda: self._ours("naive"),
         }
-        for how in self.head_losses():
+        for how in head_losses.installed(self.device):
             found[how] = lambda how=how: self._ours("naive", how)
-        return found
-
-    def head_losses(self) -> list[HeadLoss]:
-        """Others than our own loop that are installed and run on the device."""
-        found: list[HeadLoss] = []
-        if hasattr(torch.nn, "LinearCrossEntropyOptions"):
-            found.append("torch")
-        if self.device.type == "cuda" and find_spec("liger_kernel"):
-            found.append("liger")
         return found
 
     def step(self, loss: Callable[[], torch.Tensor]) -> float:
@@ -189,18 +179,18 @@ class Steps:
     def _within(row: Row, vocabulary: Any) -> Row:
         return replace(row, ids=row.ids % vocabulary)
 
-    def _ours(self, kind: str, how: HeadLoss = "auto") -> torch.Tensor:
-        output, predicted = self.passed(kind, how)
+    def _ours(self, kind: str, how: str | None = None) -> torch.Tensor:
+        """`how`: the rival that computes head and loss; default: our own loop."""
+        with head_losses.in_place_of_ours(how) if how else nullcontext():
+            output, predicted = self.passed(kind)
         return output.loss / predicted
 
-    def passed(
-        self, kind: str, how: HeadLoss = "auto", batch: Batch | None = None
-    ) -> tuple[StudentOutput, int]:
+    def passed(self, kind: str, batch: Batch | None = None) -> tuple[StudentOutput, int]:
         """A forward pass of a batch, by default the next one, and how many tokens it predicts."""
         batch, guidance = batch or self.batch(kind), self.guidance[kind]
         given = batch.to(self.device)
         with autocast(self.options.precision):
-            output = self._students(guidance, how)(**given, num_kept=batch.counts.kept)
+            output = self._students(guidance)(**given, num_kept=batch.counts.kept)
         return output, batch.counts.predicted
 
     def _dense(self) -> torch.Tensor:
@@ -227,7 +217,7 @@ class Steps:
         if "groups" in tensors:
             tensors["groups"] = _renumbered(tensors["groups"])
         with way():
-            self._students(guidance, "auto")(**tensors)[0].backward()
+            self._students(guidance)(**tensors)[0].backward()
         ours = self._gradients()
         weights = self._weights(tensors, guidance)
         logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits

@@ -145,13 +145,14 @@ def trained(tmp_path, prepared):
             use_cpu=True,
             disable_tqdm=True,
         )
+        line_ends = vocagno.TokenSpans(prepared / "student").line_ends()
         trainer = GuidedTrainer(
             wrap(model),
             arguments,
             guidance=chosen,
             train_dataset=rows,
             eval_dataset=[rows[index] for index in range(4)],
-            data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN),
+            data_collator=GuidedCollator(scores, chosen, seq_len=SEQ_LEN, line_ends=line_ends),
         )
         trainer.train()
         return trainer
@@ -168,10 +169,8 @@ def trained(tmp_path, prepared):
             "unit": "group",
             "top_fraction": None,
             "max_threshold": 3.0,
-            "window": 4,
             "window_max_loss": 3.0,
         },
-        {"unit": "group", "weight": "power", "window": 2, "window_threshold": 0.0},
     ],
     ids=str,
 )
@@ -234,11 +233,6 @@ def test_the_trainer_trains_the_adapters_of_a_peft_model(tmp_path, trained, prep
     assert min(moved) > 0  # zero before
     whole.save_pretrained(tmp_path / "adapters")
     assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()
-
-
-def test_a_scope_that_the_trainer_cannot_have_is_refused(trained):
-    with pytest.raises(ValueError, match=r"guidance\.scope: step is for our own loop"):
-        trained(2, 1, scope="step")
 
 
 def test_the_trainer_chooses_chunks(prepared, trained):

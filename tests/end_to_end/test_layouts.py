@@ -40,7 +40,6 @@ METHODS = {
     "rho1": {
         "guidance.method": "rho1",
         "guidance.criterion": "excess_and_entropy",
-        "guidance.scope": "step",
         "guidance.normalize": "selected",
     },
     "chunk": {"guidance.method": "chunk", "guidance.chunks": 4},
@@ -56,20 +55,15 @@ METHODS |= {
         "guidance.unit": "group",
         "guidance.top_fraction": "null",
         "guidance.max_threshold": "0.0",
-        "guidance.window": "4",
         "guidance.window_max_loss": "1.5",
     },
-    "window": {
+    "quota of groups": {
         "guidance.unit": "group",
         "guidance.top_fraction": "0.5",
-        "guidance.window": "line",
-        "guidance.window_threshold": "0.0",
-        "guidance.weight": "sigmoid",
-        "guidance.min_weight": "0.1",
-        "guidance.scope": "step",
+        "guidance.window_max_loss": "1.5",
     },
 }
-"""And thresholds on groups: in one pass, and ranked over all processes."""
+"""And lines of noise: with a threshold on groups, in one pass, and with a quota, in two."""
 BERT = {
     "model_type": "bert",
     "is_decoder": True,
@@ -114,17 +108,14 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
     )
     for processes in (1, 2):
         cells = []
-        for accumulation, wrapper, teacher, scope in product(
-            (1, 4), ("ddp", "fsdp2"), ("stored", "live"), ("sequence", "step")
-        ):
+        for accumulation, wrapper, teacher in product((1, 4), ("ddp", "fsdp2"), ("stored", "live")):
             if processes == 1 and wrapper == "fsdp2":
                 continue
-            name = f"{processes}-{accumulation}-{wrapper}-{teacher}-{scope}"
+            name = f"{processes}-{accumulation}-{wrapper}-{teacher}"
             rows = ROWS // processes // accumulation
             options = {
                 "train.micro_batch": rows,
                 "teacher.mode": teacher,
-                "guidance.scope": scope,
                 "train.sample_every": 2,
                 "teacher.shard": str(wrapper == "fsdp2" and teacher == "live").lower(),
                 "output": str(folder / name),
@@ -132,7 +123,7 @@ def matrix(tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_mod
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             arguments = ["--config", str(config), *map(str, arguments)]
             cells.append([name, wrapper == "fsdp2", arguments])
-            if (accumulation, teacher, scope) == (1, "stored", "sequence"):
+            if (accumulation, teacher) == (1, "stored"):
                 low = ["--train.precision", "bf16", "--output", str(folder / f"{name}-bf16")]
                 low += ["--train.gradient_checkpointing", "true"]
                 cells.append([f"{name}-bf16", wrapper == "fsdp2", [*arguments, *low]])
@@ -199,20 +190,17 @@ def check_same(folder, name, other, start):
 
 
 CELLS = [
-    (accumulation, wrapper, teacher, scope)
+    (accumulation, wrapper, teacher)
     for accumulation in (1, 4)
     for wrapper in ("ddp", "fsdp2")
     for teacher in ("stored", "live")
-    for scope in ("sequence", "step")
 ]
 
 
-@pytest.mark.parametrize(("accumulation", "wrapper", "teacher", "scope"), CELLS)
-def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teacher, scope):
-    name = f"2-{accumulation}-{wrapper}-{teacher}-{scope}"
-    # Ranked by rows, any cut of the step is the same; ranked over a micro-step, that one is.
-    whole = accumulation if scope == "step" else 1
-    check_same(matrix, name, f"1-{whole}-ddp-{teacher}-{scope}", start)
+@pytest.mark.parametrize(("accumulation", "wrapper", "teacher"), CELLS)
+def test_two_processes_train_as_one(matrix, start, accumulation, wrapper, teacher):
+    name = f"2-{accumulation}-{wrapper}-{teacher}"
+    check_same(matrix, name, f"1-1-ddp-{teacher}", start)
     seen = json.loads((matrix / f"{name}.json").read_text())
     assert seen["parameters"] > 10
     is_fsdp = wrapper == "fsdp2"
@@ -255,7 +243,7 @@ def test_the_held_out_rows_do_not_divide_evenly(matrix):
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
 def test_two_processes_in_bfloat16(matrix, wrapper):
     """Losses, sums and counts keep their type, so that all that was aligned is counted."""
-    name, other = f"2-1-{wrapper}-stored-sequence-bf16", "1-1-ddp-stored-sequence"
+    name, other = f"2-1-{wrapper}-stored-bf16", "1-1-ddp-stored"
     ours, theirs = (metrics(matrix / which)[0] for which in (name, other))
     assert len(ours) == STEPS
     for mine, expected in zip(ours, theirs, strict=True):
@@ -269,16 +257,16 @@ def test_two_processes_in_bfloat16(matrix, wrapper):
 
 @pytest.mark.parametrize("teacher", ["stored", "live"])
 def test_accumulation_changes_nothing(matrix, start, teacher):
-    check_same(matrix, f"1-4-ddp-{teacher}-sequence", f"1-1-ddp-{teacher}-sequence", start)
+    check_same(matrix, f"1-4-ddp-{teacher}", f"1-1-ddp-{teacher}", start)
 
 
 def test_two_processes_go_on_to_the_same_bits(matrix):
     """FSDP2 from its shards; and DDP under dropout, with the random state of each process."""
-    fsdp2, dropout = "2-1-fsdp2-live-sequence", "dropout"
+    fsdp2, dropout = "2-1-fsdp2-live", "dropout"
     cells = json.loads((matrix / "cells.json").read_text())
     arguments = {name: cell for name, _, cell in cells}
     with_dropout = [
-        *arguments["2-1-ddp-stored-sequence"],
+        *arguments["2-1-ddp-stored"],
         "--student.architecture.attention_dropout",
         "0.2",
         "--output",
@@ -295,23 +283,15 @@ def test_two_processes_go_on_to_the_same_bits(matrix):
         whole, again = final_weights(matrix / name), final_weights(matrix / resumed)
         assert all(torch.equal(whole[key], again[key]) for key in whole)
         assert metrics(matrix / resumed)[0][-1]["loss"] == metrics(matrix / name)[0][-1]["loss"]
-    different = final_weights(matrix / "2-1-ddp-stored-sequence")
+    different = final_weights(matrix / "2-1-ddp-stored")
     assert not all(torch.equal(different[key], again[key]) for key in again)
 
 
 def test_another_number_of_processes_goes_on_with_the_same_batches(matrix, start):
-    copy = cut_back(matrix / "2-1-ddp-stored-sequence", matrix / "by-one")
-    arguments = ["--train.micro_batch", ROWS, "--output", copy, "--guidance.scope", "sequence"]
+    copy = cut_back(matrix / "2-1-ddp-stored", matrix / "by-one")
+    arguments = ["--train.micro_batch", ROWS, "--output", copy]
     assert train_here(matrix / "run.yaml", *arguments) == 0
-    check_same(matrix, "by-one", "1-1-ddp-stored-sequence", start)
-
-
-def test_another_micro_step_is_refused_where_tokens_are_ranked_in_it(matrix, capsys):
-    copy = cut_back(matrix / "2-1-ddp-stored-step", matrix / "step-by-one")
-    arguments = ["--guidance.scope", "step", "--output", copy]
-    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS // 2) == 2
-    assert "another rows of a micro-step" in capsys.readouterr().err
-    assert train_here(matrix / "run.yaml", *arguments, "--train.micro_batch", ROWS) == 0
+    check_same(matrix, "by-one", "1-1-ddp-stored", start)
 
 
 ACCELERATE = sorted((TRAIN.parent / "configs" / "accelerate").glob("*.yaml"))
@@ -376,7 +356,6 @@ def test_what_deepspeed_is_told(matrix):
 
 
 def test_the_matrix_would_see_a_difference(matrix, start):
-    """Another scope or another teacher is another training."""
-    for name in ("1-1-ddp-stored-step", "1-1-ddp-live-sequence"):
-        with pytest.raises(AssertionError):
-            check_same(matrix, name, "1-1-ddp-stored-sequence", start)
+    """Another teacher is another training."""
+    with pytest.raises(AssertionError):
+        check_same(matrix, "1-1-ddp-live", "1-1-ddp-stored", start)

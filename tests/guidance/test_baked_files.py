@@ -67,6 +67,10 @@ def test_parts_and_batches_give_the_streams_of_one(made, tmp_path, small, monkey
         baked.check(file.path, whole=True)
     again = bake_file(file, spans, store, tmp_path / "one", TOKEN, GuidanceConfig())
     assert again == counts
+    assert one.manifest["made_from"]["rule"] == {  # folders of older versions have these names
+        **{"unit": "group", "window": "line", "window_max_loss": 2.0, "min_weight": 0.0},
+        **{"aggregation": "max", "unmapped": "include"},
+    }
 
 
 def test_a_document_longer_than_parts(tmp_path, tokenizers, small):

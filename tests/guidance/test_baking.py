@@ -85,11 +85,10 @@ def test_tokens_without_text_have_no_loss(made):
     "rule",
     [
         DEFAULT,
-        GuidanceConfig(unit="token", window="line", window_max_loss=1.5),
-        GuidanceConfig(window="line", window_max_loss=1.0, min_weight=0.2, unit="group"),
-        GuidanceConfig(window="line", window_max_loss=2.0, unmapped="exclude", unit="group"),
-        GuidanceConfig(window="line", window_max_loss=2.0, unmapped="mean", unit="group"),
-        GuidanceConfig(window="line", window_max_loss=2.0, scope="step", unit="group"),
+        GuidanceConfig(unit="token", window_max_loss=1.5),
+        GuidanceConfig(unmapped="exclude"),
+        GuidanceConfig(unmapped="mean"),
+        GuidanceConfig(scope="micro_batch"),
     ],
 )
 @pytest.mark.parametrize("losses", [GuidanceConfig(unit="token"), DEFAULT])
@@ -159,11 +158,6 @@ def test_a_loss_beyond_float16_is_none(made):
     [
         ({"top_fraction": 0.4}, "guidance.top_fraction: which tokens it keeps depends on the stud"),
         ({"max_threshold": 0.0}, "guidance.max_threshold: which tokens"),
-        ({"window": "line", "window_threshold": -1.0}, "guidance.window_threshold: which tokens"),
-        (
-            {"window": 8, "window_max_loss": 2.0},
-            "guidance.window: 8: a trainer cuts rows elsewhere",
-        ),
         ({"method": "cpt"}, "guidance.method: cpt: weights can be baked for vocagno only"),
         ({"method": "rho1"}, "guidance.method: rho1: weights"),
     ],

@@ -376,8 +376,8 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
         ("paper", GuidanceConfig(top_fraction=0.4, aggregation="sum"), "aggregation max, not sum;"),
         (
             "paper",
-            GuidanceConfig(top_fraction=0.4, window=3, window_max_loss=1.0),
-            "without group_loss, groups, token_bytes: make",
+            GuidanceConfig(top_fraction=0.4, window_max_loss=1.0),
+            "without group_loss, groups, lines, token_bytes: make",
         ),
         ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),
         ("default", GuidanceConfig(method="cpt"), None),

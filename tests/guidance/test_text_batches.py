@@ -250,8 +250,3 @@ def test_texts_without_a_token(sides):
     plain = teacher.encode(["", ""])
     batch = guided_batch(teacher, plain, other, [], eos_id=2)
     assert batch.labels_BT.tolist() == [[-100]] * 2
-
-
-def test_a_quota_of_a_step_is_not_known_beforehand(sides):
-    *_, batch = made(sides, LINES, GuidanceConfig(top_fraction=0.4, scope="step"))
-    assert batch.num_kept is None

@@ -1,6 +1,7 @@
 """`benches/thresholds.py` at a tiny shape: what it compares is what it says."""
 
 import argparse
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import guided_steps
+import head_losses
 import thresholds
 import training
 import training_page
 from corpora import write_corpus
 from families import TEXTS
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models.head import LanguageHead
 
 ROWS, LENGTH, VOCABULARY = 2, 32, 512
@@ -123,3 +127,22 @@ def test_memory_is_that_of_the_kind_that_is_named(options, monkeypatch):
 def test_steps_with_another_gradient_are_not_timed(difference):
     with pytest.raises(SystemExit, match="one pass: the gradient differs"):
         training.judged("one pass", difference)
+
+
+@pytest.mark.skipif(
+    "torch" not in head_losses.installed(torch.device("cpu")), reason="torch < 2.13"
+)
+@pytest.mark.parametrize("options", [{"top_fraction": 0.4}, {"method": "cpt"}], ids=str)
+def test_a_rival_of_our_loop_gives_the_same(options):
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(*of, 8, generator=generator) for of in ((2, 16), (50,)))
+    labels, teacher = torch.randint(50, (2, 16), generator=generator), torch.zeros(2, 16)
+    found = []
+    for way in (nullcontext(), head_losses.in_place_of_ours("torch")):
+        leaves = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        with way:
+            loss, _ = selective_cross_entropy(*leaves, labels, teacher, GuidanceConfig(**options))
+        loss.backward()
+        found.append([loss, *(leaf.grad for leaf in leaves)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

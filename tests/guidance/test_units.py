@@ -1,4 +1,4 @@
-"""Units, thresholds, windows and weights, against loops over single tokens."""
+"""Units, thresholds and lines, against loops over single tokens."""
 
 import math
 from dataclasses import asdict, replace
@@ -59,28 +59,14 @@ def expected(nll, teacher, labels, groups, lines, sizes, of_groups, config):
         if labels[i] == IGNORED or not competes[i]:
             weights.append(float(labels[i] != IGNORED and config.unmapped == "include"))
             continue
-        distance = (excess[i] - threshold) / config.weight_scale
-        weight = {
-            "hard": float(distance >= 0),
-            "sigmoid": 1 / (1 + math.exp(-min(700.0, max(-700.0, distance)))),
-            "power": math.exp(min(0.0, distance)),
-        }[config.weight]
-
-        def others(unit, counts, i=i):
-            if config.window == "line":
-                around = [k for k in range(n) if lines[k] == lines[i] >= 0]
-            else:
-                around = range(max(0, unit[0] - config.window), unit[-1] + config.window + 1)
-            return [k for k in around if k < n and counts[k] and k not in unit]
-
-        if config.window_threshold is not None and (near := others(own[i], competes)):
-            mean = math.fsum(excess[k] for k in near) / len(near)
-            weight *= mean >= config.window_threshold
-        if config.window_max_loss is not None and (near := others(grouped[i], is_heard)):
+        weight = float(excess[i] >= threshold)
+        line = [k for k in range(n) if lines[k] == lines[i] >= 0]
+        near = [k for k in line if is_heard[k] and k not in grouped[i]]
+        if config.window_max_loss is not None and near:
             size = sum(sizes[k] for k in near)
             loss = math.fsum(heard[k] for k in near)
             weight *= (loss + 8) / (size + 8) <= config.window_max_loss
-        weights.append(config.min_weight + (1 - config.min_weight) * weight)
+        weights.append(weight)
     return weights, threshold
 
 
@@ -112,20 +98,11 @@ RULES = [
     {"top_fraction": 0.4},
     {"top_fraction": 0.4, "max_threshold": None},
     {"max_threshold": 0.5, "unmapped": "exclude"},
-    {"window": 2, "window_threshold": 0},
-    {"window": 1, "window_threshold": 0.7},
-    {"window": "line", "window_threshold": 0},
-    {"window": 2, "window_max_loss": 0.3},
-    {"window": "line", "window_max_loss": 0.4},
-    {"window": 3, "window_max_loss": 0.3, "window_threshold": 0.4, "top_fraction": 0.7},
-    {"window": "line", "window_max_loss": 0.3, "max_threshold": None},
-    {"window": "line", "window_threshold": 0.5, "min_weight": 0.25},
-    {"weight": "sigmoid"},
-    {"weight": "power", "weight_scale": 2.0, "min_weight": 0.1},
+    {"window_max_loss": 0.4},
+    {"window_max_loss": 0.7, "top_fraction": 0.7},
+    {"window_max_loss": 0.3, "max_threshold": None},
     {"unit": "token"},
-    {"unit": "token", "window": 3, "window_threshold": 0},
-    {"unit": "token", "window": "line", "window_max_loss": 0.3},
-    {"unit": "token", "window": 2, "window_max_loss": 0.3, "window_threshold": -0.5},
+    {"unit": "token", "window_max_loss": 0.3},
     {"unit": "token", "top_fraction": 0.3, "max_threshold": 0.0},
 ]
 
@@ -144,10 +121,9 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
         assert found.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
 
 
-@pytest.mark.parametrize("scope", ["micro_batch", "step"])
-def test_wider_scopes_have_one_threshold(scope):
+def test_a_wider_scope_has_one_threshold():
     nll, teacher, labels, units = drawn(7)
-    config = group(top_fraction=0.4, max_threshold=None, scope=scope)
+    config = group(top_fraction=0.4, max_threshold=None, scope="micro_batch")
     found = choose(nll, teacher, labels, config, units=units)
     as_one = choose(
         nll.view(1, -1),
@@ -183,36 +159,23 @@ def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
 def test_losses_that_are_nan_or_infinite_are_kept():
     """So that the loss of the step is no number either."""
     nll = torch.tensor([[NAN, math.inf, 1.0]])
-    for options in (
-        {},
-        {"weight": "sigmoid"},
-        {"weight": "power"},
-        {"window": 1, "window_threshold": -9.0},
-    ):
-        config = group(unit="token", max_threshold=0.0, **options)
-        weights = token_weights(nll, torch.zeros(1, 3), torch.ones(1, 3).long(), config)
-        assert weights[0, :2].tolist() == [1, 1]
-        assert weights.isfinite().all()
+    config = group(unit="token", max_threshold=0.0)
+    weights = token_weights(nll, torch.zeros(1, 3), torch.ones(1, 3).long(), config)
+    assert weights[0, :2].tolist() == [1, 1]
+    assert weights.isfinite().all()
 
 
 def test_what_a_rule_needs_is_asked_for():
     nll, teacher, labels, units = drawn(0)
     with pytest.raises(ValueError, match="groups"):
         choose(nll, teacher, labels, group())
-    with pytest.raises(ValueError, match="lines"):
-        choose(
-            nll,
-            teacher,
-            labels,
-            group(window="line", window_threshold=0.0),
-            units=Units(units.groups_BT),
-        )
-    with pytest.raises(ValueError, match="bytes"):
-        choose(
-            nll, teacher, labels, group(window=2, window_max_loss=1.0), units=Units(units.groups_BT)
-        )
-    for name, words in (("groups_BT", "the groups"), ("group_loss_BT", "the losses of the groups")):
-        rule = group(unit="token", window=2, window_max_loss=1.0)
+    for name, words in (
+        ("lines_BT", "the lines of the tokens"),
+        ("bytes_BT", "the bytes of the tokens"),
+        ("groups_BT", "the groups"),
+        ("group_loss_BT", "the losses of the groups"),
+    ):
+        rule = group(unit="token", window_max_loss=1.0)
         with pytest.raises(ValueError, match=words):
             choose(nll, teacher, labels, rule, units=units._replace(**{name: None}))
 
@@ -220,21 +183,15 @@ def test_what_a_rule_needs_is_asked_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_fraction": None, "window": 1, "window_max_loss": 1.0, "weight": "power"}, "needs a"),
         ({"max_threshold": NAN}, "not finite"),
         ({"unit": "group", "aggregation": "sum"}, "omit it"),
         ({"aggregation": "mean"}, "or give guidance.top_fraction"),
-        ({"weight": "sigmoid"}, "needs a threshold; give guidance.top_fraction"),
         ({"normalize": "selected"}, "give only guidance.top_fraction"),
-        ({"top_fraction": 0.4, "window_threshold": 1.0}, "need it"),
-        ({"window": 3}, "needs window_max_loss"),
-        ({"window": 0, "window_max_loss": 1.0}, "at least 1"),
-        ({"weight_scale": 2.0}, "weight_scale"),
-        ({"top_fraction": 0.4, "weight": "sigmoid", "weight_scale": 0.0}, "positive"),
-        ({"min_weight": 1.0}, "min_weight"),
+        ({"window": "line"}, "guidance.window: needs guidance.window_max_loss"),
+        ({"window": 3, "window_max_loss": 1.0}, "guidance.window: expected one of line, or null"),
+        ({"scope": "step"}, "guidance.scope: expected one of sequence, micro_batch, got"),
         ({"max_threshold": 0.0, "normalize": "selected"}, "use tokens"),
-        ({"max_threshold": 0.0, "scope": "step", "unmapped": "mean"}, "would differ between them"),
-        ({"scope": "step", "unmapped": "mean"}, "guidance.scope: step: with a threshold known bef"),
+        ({"method": "kld", "window_max_loss": 1.0}, "guidance.window_max_loss: is for gu"),
         ({"method": "chunk", "max_threshold": 0.0}, "is for guidance.method vocagno and rho1"),
         ({"method": "rho1", "unit": "group"}, "is for guidance.method vocagno"),
         ({"method": "rho1", "criterion": "excess_and_entropy", "max_threshold": 0.0}, "quota"),
@@ -254,8 +211,6 @@ def test_without_a_rule_lines_that_are_noise_are_dropped():
     assert GuidanceConfig().has_no_threshold
     assert GuidanceConfig(unit="token") == GuidanceConfig(**LINES | {"unit": "token"})
     assert GuidanceConfig(window_max_loss=2.5) == GuidanceConfig(**LINES | {"window_max_loss": 2.5})
-    other = GuidanceConfig(window_threshold=-1.0)
-    assert (other.window, other.window_max_loss) == ("line", None)
 
 
 def test_a_rule_that_is_named_is_all_there_is():
@@ -263,11 +218,22 @@ def test_a_rule_that_is_named_is_all_there_is():
     assert (paper.unit, paper.window, paper.keeps_quota) == ("token", None, True)
     threshold = GuidanceConfig(max_threshold=0.0)
     assert (threshold.unit, threshold.window, threshold.top_fraction) == ("token", None, None)
-    assert GuidanceConfig(window=3, window_max_loss=1.0).unit == "token"
+    lines = GuidanceConfig(method="rho1", window_max_loss=1.0)
+    assert (lines.window, lines.top_fraction) == ("line", None)
     for method in ("rho1", "chunk"):
         assert GuidanceConfig(method=method) == GuidanceConfig(method=method, top_fraction=0.4)
     for method in ("rho1", "kld", "uld", "cpt"):
         assert GuidanceConfig(method=method).window is None
+
+
+@pytest.mark.parametrize("rule", [{"max_threshold": -1}, {"top_fraction": 0.4}, {"unit": "group"}])
+def test_a_window_of_lines_follows_from_its_limit(rule):
+    named = GuidanceConfig(window="line", window_max_loss=1.5, **rule)
+    assert GuidanceConfig(window_max_loss=1.5, **rule) == named
+
+
+def test_a_rule_that_names_its_window_compares_tokens():
+    assert GuidanceConfig(window="line", window_max_loss=1.5).unit == "token"
 
 
 def test_an_option_that_names_a_rule_replaces_the_default_one(tmp_path):
@@ -284,8 +250,7 @@ def test_an_option_that_names_a_rule_replaces_the_default_one(tmp_path):
 
 
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
-    options = {"window": 4, "window_max_loss": 2.0, "min_weight": 0.1, "weight": "sigmoid"}
-    naive = group(method="cpt", **options)
+    naive = group(method="cpt", window_max_loss=2.0)
     assert method_of(naive).knows_kept
     assert not naive.has_fixed_threshold
     nll, teacher, labels, units = drawn(0)
@@ -312,13 +277,11 @@ def states(seed, shape):
         {},
         {"max_threshold": 1.0},
         {"max_threshold": 99.0, "unmapped": "exclude"},
-        {"weight": "sigmoid"},
-        {"min_weight": 0.3},
         {"unit": "token"},
         {"unmapped": "mean"},
-        {"window": 2, "window_max_loss": 0.9, "max_threshold": None},
-        {"window": "line", "window_max_loss": 1.0, "unmapped": "mean"},
-        {"unit": "token", "window": "line", "window_max_loss": 1.0, "min_weight": 0.2},
+        {"window_max_loss": 0.9, "max_threshold": None},
+        {"window_max_loss": 1.0, "unmapped": "mean"},
+        {"unit": "token", "window_max_loss": 1.0},
     ],
     ids=str,
 )
@@ -350,13 +313,10 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     assert torch.allclose(found[1], weight.grad, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options", [{"window": 2, "window_threshold": 0.0}, {"top_fraction": 0.4}], ids=str
-)
-def test_thresholds_that_depend_on_other_tokens_take_two_passes(options):
+def test_thresholds_that_depend_on_other_tokens_take_two_passes():
     _, teacher, mask, units = drawn(5)
     hidden, weight, labels = states(5, mask.shape)
-    config = group(weight="sigmoid", **options)
+    config = group(top_fraction=0.4)
     loss, metrics = selective_cross_entropy(
         hidden, weight, labels, teacher, config, criteria=Criteria(units=units)
     )

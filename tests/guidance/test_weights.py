@@ -71,7 +71,7 @@ def test_weights_are_equation_4(batch, top_fraction, policy, scope):
 @settings(max_examples=100)
 @given(
     batch=batches(),
-    scope=st.sampled_from(["sequence", "micro_batch", "step"]),
+    scope=st.sampled_from(["sequence", "micro_batch"]),
     sums=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=4, max_size=4),
 )
 def test_the_mean_is_that_of_the_teacher_s_own_tokens(batch, scope, sums):
@@ -149,8 +149,6 @@ def test_the_count_is_that_of_the_written_decimal():
         ({"top_fraction": 0.4}, [0, 1, 1, 0, 0]),
         ({"top_fraction": 0.8, "max_threshold": 2.8}, [0, 1, 1, 1, 1]),
         ({"max_threshold": 2.5}, [0, 1, 1, 1, 1]),
-        ({"max_threshold": 2.7, "weight": "power"}, [None, 1, 1, 1, 1]),
-        ({"max_threshold": 2.7, "weight": "sigmoid"}, [None, 1, 1, 0.5, None]),
     ],
     ids=str,
 )
@@ -158,10 +156,8 @@ def test_a_loss_of_nan_is_kept(rule, expected):
     """So that the loss of the step is NaN, too."""
     student = torch.tensor([[0.5, float("inf"), NAN, 2.7, 3.0]])
     config = GuidanceConfig(unit="token", **rule)
-    found = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), config)[0].tolist()
-    assert [None if one is None else value for value, one in zip(found, expected, strict=True)] == (
-        expected
-    )
+    found = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), config)
+    assert found[0].tolist() == expected
 
 
 @pytest.mark.parametrize("rule", [{"top_fraction": 0.4}, {"max_threshold": 0.0}], ids=str)

@@ -93,7 +93,7 @@ CASES = {
     "default": GuidanceConfig(),
     "paper": GuidanceConfig(top_fraction=0.4),
     "paper, mean": GuidanceConfig(top_fraction=0.4, unmapped="mean"),
-    "sigmoid": GuidanceConfig(max_threshold=-1.0, weight="sigmoid"),
+    "threshold": GuidanceConfig(max_threshold=-1.0),
     "rho1": GuidanceConfig(method="rho1", criterion="excess_and_entropy"),
     "chunk": GuidanceConfig(method="chunk", chunks=8),
     "kld": GuidanceConfig(method="kld"),

@@ -8,8 +8,6 @@ from architectures import build
 from drawn_batches import batch
 from tiny_models import scaled_models, tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.errors import ConfigError
-from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models import chunks
@@ -207,14 +205,6 @@ def test_a_teacher_with_its_own_head_scores_by_its_own_logits(bert, dtype):
     )
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(torch.from_numpy(nll).double(), expected, rtol=0, atol=tolerance)
-
-
-def test_other_head_losses_are_refused_by_name(bert):
-    head = own_head_of(bert, VOCABULARY, 32)
-    for how in ("torch", "liger"):
-        words = rf"train\.head_loss: {how} .*BertLMHeadModel is another; use loop"
-        with pytest.raises(ConfigError, match=words):
-            check_head_loss(how, head)
 
 
 def test_a_model_that_sees_later_tokens_is_refused():

@@ -252,7 +252,7 @@ def _two_further_without_the_last(text, ids, offsets):
     [
         (_ends_at_its_start, "tokens with text have empty offsets"),
         (_backwards, "its offsets are invalid or out of order"),
-        (_two_further_without_the_last, "at several places"),
+        (_two_further_without_the_last, "is not certain"),
     ],
 )
 def test_texts_that_cannot_be_placed_are_left_out_of_a_batch(tokenizers, monkeypatch, alter, why):

@@ -24,7 +24,7 @@ from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
-LINES = {"unit": "group", "max_threshold": 1.0, "window": "line", "window_threshold": -9.0}
+LINES = {"unit": "group", "max_threshold": 1.0, "window_max_loss": 9.0}
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys)
 
 @pytest.mark.parametrize(
     ("guidance", "name"),
-    [(GROUPS, "teacher_loss"), ({"window": 4, "window_max_loss": 1.5}, "group_loss")],
+    [(GROUPS, "teacher_loss"), ({"unit": "token", "window_max_loss": 1.5}, "group_loss")],
     ids=["groups", "noise by groups"],
 )
 def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
@@ -84,7 +84,7 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     pieces = LivePieces(texts, text_reader(run.teacher, spans))
     cpu = torch.device("cpu")
     live = TextTeacher(load_scorer(run.teacher, spans, cpu), run.guidance, cpu)
-    collator = Collator(pieces, run.guidance, run.data)
+    collator = Collator(pieces, run.guidance, run.data, student.spans.line_ends())
     compared = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]

@@ -132,19 +132,15 @@ RULES = {
     "quota with cap": {"top_fraction": 0.3, "max_threshold": 0.2},
     "groups": {"unit": "group", **THRESHOLD},
     "quota of groups": {"unit": "group", "top_fraction": 0.3, "unmapped": "exclude"},
-    "window": {**THRESHOLD, "window": 2, "window_threshold": 0.2},
-    "line": {"unit": "group", **THRESHOLD, "window": "line", "window_threshold": -0.3},
-    "loss on neighbours": {**THRESHOLD, "unit": "group", "window": 3, "window_max_loss": 2.5},
-    "noise around tokens": {"unit": "token", "window": "line", "window_max_loss": 2.2},
-    "noise alone": {"top_fraction": None, "unit": "group", "window": 3, "window_max_loss": 2.5},
-    "sigmoid": {"weight": "sigmoid", "weight_scale": 0.5},
-    "power": {"unit": "group", "weight": "power", **THRESHOLD, "min_weight": 0.2},
+    "noise and threshold": {**THRESHOLD, "unit": "group", "window_max_loss": 2.3},
+    "noise around tokens": {"unit": "token", "window_max_loss": 2.2},
+    "noise alone": {"top_fraction": None, "unit": "group", "window_max_loss": 2.3},
 }
 
 
 def by_hand(student_model, teacher_model, guidance):
-    """Of each student token of CUT the excess loss, that of its neighbours, what the teacher loses
-    on them, whether that is noise, and the weight; and the threshold."""
+    """Of each student token of CUT the excess loss, what the teacher loses on its neighbours,
+    whether that is noise, and whether it is kept; and the threshold."""
     nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
     units, grouped = ({row: [row] for row in range(len(nll))} for _ in "12")
     models = student_model, teacher_model
@@ -167,64 +163,46 @@ def by_hand(student_model, teacher_model, guidance):
         threshold = -np.inf
     line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
     sizes = [0, *np.diff(spans)[:, 0], 0]
-    around, heard, weights = np.full(len(nll), np.nan), np.full(len(nll), np.nan), 0.0 * nll
-    weights[0], noise = 0, np.zeros(len(nll), bool)
-
-    def near_to(row, unit, losses):
-        places = [other for other in range(1, len(nll)) if line[other] == line[row]]
-        if guidance.window != "line":
-            width = guidance.window or 0
-            places = range(max(1, unit[0] - width), min(len(nll), unit[-1] + width + 1))
-        return [other for other in places if np.isfinite(losses[other]) and other not in unit]
-
+    heard = np.full(len(nll), np.nan)
+    kept, noise = np.zeros((2, len(nll)), bool)
     for row in range(1, len(nll)):
         if row not in competing:
-            weights[row] = guidance.unmapped == "include"
+            kept[row] = guidance.unmapped == "include"
             continue
-        if guidance.window_threshold is not None and (near := near_to(row, units[row], excess)):
-            around[row] = np.mean(excess[near])
-            noise[row] = around[row] < guidance.window_threshold
-        if guidance.window_max_loss is not None and (near := near_to(row, grouped[row], of_groups)):
+        near = [
+            other
+            for other in range(1, len(nll))
+            if line[other] == line[row] and other not in grouped[row]
+        ]
+        near = [other for other in near if np.isfinite(of_groups[other])]
+        if guidance.window_max_loss is not None and near:
             size = sum(sizes[other] for other in near)
             heard[row] = (of_groups[near].sum() + 8) / (size + 8)
             noise[row] = heard[row] > guidance.window_max_loss
-        z = (excess[row] - threshold) / guidance.weight_scale
-        weight = {
-            "hard": float(z > -1e-6),
-            "sigmoid": 1 / (1 + math.exp(-z)),
-            "power": math.exp(min(z, 0)),
-        }[guidance.weight]
-        weight *= not noise[row]
-        weights[row] = guidance.min_weight + (1 - guidance.min_weight) * weight
-    return excess, (around, heard, noise), weights, threshold
+        kept[row] = excess[row] - threshold > -1e-6 and not noise[row]
+    return excess, (heard, noise), kept, threshold
 
 
 @pytest.mark.parametrize("options", RULES.values(), ids=RULES.keys())
 def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_model, options):
     guided = guide(CUT, **options)
     guidance = guided.guidance
-    excess, neighbours, weights, threshold = by_hand(student_model, teacher_model, guidance)
-    around, heard, noise = neighbours
+    excess, neighbours, kept, threshold = by_hand(student_model, teacher_model, guidance)
+    heard, noise = neighbours
     np.testing.assert_allclose(found(guided, "excess"), excess, atol=1e-4)
-    np.testing.assert_allclose(found(guided, "neighbours_excess"), around, atol=1e-4)
     np.testing.assert_allclose(found(guided, "neighbours_loss"), heard, atol=1e-4)
-    np.testing.assert_allclose(found(guided, "weight"), weights, atol=1e-4)
     shown = -np.inf if guided.threshold is None else guided.threshold
     assert shown == pytest.approx(threshold, abs=1e-4)
-    least = (1 + guidance.min_weight) / 2
-    assert found(guided, "kept").tolist() == (weights > least - 1e-4).tolist()
+    assert found(guided, "kept").tolist() == kept.tolist()
     competing = np.isfinite(excess)
     tokens = guided.as_dict()["tokens"]
     assert [token["why"] == "noise" for token in tokens] == noise.tolist()
-    judged = [
-        token["why"] in ("reaches", "below", "weighted", "noise", "not noise") for token in tokens
-    ]
+    judged = [token["why"] in ("reaches", "below", "noise", "not noise") for token in tokens]
     assert judged == competing.tolist()
     outcome = "not noise" if guidance.has_no_threshold else "reaches"
     reaches = [token["why"] == outcome for token in tokens]
-    if guidance.weight == "hard":
-        assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
-    assert 0 < sum(weights[1:] > least - 1e-4) < len(weights) - 1  # the rule says something
+    assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
+    assert 0 < sum(kept[1:]) < len(kept) - 1  # the rule says something
     assert bool(noise.any()) is (guidance.window is not None)
     assert not noise.all()
 
@@ -389,10 +367,6 @@ def test_the_command_takes_every_rule(command, capsys, guide):
         "max_threshold": -1.0,
         "window": "line",
         "window_max_loss": 9.0,
-        "window_threshold": -2.0,
-        "weight": "sigmoid",
-        "weight_scale": 0.5,
-        "min_weight": 0.1,
         "unmapped": "exclude",
     }
     written = [
@@ -402,7 +376,7 @@ def test_the_command_takes_every_rule(command, capsys, guide):
     printed = json.loads(capsys.readouterr().out)
     assert printed["guidance"] == rule
     assert printed["tokens"] == guide(**rule).as_dict()["tokens"]
-    fixed = "--guidance.max_threshold=-1", "--guidance.window=16", "--guidance.window_max_loss=9"
+    fixed = "--guidance.max_threshold=-1", "--guidance.window_max_loss=9"
     assert main([*command, TEXT, *fixed]) == 0
     assert "Threshold: -1.000 nats" in " ".join(capsys.readouterr().out.split())
     assert main([*command, TEXT, "--guidance.unit=group", "--guidance.aggregation=sum"]) == 2

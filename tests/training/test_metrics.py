@@ -42,13 +42,11 @@ GOOD = {
 
 
 def test_a_window_that_drops_most_of_the_text_says_so():
-    guidance = GuidanceConfig(top_fraction=None, window=8, window_max_loss=1.0)
+    guidance = GuidanceConfig(window_max_loss=1.0)
     entry = {"step": 10, "kept_fraction": 0.4, "unmapped": {}}
     assert "only 40% of the tokens are kept" in unusual_selection(entry, guidance)
     assert unusual_selection(entry | {"kept_fraction": 0.9}, guidance) is None
-    quota = GuidanceConfig(
-        window=8, window_max_loss=1.0, top_fraction=0.4
-    )  # drops most of the text by itself
+    quota = GuidanceConfig(window_max_loss=1.0, top_fraction=0.4)  # drops most by itself
     assert unusual_selection(entry, quota) is None
 
 

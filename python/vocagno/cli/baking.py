@@ -8,8 +8,8 @@ from vocagno.config.commands import TOKENIZER, add_max_refused
 from vocagno.errors import require
 
 _RULE = (
-    *("unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold"),
-    *("min_weight", "aggregation", "unmapped"),
+    *("unit", "top_fraction", "max_threshold", "window", "window_max_loss"),
+    *("aggregation", "unmapped"),
 )
 """Fields of `GuidanceConfig` that are options of the weights."""
 

@@ -10,8 +10,8 @@ from vocagno.errors import InputError
 from vocagno.system.terminal import draw_in_terminal
 
 _RULE = (
-    *("unit", "top_fraction", "max_threshold", "window", "window_max_loss", "window_threshold"),
-    *("weight", "weight_scale", "min_weight", "aggregation", "unmapped"),
+    *("unit", "top_fraction", "max_threshold", "window", "window_max_loss"),
+    *("aggregation", "unmapped"),
 )
 """Fields of `GuidanceConfig` that are options here. A text is a row of its own, so `scope` and
 `normalize` say nothing about it."""

@@ -18,6 +18,15 @@ from vocagno.errors import ConfigError
 _LONGEST = 80
 """Characters of a wrong value that are shown."""
 _OPTION = re.compile("--?[a-zA-Z_]")
+REMOVED: dict[str, tuple[Sequence[Any], str]] = {
+    "guidance.weight": (["hard"], "a token is trained on or not"),
+    "guidance.weight_scale": ([1.0], "a token is trained on or not"),
+    "guidance.min_weight": ([0.0], "a token is trained on or not"),
+    "guidance.window_threshold": ([None], "guidance.window_max_loss says what is noise"),
+    "train.head_loss": (["auto", "loop"], "one loop computes every head and its loss"),
+}
+"""Options that are gone: the values that say what holds without them, and what replaced them. Files
+may have these values: every run of an older version kept all its options."""
 _NO_OPTIONS = "expected options as `name: value`, or a YAML file of them"
 
 
@@ -28,13 +37,19 @@ def new_parser(**words: Any) -> Any:
     """
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
+    class Parser(ArgumentParser):  # type: ignore[misc]  # jsonargparse is not typed
+        def parse_string(self, *given: Any, **named: Any) -> Any:
+            for name in named.keys() & {"content", "cfg_str"}:  # the text of a file, by release
+                named[name] = _without_removed(named[name])
+            return super().parse_string(*given, **named)
+
     class Help(DefaultHelpFormatter):  # type: ignore[misc]  # jsonargparse is not typed
         def _get_type_str(self, action: Any) -> str | None:
             text = super()._get_type_str(action)
             return "Path" if text == "<class 'Path'>" else text
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)  # --help has those of fields
-    return ArgumentParser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
+    return Parser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
 
 
 def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
@@ -73,6 +88,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Names that end in the same word count as near: `steps`, and `train.steps`.
     """
+    if gone := REMOVED.get(name.removeprefix("--")):
+        return f"; it is gone: {gone[1]}"
     last = {other: re.split(r"[ .]|--", other)[-1] for other in (name, *known)}
     others = [other for other in last if other != name]
     near = get_close_matches(name, others, 1, cutoff=0.7)
@@ -238,7 +255,7 @@ def _load(path: Path, option: str = "") -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{option}{path}: no such file")
     try:
-        values = _yaml(text := path.read_text(encoding="utf-8"))
+        values = _yaml(text := _without_removed(path.read_text(encoding="utf-8")))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; convert it") from error
     except ValueError as error:
@@ -246,6 +263,25 @@ def _load(path: Path, option: str = "") -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected options as `name: value`, in YAML, got {_short(text)}")
     return values
+
+
+def _without_removed(text: str) -> str:
+    """YAML without the `REMOVED` options that say what holds; what is no YAML stays as it is."""
+    from jsonargparse import get_loader
+    from yaml import YAMLError, safe_dump
+
+    try:
+        values = get_loader("yaml")(text)
+    except YAMLError:
+        return text
+    found = False
+    for name, (harmless, _) in REMOVED.items():
+        section, _, option = name.partition(".")
+        group = values.get(section) if isinstance(values, dict) else None
+        if isinstance(group, dict) and option in group and group[option] in harmless:
+            del group[option]
+            found = True
+    return str(safe_dump(values, sort_keys=False)) if found else text
 
 
 def _yaml(text: str) -> Any:

@@ -16,12 +16,8 @@ _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
     "unit": ("vocagno", "cpt"),
     "max_threshold": _OR_NAIVE,
-    "window": _OR_NAIVE,
     "window_max_loss": _OR_NAIVE,
-    "window_threshold": _OR_NAIVE,
-    "weight": _OR_NAIVE,
-    "weight_scale": _OR_NAIVE,
-    "min_weight": _OR_NAIVE,
+    "window": _OR_NAIVE,
     "criterion": ("rho1",),
     "chunks": ("chunk",),
     "selection": ("chunk",),
@@ -43,9 +39,9 @@ class GuidanceConfig:
     vocagno, rho1 and chunk choose the tokens that train, each by another mapping; kld and uld train
     on all tokens and add a distance between the distributions of both models; cpt is neither.
 
-    Under vocagno `top_fraction: 0.4` is the paper's rule. Without `top_fraction`, `max_threshold`
-    and `window` all tokens train but those on lines that are noise to the teacher: `unit: group`,
-    `window: line`, `window_max_loss: 2.0` (docs/guidance.md).
+    Under vocagno `top_fraction: 0.4` is the paper's rule. Without `top_fraction` and
+    `max_threshold` all tokens train but those on lines that are noise to the teacher:
+    `unit: group`, `window_max_loss: 2.0` (docs/guidance.md).
     """
 
     method: Method = "vocagno"
@@ -70,33 +66,22 @@ class GuidanceConfig:
     """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
     quota is full. A threshold above zero stops training tokens that the student still predicts
     worse than the teacher (docs/guidance.md). null: no limit, as in the paper."""
-    window: int | Literal["line"] | None = None
-    """Neighbours that tell whether a unit is noise, and dropped: this many tokens of the row before
-    and after it, or the other tokens of its line of text. The unit itself is not counted. null:
-    neighbours are not looked at."""
+    window: Literal["line"] | None = None
+    """Neighbours that tell whether a unit is noise: the other tokens of its line of text. It
+    follows from `window_max_loss` and need not be written. Where it is, it names a rule: `unit` is
+    token by default."""
     window_max_loss: float | None = None
-    """A unit is noise if the teacher loses more than this on the text of its neighbours, in nats a
-    byte; default 2 where no rule is named. Each token of the teacher counts once: neighbours are
-    those of the group, for `unit: token`, too. The mean is smoothed: 8 bytes of 1 nat each are
-    added to the neighbours."""
-    window_threshold: float | None = None
-    """A unit is noise if the mean excess loss of its neighbours is below this, in nats a token."""
-    weight: Literal["hard", "sigmoid", "power"] = "hard"
-    """Weight of a token whose unit is z = (excess loss - threshold) / `weight_scale` above the
-    threshold. hard: 1 where z >= 0, else 0 (Eq. 4); sigmoid: 1 / (1 + exp(-z)); power: exp(z), at
-    most 1."""
-    weight_scale: float = 1.0
-    """sigmoid, power: in nats."""
-    min_weight: float = 0.0
-    """Weight of the tokens that are dropped, in [0, 1); the other weights start from it."""
+    """A unit is noise, and dropped, if the teacher loses more than this on the rest of its line, in
+    nats a byte; default 2 where no rule is named. Each token of the teacher counts once: the unit
+    itself, which is not counted, is the group, for `unit: token`, too. The mean is smoothed: 8
+    bytes of 1 nat each are added to the rest of the line."""
     aggregation: Reduction = "max"
     """How the losses of several teacher tokens become one (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
     """Tokens without a teacher loss (special ones, and those that the teacher was not asked for):
     all kept, none, or competing with the mean loss of the teacher's own tokens in the scope."""
-    scope: Literal["sequence", "micro_batch", "step"] = "sequence"
-    """What the excess losses are ranked in: each row; all rows of a micro-batch; or those of all
-    processes in one micro-step (a micro-batch of each)."""
+    scope: Literal["sequence", "micro_batch"] = "sequence"
+    """What the excess losses are ranked in: each row, or all rows of a micro-batch."""
     normalize: Literal["tokens", "selected"] = "tokens"
     """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
     min_coverage: float = 0.99
@@ -125,28 +110,11 @@ class GuidanceConfig:
             self.top_fraction is None or 0 < self.top_fraction <= 1,
             f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
         )
-        require(
-            self.weight == "hard" or not self.has_no_threshold,
-            f"guidance.weight: {self.weight}: needs a threshold; give guidance.top_fraction or "
-            "guidance.max_threshold",
-        )
-        for name in ("max_threshold", "window_max_loss", "window_threshold"):
+        for name in ("max_threshold", "window_max_loss"):
             value = getattr(self, name)
             require(
                 value is None or math.isfinite(value), f"guidance.{name} is not finite: {value}"
             )
-        require(
-            self.weight_scale > 0 and math.isfinite(self.weight_scale),
-            f"guidance.weight_scale must be positive and finite, got {self.weight_scale}",
-        )
-        require(
-            0 <= self.min_weight < 1,
-            f"guidance.min_weight must be in [0, 1), got {self.min_weight}",
-        )
-        require(
-            not isinstance(self.window, int) or self.window >= 1,
-            f"guidance.window must be at least 1, line or null, got {self.window}",
-        )
         require(
             0 <= self.min_coverage <= 1,
             f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
@@ -171,12 +139,13 @@ class GuidanceConfig:
         found: dict[str, Any] = {}
         if (self.top_fraction, self.max_threshold, self.window) == (None, None, None):
             if self.method == "vocagno":
-                limits = self.window_max_loss, self.window_threshold
-                found = {"unit": self.unit or "group", "window": "line"}
-                if limits == (None, None):
+                found["unit"] = self.unit or "group"
+                if self.window_max_loss is None:
                     found["window_max_loss"] = _MAX_LOSS_OF_LINES
-            elif self.method in ("rho1", "chunk"):
+            elif self.method in ("rho1", "chunk") and self.window_max_loss is None:
                 found["top_fraction"] = _PAPERS_QUOTA
+        if found.get("window_max_loss", self.window_max_loss) is not None:
+            found["window"] = "line"
         for name, value in {"unit": self.unit or "token", **found}.items():
             object.__setattr__(self, name, value)
 
@@ -186,30 +155,14 @@ class GuidanceConfig:
             f"guidance.aggregation: {self.aggregation}: a group adds its losses up; omit it, or "
             "give guidance.top_fraction (the paper's rule) or guidance.unit: token",
         )
-        limits = self.window_max_loss, self.window_threshold
         require(
-            self.window is not None or limits == (None, None),
-            "guidance.window: window_max_loss and window_threshold need it; give a number of "
-            "tokens, or line",
-        )
-        require(
-            self.window is None or limits != (None, None),
-            "guidance.window: needs window_max_loss, window_threshold or both",
-        )
-        require(
-            self.weight != "hard" or self.weight_scale == 1,
-            "guidance.weight_scale: is for guidance.weight sigmoid and power; omit it",
+            self.window is None or self.window_max_loss is not None,
+            "guidance.window: needs guidance.window_max_loss",
         )
         require(
             self.criterion == "excess" or self.keeps_quota,
             "guidance.criterion: excess_and_entropy keeps the paper's quota; omit "
-            "guidance.max_threshold, window, weight and min_weight",
-        )
-        require(
-            (self.scope, self.unmapped) != ("step", "mean") or not self.has_fixed_threshold,
-            "guidance.scope: step: with a threshold known beforehand no process knows the losses "
-            "of the others, so guidance.unmapped: mean would differ between them; use unmapped: "
-            "include or exclude, scope: sequence or micro_batch, or give guidance.top_fraction",
+            "guidance.max_threshold and window_max_loss",
         )
         if self.selects and self.method != "chunk":
             require(
@@ -251,8 +204,6 @@ class GuidanceConfig:
             and self.unit == "token"
             and self.max_threshold is None
             and self.window is None
-            and self.weight == "hard"
-            and self.min_weight == 0
         )
 
     @property
@@ -268,9 +219,7 @@ class GuidanceConfig:
     @property
     def has_fixed_threshold(self) -> bool:
         """Whether the weight of a unit depends on no student losses but its own."""
-        return (
-            self.method in _RANKING and self.top_fraction is None and self.window_threshold is None
-        )
+        return self.method in _RANKING and self.top_fraction is None
 
     @property
     def needs_group_loss(self) -> bool:
@@ -278,11 +227,6 @@ class GuidanceConfig:
         token once for each student token that shares text with it."""
         is_token = self.method == "vocagno" and self.unit == "token"
         return is_token and self.window_max_loss is not None
-
-    @property
-    def has_soft_weights(self) -> bool:
-        """Whether tokens may have weights between 0 and 1."""
-        return self.weight != "hard" or self.min_weight > 0
 
     @property
     def needs_teacher(self) -> bool:

@@ -51,17 +51,6 @@ class Config:
             f"guidance.{'criterion' if guidance.selects else 'method'}: needs more of the teacher "
             "than its stored losses; use teacher.mode: live",
         )
-        is_loop = self.train.head_loss in ("auto", "loop")
-        require(
-            not guidance.needs_distributions or is_loop,
-            f"train.head_loss: {self.train.head_loss} computes only cross-entropy; use loop with "
-            f"guidance.method: {guidance.method}",
-        )
-        require(
-            not (guidance.selects and guidance.has_soft_weights) or is_loop,
-            f"train.head_loss: {self.train.head_loss} has no weights of tokens; use loop with "
-            "guidance.weight and guidance.min_weight",
-        )
         teacher.scores_of(len(self.data.corpora))
         at_random = "" if guidance.selection == "teacher" else " at random"
         require(

@@ -6,8 +6,6 @@ from typing import Literal
 from vocagno.config.option_types import check_types
 from vocagno.errors import require, require_at_least
 
-HeadLoss = Literal["auto", "loop", "torch", "liger"]
-
 _MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and each process adds its number."""
 
@@ -24,9 +22,6 @@ class TrainConfig:
     """Rows of one forward pass of one process."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: mixed precision, with weights and losses in float32."""
-    head_loss: HeadLoss = "auto"
-    """What computes the language head and its loss in chunks: our loop, torch's op or liger-kernel
-    (CUDA; the host waits in each step); auto: what was fastest where it was measured, the loop."""
     gradient_checkpointing: bool = False
     """Keep only the inputs of layers, and compute the rest again in the backward pass."""
     compile: bool = False

@@ -28,7 +28,9 @@ PART_TOKENS = 1 << 23
 """Tokens that processes share the work by, and that a killed process loses."""
 BATCH_TOKENS = 1 << 18
 """Tokens that are aligned at a time: what bounds the memory, together with the longest document."""
-_RULE = ("unit", "window", "window_max_loss", "min_weight", "aggregation", "unmapped")
+_RULE = ("unit", "window", "window_max_loss", "aggregation", "unmapped")
+_MIN_WEIGHT = {"min_weight": 0.0}
+"""Was an option, whose value the manifests of older folders have."""
 
 
 def bake_file(
@@ -125,7 +127,7 @@ def _made_from(
         "tokenizer": spans.fingerprint,
         "scores": {"made_from": store.manifest.made_from, "hash": digest(*shards)},
         "losses": {"unit": losses.unit, "aggregation": losses.aggregation},
-        "rule": None if rule is None else {name: asdict(rule)[name] for name in _RULE},
+        "rule": None if rule is None else _MIN_WEIGHT | {n: asdict(rule)[n] for n in _RULE},
         "part_tokens": PART_TOKENS,
         "batch_tokens": BATCH_TOKENS,
     }

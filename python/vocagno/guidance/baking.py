@@ -16,7 +16,7 @@ from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import Row
 from vocagno.data.store.refusals import REFUSED
-from vocagno.errors import ConfigError, require
+from vocagno.errors import require
 from vocagno.guidance.collator import line_numbers
 from vocagno.guidance.mappings import ComparedTokens
 from vocagno.guidance.methods import method_of
@@ -44,7 +44,7 @@ class Baked:
 
 
 def check_rule(rule: GuidanceConfig) -> None:
-    """Refuses rules whose weights need the student's losses, or the rows of a trainer.
+    """Refuses rules whose weights need the student's losses.
 
     Raises: ConfigError naming the option.
     """
@@ -52,16 +52,11 @@ def check_rule(rule: GuidanceConfig) -> None:
         rule.method == "vocagno",
         f"guidance.method: {rule.method}: weights can be baked for vocagno only",
     )
-    for name in ("top_fraction", "max_threshold", "window_threshold"):
+    for name in ("top_fraction", "max_threshold"):
         require(
             getattr(rule, name) is None,
             f"guidance.{name}: which tokens it keeps depends on the student's losses, so weights "
             "cannot be baked; omit it, or omit --weights and compare the losses in your loss",
-        )
-    if rule.window != "line" or rule.window_max_loss is None:
-        raise ConfigError(
-            f"guidance.window: {rule.window}: a trainer cuts rows elsewhere, so weights can be "
-            "baked for window: line with window_max_loss only"
         )
 
 

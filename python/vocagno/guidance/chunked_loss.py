@@ -58,16 +58,12 @@ class CrossEntropy:
     ends = None
     width = 0
 
-    def __init__(self, labels_K: Tensor, weights_K: Tensor | None = None) -> None:
-        """`weights_K`: factors of the losses; default: 1."""
+    def __init__(self, labels_K: Tensor) -> None:
         self.labels_K = labels_K
-        self.weights_K = weights_K
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """As `Objective`."""
-        weights_C = None if self.weights_K is None else self.weights_K[place]
-        nll_C = cross_entropy_(logits_CV, self.labels_K[place], lambda _: weights_C)
-        return (nll_C if weights_C is None else weights_C * nll_C)[:, None]
+        return cross_entropy_(logits_CV, self.labels_K[place], lambda _: None)[:, None]
 
     def rows(self, place: slice) -> Tensor | None:
         """As `Objective`."""

@@ -45,9 +45,9 @@ class Batch:
     (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
     (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
     padding (`chunks`), and what ranks them if not their losses (`chunk_rank`); for `unit: group`
-    and `window: line` the number of each token's group and line, -1 for none (`groups`, `lines`),
-    and for `window_max_loss` the bytes that each token covers (`token_bytes`, int32) and, for
-    `unit: token`, its group and the teacher's loss on that (`group_loss`, as `Units`).
+    the number of each token's group, -1 for none (`groups`); for `window_max_loss` that of its line
+    (`lines`), the bytes that it covers (`token_bytes`, int32) and, for `unit: token`, its group and
+    the teacher's loss on that (`group_loss`, as `Units`).
     All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
     counts: TokenCounts
     row_counts: NDArray[np.int64]
@@ -99,14 +99,14 @@ class Collator:
         data: DataConfig,
         line_ends: NDArray[np.bool_] | None = None,
     ) -> None:
-        """`line_ends`: `TokenSpans.line_ends` of the student, for `window: line`.
+        """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`.
 
         Raises: ValueError if they are missing.
         """
         self._needs_lines: bool = guidance.window == "line" and scores is not None
         if self._needs_lines and line_ends is None:
             raise ValueError(
-                "guidance.window: line needs to know which ids end a line; give "
+                "guidance.window_max_loss needs to know which ids end a line; give "
                 "line_ends=TokenSpans(STUDENT).line_ends(), or another rule, such as the paper's, "
                 "GuidanceConfig(top_fraction=0.4)"
             )

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.train import HeadLoss
 from vocagno.guidance.units import Units
 from vocagno.models.head import Head
 from vocagno.teacher.states import TeacherStates
@@ -29,7 +28,7 @@ class Criteria(NamedTuple):
     teacher_sums_B2: Tensor | None = None
     """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
     units: Units = Units()
-    """Groups, lines and what else tells noise, for `unit: group` and `window`."""
+    """Groups, lines and what else tells noise, for `unit: group` and `window_max_loss`."""
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
     """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
     it the host waits for the device, if that is not the CPU."""
@@ -45,8 +44,6 @@ class StudentSide(NamedTuple):
     head: Head
     labels_BT: Tensor
     """Target ids, -100 where nothing is predicted."""
-    head_loss_by: HeadLoss = "auto"
-    """As `head_loss`."""
 
     @property
     def flat_hidden(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which units are noise by their neighbours: the other tokens of a line of text, or of a window.
+"""Which units are noise by their neighbours: the other tokens of a line of text.
 
 B: rows, T: tokens of a row.
 """
@@ -38,10 +38,9 @@ def teacher_loss_of_neighbours(
 
     Args: as `choose`.
     Raises: ValueError without the bytes of the tokens, groups or their losses where the rule needs
-        these, or lines for `window: line`.
+        these, or lines.
     """
-    assert config.window is not None
-    needed = {"bytes of the tokens": units.bytes_BT}
+    needed = {"lines of the tokens": units.lines_BT, "bytes of the tokens": units.bytes_BT}
     if config.needs_group_loss:
         needed |= {"groups": units.groups_BT, "losses of the groups": units.group_loss_BT}
         teacher_loss_BT = teacher_loss_BT if units.group_loss_BT is None else units.group_loss_BT
@@ -51,28 +50,9 @@ def teacher_loss_of_neighbours(
             "guided_batch makes, use GuidedCollator or add_teacher_loss, which make them, too, or "
             "a rule of single tokens, such as GuidanceConfig(top_fraction=0.4)"
         )
+    assert units.lines_BT is not None
     assert units.bytes_BT is not None
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
     loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
     bytes_BT = torch.where(counted_BT, units.bytes_BT, 0)
-    return window_means(
-        loss_BT, bytes_BT, units.groups_BT, units.lines_BT, config.window, SMOOTHING_BYTES
-    )
-
-
-def excess_of_neighbours(
-    excess_BT: Tensor, competing_BT: Tensor, units: Units, config: GuidanceConfig
-) -> Tensor:
-    """(B, T) float64: the mean excess loss of the neighbours of each token's unit, in nats; NaN
-    without any.
-
-    Args:
-        excess_BT: of units, at each of their tokens.
-        competing_BT: the tokens that count (boolean).
-        units, config: as `choose`.
-    """
-    assert config.window is not None
-    counted_BT = competing_BT & ~excess_BT.isnan()
-    counted_excess_BT = torch.where(counted_BT, excess_BT, 0.0)
-    groups_BT = units.groups_BT if config.unit == "group" else None
-    return window_means(counted_excess_BT, counted_BT, groups_BT, units.lines_BT, config.window)
+    return window_means(loss_BT, bytes_BT, units.groups_BT, units.lines_BT, SMOOTHING_BYTES)

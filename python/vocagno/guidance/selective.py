@@ -14,7 +14,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.train import HeadLoss
 from vocagno.guidance.checks import check_guidance
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics
@@ -33,7 +32,6 @@ def selective_cross_entropy(
     *,
     criteria: Criteria | None = None,
     num_kept: int | None = None,
-    head_loss_by: HeadLoss = "auto",
     reduction: Literal["sum", "mean"] = "sum",
 ) -> tuple[Tensor, TokenMetrics]:
     """The loss of the tokens that the teacher chooses (Eq. 3 and 4 of arXiv 2503.19123).
@@ -48,13 +46,12 @@ def selective_cross_entropy(
         criteria: what else the method looks at, made for this guidance.
         num_kept: how many will be kept at most, as `count_kept` (and `most_kept`, of chunks) give
             it before the forward pass, so that the host need not wait for a device to know it.
-        head_loss_by: as `head_loss`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
     Raises: ValueError for shapes that do not belong together, for other negative labels than -100
         (on a CPU; on other devices the lookup fails), for missing criteria, and for more kept
         tokens than `num_kept` (on a CPU; on other devices the loss is NaN); ConfigError for
-        criteria of other guidance, and as `head_loss`; TypeError for a module as the head.
+        criteria of other guidance; TypeError for a module as the head.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
@@ -68,7 +65,7 @@ def selective_cross_entropy(
     _check_labels(labels_BT)
     if criteria is not None and criteria.guidance is not None:
         check_guidance(criteria.guidance, guidance, "criteria")
-    student = StudentSide(hidden_BTH, head, labels_BT, head_loss_by)
+    student = StudentSide(hidden_BTH, head, labels_BT)
     teacher = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
     total, metrics = method.cross_entropy(student, teacher)
     if reduction == "mean":
@@ -87,8 +84,7 @@ def token_weights(
     teacher_sums_B2: Tensor | None = None,
     units: Units | None = None,
 ) -> Tensor:
-    """(B, T) float32 without gradient: how much each token trains the student; in the paper 1.0 or
-    0.0 (Eq. 4).
+    """(B, T) float32 without gradient: 1.0 for the tokens that train the student, else 0.0 (Eq. 4).
 
     Args:
         student_nll_BT: the student's loss on each token, nats.
@@ -105,8 +101,6 @@ def token_weights(
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceConfig) -> int:
     """How many tokens will be kept, known before any forward pass: `num_kept`.
-
-    With `scope: step` on several processes it is not known: tokens of the others compete, too.
 
     Raises: ValueError if it is known only after the forward pass (chunks, thresholds).
     """

@@ -111,8 +111,7 @@ def guided_batch(
         chunk_ends=batch.chunk_ends,
         guidance=guidance,
     )
-    # With other processes, a scope of a whole step may keep more of these.
-    num_kept = counts.kept if method.knows_kept and guidance.scope != "step" else None
+    num_kept = counts.kept if method.knows_kept else None
     return GuidedBatch(
         given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept, counts
     )

@@ -37,7 +37,7 @@ def thresholded_cross_entropy(
     teacher_sums_B2: Tensor | None = None,
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> tuple[Tensor, TokenMetrics]:
-    """The weighted sum of the losses, as `choose` weights them.
+    """The sum of the losses of the tokens that `choose` keeps.
 
     Args: as `selective_cross_entropy`.
     Returns: the sum, float32, with gradients, and the metrics of each token.
@@ -94,7 +94,7 @@ def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
 
 
 class ChosenCrossEntropy:
-    """Cross-entropy with the weights that `choose` gives the tokens of each chunk: an `Objective`.
+    """Cross-entropy of the tokens of each chunk that `choose` keeps: an `Objective`.
 
     With a threshold that is known beforehand they are the weights of the whole row.
     """
@@ -119,7 +119,7 @@ class ChosenCrossEntropy:
         self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
-        """As `Objective`; the parts are the weighted loss and the loss."""
+        """As `Objective`; the parts are the loss of a kept token, and the loss."""
         labels_C = self._labels_N[place]
 
         def weigh(nll_C: Tensor) -> Tensor:
@@ -128,8 +128,8 @@ class ChosenCrossEntropy:
 
         nll_C = cross_entropy_(logits_CV, labels_C, weigh)
         weights_C = self.weights_N[place]
-        weighted_C = torch.where(weights_C > 0, weights_C * nll_C, 0.0)
-        return torch.stack([weighted_C, nll_C], 1)
+        kept_C = torch.where(weights_C > 0, nll_C, 0.0)
+        return torch.stack([kept_C, nll_C], 1)
 
     def rows(self, place: slice) -> Tensor | None:
         """As `Objective`."""

@@ -65,7 +65,7 @@ class LossSums(NamedTuple):
     nll: Any = 0.0
     """The student's losses on all predicted tokens."""
     kept_nll: Any = 0.0
-    """The same, times their weights."""
+    """The same, of those that are trained on."""
     excess: Any = 0.0
     """Excess losses of the tokens with a teacher loss."""
     teacher: Any = 0.0
@@ -73,7 +73,7 @@ class LossSums(NamedTuple):
     ranked: Any = 0.0
     """How many these are."""
     kept: Any = 0.0
-    """Weights (of 0 and 1: how many tokens were kept)."""
+    """How many tokens are trained on."""
     distance: Any = 0.0
     """Distances of distillation."""
     pairs: Any = 0.0

@@ -1,4 +1,4 @@
-"""Intermediate values of a choice, for pictures: excess losses of groups and of neighbours.
+"""Intermediate values of a choice, for pictures: of groups and of neighbours.
 
 B: rows, T: tokens of a row.
 """
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.noise import excess_of_neighbours, teacher_loss_of_neighbours
+from vocagno.guidance.noise import teacher_loss_of_neighbours
 from vocagno.guidance.units import Units, group_means
-from vocagno.guidance.weights import excess_loss, filled_teacher_loss, roles
+from vocagno.guidance.weights import excess_loss, roles
 
 
 class UnitFacts(NamedTuple):
@@ -20,8 +20,6 @@ class UnitFacts(NamedTuple):
 
     excess_BT: Tensor | None
     """The excess loss of its group in nats, for `unit: group`."""
-    neighbours_excess_BT: Tensor | None
-    """The mean excess loss of its neighbours in nats, for `window_threshold`."""
     neighbours_loss_BT: Tensor | None
     """The teacher's smoothed loss on its neighbours in nats a byte, for `window_max_loss`."""
 
@@ -38,22 +36,16 @@ def unit_facts(
     """
     units = Units.of_batch(tensors)
     if guidance.unit == "token" and guidance.window is None:
-        return UnitFacts(None, None, None)
+        return UnitFacts(None, None)
     labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]
     competing_BT, _ = roles(teacher_BT, labels_BT, guidance)
-    nll_BT, of_group_BT, mean_BT, loss_BT = student_nll_BT, None, None, None
+    of_group_BT = loss_BT = None
     if guidance.unit == "group" and units.groups_BT is not None:
-        nll_BT = group_means(nll_BT, units.groups_BT)
-        of_group_BT = excess_loss(nll_BT, teacher_BT)
-    if guidance.window_threshold is not None:
-        sums_B2 = tensors.get("teacher_sums")
-        filled_BT = filled_teacher_loss(teacher_BT, labels_BT, guidance, sums_B2)
-        excess_BT = excess_loss(nll_BT, filled_BT)
-        mean_BT = excess_of_neighbours(excess_BT, competing_BT, units, guidance)
+        of_group_BT = excess_loss(group_means(student_nll_BT, units.groups_BT), teacher_BT)
     if guidance.window_max_loss is not None:
         loss_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, guidance)
     found = (
         None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
-        for values_BT in (of_group_BT, mean_BT, loss_BT)
+        for values_BT in (of_group_BT, loss_BT)
     )
     return UnitFacts(*found)

@@ -1,10 +1,10 @@
-"""Means over units: the groups of tokens that cover the same text, and the neighbours of a unit.
+"""Means over the groups of tokens that cover the same text, and over the rest of a line.
 
 B: rows, T: tokens of a row, N = B * T.
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ class Units(NamedTuple):
     """The number of each token's group, -1 for none; another one than that of the group before it,
     in the row before, too. For `unit: group` and `window_max_loss`."""
     lines_BT: Tensor | None = None
-    """The number of each token's line of text, -1 for none, as `groups_BT`; for `window: line`."""
+    """The number of each token's line of text, -1 for none, as `groups_BT`; for
+    `window_max_loss`."""
     bytes_BT: Tensor | None = None
     """The bytes of text that each token covers; for `window_max_loss`."""
     group_loss_BT: Tensor | None = None
@@ -54,27 +55,21 @@ def window_means(
     values_BT: Tensor,
     sizes_BT: Tensor,
     groups_BT: Tensor | None,
-    lines_BT: Tensor | None,
-    window: int | Literal["line"],
-    smoothing: float = 0.0,
+    lines_BT: Tensor,
+    smoothing: float,
 ) -> Tensor:
-    """(B, T) float64: the sum of the values of the neighbours of each token's unit, without the
-    unit, divided by the sum of their sizes; NaN without neighbours.
+    """(B, T) float64: the sum of the values of the other tokens of a line, without the unit of each
+    token, divided by the sum of their sizes; NaN without others.
 
     Args:
         values_BT: at each token.
         sizes_BT: 0 for tokens that do not count; their values must be 0.
         groups_BT: as `group_means`; None where each token is a unit.
-        lines_BT: as `Units`; needed for a window of `line`.
-        smoothing: a size of neighbours with a mean of 1 that is added (additive smoothing).
+        lines_BT: as `Units`.
+        smoothing: a size with a mean of 1 that is added (additive smoothing).
     """
     parts = values_BT.double(), sizes_BT.double()
-    if window != "line":
-        sums_BT, size_BT = (_around(part_BT, groups_BT, window) for part_BT in parts)
-    elif lines_BT is None:
-        raise ValueError("guidance.window: line needs the lines of the tokens")
-    else:
-        sums_BT, size_BT = (_around_in_line(part_BT, groups_BT, lines_BT) for part_BT in parts)
+    sums_BT, size_BT = (_around_in_line(part_BT, groups_BT, lines_BT) for part_BT in parts)
     means_BT = (sums_BT + smoothing) / (size_BT + smoothing)
     return torch.where(size_BT > 0, means_BT, torch.nan)
 
@@ -84,19 +79,9 @@ def _around_in_line(part_BT: Tensor, groups_BT: Tensor | None, lines_BT: Tensor)
     own_BT = part_BT
     if groups_BT is not None:  # the part of a group that is in this line
         has_group_BT = groups_BT >= 0
-        first_BT = torch.where(has_group_BT, _edges(groups_BT, part_BT, lines_BT)[0], -1)
+        first_BT = torch.where(has_group_BT, _first_places(groups_BT, lines_BT), -1)
         own_BT = torch.where(has_group_BT, _row_sums(part_BT, first_BT), part_BT)
     return torch.where(lines_BT >= 0, _sums(part_BT, lines_BT)[0] - own_BT, 0.0)
-
-
-def _around(part_BT: Tensor, groups_BT: Tensor | None, width: int) -> Tensor:
-    """Sums over `width` tokens on either side of each unit."""
-    first_BT, stop_BT = _edges(groups_BT, part_BT)
-    before_BT = (first_BT - width).clamp_min(0)
-    behind_BT = (stop_BT + width).clamp_max(part_BT.shape[1])
-    running_BT = torch.nn.functional.pad(part_BT.cumsum(1), (1, 0))
-    all_BT = running_BT.gather(1, behind_BT) - running_BT.gather(1, before_BT)
-    return all_BT - (running_BT.gather(1, stop_BT) - running_BT.gather(1, first_BT))
 
 
 def _row_sums(values_BT: Tensor, first_BT: Tensor) -> Tensor:
@@ -106,23 +91,13 @@ def _row_sums(values_BT: Tensor, first_BT: Tensor) -> Tensor:
     return _sums(values_BT, torch.where(first_BT < 0, first_BT, first_BT + row_B1))[0]
 
 
-def _edges(
-    groups_BT: Tensor | None, values_BT: Tensor, lines_BT: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Of each token's unit, or of its part in a line, the first place in the row, and the first one
-    behind it."""
-    num_tokens = values_BT.shape[1]
-    place_BT = torch.arange(num_tokens, device=values_BT.device).expand_as(values_BT)
-    if groups_BT is None:
-        return place_BT, place_BT + 1
+def _first_places(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
+    """(B, T): the first place in the row of the part of each token's group that is in its line."""
+    place_BT = torch.arange(groups_BT.shape[1], device=groups_BT.device).expand_as(groups_BT)
     changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
-    if lines_BT is not None:
-        changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
+    changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
     begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
-    ends_BT = torch.nn.functional.pad(changes_BT, (0, 1), value=True)
-    first_BT = torch.where(begins_BT, place_BT, 0).cummax(1).values
-    stop_BT = torch.where(ends_BT, place_BT + 1, num_tokens).flip(1).cummin(1).values.flip(1)
-    return first_BT, stop_BT
+    return torch.where(begins_BT, place_BT, 0).cummax(1).values
 
 
 def _sums(values_BT: Tensor, numbers_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,14 +4,13 @@ B: rows, T: tokens of a row. A token takes part if its label is not -100. Of tho
 finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.noise import excess_of_neighbours, is_noise_by_teacher
+from vocagno.guidance.noise import is_noise_by_teacher
 from vocagno.guidance.ranking import kept_count, least_kept, top, worse_place
 from vocagno.guidance.units import Units, group_means
 from vocagno.models.causal import IGNORED
@@ -31,7 +30,7 @@ class Choice(NamedTuple):
     """Weights and thresholds; nothing here carries a gradient."""
 
     weights_BT: Tensor
-    """Float32, from 0.0 to 1.0."""
+    """Float32, 0.0 or 1.0."""
     thresholds_S: Tensor | None
     """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
     where none competes, and for a `criterion` that ranks by more than the excess loss. None for
@@ -47,7 +46,7 @@ def choose(
     teacher_sums_B2: Tensor | None = None,
     units: Units | None = None,
 ) -> Choice:
-    """How much each token trains the student (Eq. 4), and from which excess loss on.
+    """Which tokens train the student (Eq. 4), and from which excess loss on.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
@@ -69,9 +68,6 @@ def choose(
     smaller, and all units that reach it are kept. The host does not wait.
     """
     units = units or Units()
-    if config.scope == "step":
-        given = entropy_BT, teacher_sums_B2
-        return _ranked_together(student_nll_BT, teacher_loss_BT, labels_BT, config, units, *given)
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     shape = _scopes(labels_BT, config)
     competing = competing_BT.reshape(shape)
@@ -91,12 +87,11 @@ def choose(
         weights, thresholds_S = _quota(excess, competing, entropy, config)
     else:
         thresholds_S = _thresholds(excess, competing, config)
-        weights = _weights(excess, thresholds_S[:, None], config)
+        # Kept where the excess is NaN: a student's loss of NaN must not disappear from the sum.
+        weights = (~(excess < thresholds_S[:, None])).float()
         if config.window is not None:
-            excess_BT = excess.view(labels_BT.shape)
-            is_noise_BT = _noise(excess_BT, competing_BT, teacher_loss_BT, labels_BT, units, config)
+            is_noise_BT = is_noise_by_teacher(teacher_loss_BT, labels_BT, units, config)
             weights = weights.masked_fill(is_noise_BT.view(shape), 0.0)
-        weights = config.min_weight + (1 - config.min_weight) * weights
         weights = weights.masked_fill(~competing, 0.0)
     weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
     return Choice(weights_BT, thresholds_S)
@@ -117,24 +112,6 @@ def _quota(
     return kept.float(), excess.new_full((len(excess),), torch.nan)
 
 
-def _noise(
-    excess_BT: Tensor,
-    competing_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    labels_BT: Tensor,
-    units: Units,
-    config: GuidanceConfig,
-) -> Tensor:
-    """(B, T) boolean: noise by either sign of `window`."""
-    is_noise_BT = torch.zeros_like(competing_BT)
-    if config.window_max_loss is not None:
-        is_noise_BT |= is_noise_by_teacher(teacher_loss_BT, labels_BT, units, config)
-    if config.window_threshold is not None:
-        around_BT = excess_of_neighbours(excess_BT, competing_BT, units, config)
-        is_noise_BT |= around_BT < config.window_threshold
-    return is_noise_BT
-
-
 def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
     """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`;
     without either, minus infinity."""
@@ -144,18 +121,6 @@ def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Te
     if config.max_threshold is not None:
         thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
     return thresholds_S
-
-
-def _weights(excess: Tensor, threshold: Tensor, config: GuidanceConfig) -> Tensor:
-    """Weights from 0.0 to 1.0 by the distance from the threshold.
-
-    1.0 where the distance is NaN: a student's loss of NaN must not disappear from the sum.
-    """
-    distance = (excess - threshold) / config.weight_scale
-    if config.weight == "hard":
-        return (~(distance < 0)).float()
-    weights = distance.sigmoid() if config.weight == "sigmoid" else distance.clamp_max(0).exp()
-    return weights.nan_to_num(nan=1.0).float()
 
 
 def roles(
@@ -171,10 +136,7 @@ def roles(
 
 
 def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """How many tokens the paper's rule keeps, known before any forward pass.
-
-    With `scope: step` on several processes it is not known: tokens of the others compete, too.
-    """
+    """How many tokens the paper's rule keeps, known before any forward pass."""
     assert config.top_fraction is not None
     competing = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
     return kept_count(competing, config.top_fraction).sum() + included_BT.sum()
@@ -191,66 +153,14 @@ def _of_scopes(teacher_sums_B2: Tensor | None, config: GuidanceConfig) -> Tensor
     return teacher_sums_B2.sum(0, keepdim=True)
 
 
-def _ranked_together(
-    student_nll_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    labels_BT: Tensor,
-    config: GuidanceConfig,
-    units: Units,
-    entropy_BT: Tensor | None,
-    teacher_sums_B2: Tensor | None,
-) -> Choice:
-    """The choice among this process's tokens, ranked with those of all others, in their order.
-
-    Every process has as many rows of the same length.
-    """
-    as_one = replace(config, scope="micro_batch")
-    group = torch.distributed
-    if not group.is_available() or not group.is_initialized() or group.get_world_size() == 1:
-        return choose(
-            student_nll_BT, teacher_loss_BT, labels_BT, as_one, entropy_BT, teacher_sums_B2, units
-        )
-    before = (labels_BT.numel() + len(labels_BT)) * group.get_rank()
-    shifted = (
-        None if numbers is None else torch.where(numbers < 0, numbers, numbers + before)
-        for numbers in (units.groups_BT, units.lines_BT)
-    )
-    own = (
-        student_nll_BT,
-        teacher_loss_BT,
-        labels_BT,
-        entropy_BT,
-        teacher_sums_B2,
-        *shifted,
-        units.bytes_BT,
-        units.group_loss_BT,
-    )
-    student, teacher, labels, entropy, sums, *others = (
-        None if tensor is None else torch.cat(_gathered(tensor.detach().contiguous()))
-        for tensor in own
-    )
-    assert student is not None
-    assert teacher is not None
-    assert labels is not None
-    found = choose(student, teacher, labels, as_one, entropy, sums, Units(*others))
-    weights = found.weights_BT.view(group.get_world_size(), *labels_BT.shape)[group.get_rank()]
-    return Choice(weights, found.thresholds_S)
-
-
-def _gathered(tensor: Tensor) -> list[Tensor]:
-    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, tensor)
-    return parts
-
-
 def filled_teacher_loss(
     teacher_loss_BT: Tensor,
     labels_BT: Tensor,
     config: GuidanceConfig,
     teacher_sums_B2: Tensor | None = None,
 ) -> Tensor:
-    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope (one of
-    this process) where there is none. Args: as `choose`."""
+    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope
+    where there is none. Args: as `choose`."""
     if config.unmapped != "mean":
         return teacher_loss_BT
     shape, scope = _scopes(labels_BT, config), (labels_BT != IGNORED)

@@ -259,8 +259,8 @@ class OffsetSpans:
         held = text_between(text.encode(), start, end)
         return (
             f"the offset of token {first}, {piece!r} (id {ids[first]}), points at {held!r} "
-            f"(bytes {start} to {end}), but the token is at byte {found.byte}, and its characters "
-            f"can be at several places. {self._reason(text)}, or skip it"
+            f"(bytes {start} to {end}), but the token is likely at byte {found.byte}, which is not "
+            f"certain. {self._reason(text)}, or skip it"
         )
 
     def _reason(self, text: str) -> str:

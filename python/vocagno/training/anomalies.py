@@ -11,7 +11,6 @@ from torch import Tensor
 from vocagno.config.train import TrainConfig
 from vocagno.data.mixture import MixedRows
 from vocagno.errors import GuidanceError
-from vocagno.guidance.methods.base import Method
 from vocagno.guidance.totals import LossSums
 from vocagno.system.collectives import HostSum
 from vocagno.training.metrics import StepRecord, Window
@@ -29,14 +28,12 @@ class Watch:
     def __init__(
         self,
         train: TrainConfig,
-        method: Method,
         batches: MicroBatches,
         rows: MixedRows,
         seq_len: int,
         host_sum: HostSum,
     ) -> None:
         self.train = train
-        self.method = method
         self.batches = batches
         self.rows = rows
         self.seq_len = seq_len
@@ -73,10 +70,7 @@ class Watch:
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
         mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
-        if self.method.gives_only_sum(self.train.head_loss):
-            losses = [None] * len(mine)
-        else:
-            losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
+        losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
         found = [self._named(row) | {"loss": loss} for row, loss in zip(mine, losses, strict=True)]
         together = [row for part in self.host_sum.gathered(_worst(found)) for row in part]
         return _worst(together)
@@ -109,8 +103,7 @@ def described(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a sentence names them."""
     return "; ".join(
         f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("
-        f"{'' if row['loss'] is None else 'loss {:.3g}, '.format(row['loss'])}"
-        f"documents {', '.join(map(str, row['documents']))})"
+        f"loss {row['loss']:.3g}, documents {', '.join(map(str, row['documents']))})"
         for row in rows
     )
 
@@ -120,6 +113,6 @@ def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _size(row: dict[str, Any]) -> float:
-    """Its loss: NaN counts as infinite, an unknown loss (None) as 0."""
-    loss = 0.0 if row["loss"] is None else float(row["loss"])
+    """Its loss: NaN counts as infinite."""
+    loss = float(row["loss"])
     return loss if math.isfinite(loss) else math.inf

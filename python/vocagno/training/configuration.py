@@ -33,7 +33,7 @@ _MAY_CHANGE = {
     "teacher": {"batch_tokens", "device_map", "shard"},
     "train": {
         *("checkpoint_every", "eval_every", "log_every", "sample_every", "keep_checkpoints"),
-        *("collective_timeout", "compile", "gradient_checkpointing", "head_loss"),
+        *("collective_timeout", "compile", "gradient_checkpointing"),
         *("log_with", "project", "spike_ratio"),
     },
 }
@@ -135,16 +135,13 @@ def keep_config(config: Config, *, write: bool) -> None:
             file.write(text.encode())
 
 
-def keep_inputs(config: Config, inputs: "Inputs", num_processes: int, *, write: bool) -> None:
+def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
     """Writes the identities of text, tokenizers and teacher to the output folder.
 
     Raises: ConfigError if the run there was begun with others under the same names.
     """
     path = config.output / "materials.json"
     now = inputs.made_from()
-    if config.guidance.scope == "step":
-        micro_step = config.train.micro_batch * num_processes
-        now["ranking"] = {"rows_of_a_micro-step": micro_step}
     if path.is_file() and _is_begun(config.output):
         before = json.loads(path.read_bytes())
         for name, values in now.items():

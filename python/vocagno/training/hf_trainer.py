@@ -15,7 +15,6 @@ from transformers import Trainer
 
 from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig, as_naive
-from vocagno.config.train import HeadLoss
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, InputError
 from vocagno.guidance.checks import (
@@ -50,7 +49,7 @@ class GuidedCollator:
         line_ends: NDArray[np.bool_] | None = None,
     ) -> None:
         """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
-        is that of the rows. `line_ends`: for `window: line`, `TokenSpans.line_ends`
+        is that of the rows. `line_ends`: for `window_max_loss`, `TokenSpans.line_ends`
         of the student.
 
         Raises: StoreError if less than `guidance.min_coverage` of the rows' tokens are in documents
@@ -146,19 +145,15 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         model: Any,
         *arguments: Any,
         guidance: GuidanceConfig,
-        head_loss_by: HeadLoss = "auto",
         **options: Any,
     ) -> None:
         """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
             `DataCollatorWithTeacherLoss` as `data_collator`.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
-            `guidance.scope: step`, which needs the counts of all processes, for one process with
-            several GPUs, for Apple's GPU, for a stream that one process reads for all, and for
-            options of a loss or of logits, which the trainer would ignore.
+            one process with several GPUs, for Apple's GPU, for a stream that one process reads for
+            all, and for options of a loss or of logits, which the trainer would ignore.
         """
-        if guidance.scope == "step":
-            raise ValueError("guidance.scope: step is for our own loop; use sequence")
         self._method = method_of_other_loops(guidance)
         super().__init__(model, *arguments, **options)
         # The loss is divided by the count of a whole step, and nothing else may divide it by the
@@ -180,7 +175,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         several = validation.values() if isinstance(validation, dict) else [validation]
         for dataset in (self.train_dataset, *several):
             self._check_stream(dataset)
-        self.model.forward = _guided_forward(self.model, guidance, head_loss_by)
+        self.model.forward = _guided_forward(self.model, guidance)
 
     def _check_stream(self, dataset: Any) -> None:
         """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
@@ -339,12 +334,12 @@ def _check_arguments(arguments: Any) -> None:
         )
 
 
-def _guided_forward(model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss) -> MethodType:
+def _guided_forward(model: Any, guidance: GuidanceConfig) -> MethodType:
     """The forward pass of a model, guided where a teacher's loss is given.
 
     Bound to the model, and it refers to no other, so that a copy of the model gets its own.
     """
-    guided = GuidedForward(without_wrapper(model), guidance, head_loss_by)
+    guided = GuidedForward(without_wrapper(model), guidance)
     usual = model.forward
     function = getattr(usual, "__func__", None)  # None where another library has put a closure
 

@@ -108,7 +108,7 @@ class Training:
         if inputs.data.isolate:
             check_isolation(model, inputs.data.seq_len)
         # Before layers are compiled: it verifies the head by forward passes of another shape.
-        student = GuidedStudent(model, inputs.guidance, train.head_loss)
+        student = GuidedStudent(model, inputs.guidance)
         if train.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:
                 name = type(model).__name__
@@ -183,7 +183,6 @@ class Training:
         batches = self._batches(first_step)
         self.watch: Watch = Watch(
             train,
-            self.method,
             batches,
             self.inputs.rows,
             self.inputs.data.seq_len,

@@ -146,7 +146,7 @@ def _train(config: Config, accelerator: "Accelerator") -> bool:
         return True
     with terminable():
         inputs = resolve(config, accelerator.device, show_progress=main_process)
-        keep_inputs(config, inputs, accelerator.num_processes, write=main_process)
+        keep_inputs(config, inputs, write=main_process)
         training = Training(inputs, accelerator)
         set_seed(config.train.seed, device_specific=True)  # processes drop out different states
     complete = training.run()

@@ -194,7 +194,7 @@ def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | 
     if guidance.has_no_threshold and entry["kept_fraction"] < _LEAST_KEPT:
         return (
             f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
-            "others are noise by guidance.window. If the text is clean, its limits are too tight "
+            "others are noise by guidance.window_max_loss. If the text is clean, that is too low "
             "for this teacher; `vocagno limit` finds one"
         )
     if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:

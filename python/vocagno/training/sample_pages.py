@@ -145,7 +145,6 @@ class Sampler:
                 for first, stop in view.mapping.tolist()
             ],
             threshold=_threshold(output),
-            least_kept=(1 + self.collator.guidance.min_weight) / 2,
         )
         return judged(passage, self.collator.guidance)
 
@@ -161,7 +160,7 @@ class Sampler:
             for first, column in zip(_UNPREDICTED, columns, strict=True)
         )
         found = []
-        for index, (start, end), nll, teacher, weight, reason, excess, around, heard in zip(
+        for index, (start, end), nll, teacher, weight, reason, excess, heard in zip(
             row.ids.tolist(), row.spans.tolist(), *values, strict=True
         ):
             token = StudentToken(
@@ -174,7 +173,6 @@ class Sampler:
                 weight=weight,
                 reason=self._reason(reason, teacher),
                 unit_excess=_finite(excess),
-                neighbours_excess=_finite(around),
                 neighbours_loss=_finite(heard),
             )
             found.append(token)

@@ -73,7 +73,7 @@ class Stepper:
         guidance, num_processes = self.method.guidance, self.accelerator.num_processes
         local = torch.stack([micro.batch.counts.tensor() for micro in micro_batches])
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
-        counts = self._counts(shared[:-1].view_as(local))
+        counts = TokenCounts.of(shared[:-1].view_as(local).sum(0))
         is_mean_of_all = guidance.normalize == "tokens"
         denominator = counts.predicted if is_mean_of_all else counts.kept
         scale = loss_scale(num_processes, len(micro_batches), denominator)
@@ -88,9 +88,8 @@ class Stepper:
             if self.live is not None:
                 with window.teacher_time.measured():
                     given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
-            num_kept = self._num_kept(micro.batch)
             with self.accelerator.accumulate(self.student):
-                output = self.student(**(tensors | given), num_kept=num_kept)
+                output = self.student(**(tensors | given), num_kept=micro.batch.counts.kept)
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
@@ -99,24 +98,12 @@ class Stepper:
         window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))
         return bool(shared[-1] > 0)
 
-    def _counts(self, counts: Tensor) -> TokenCounts:
-        """The counts of an optimizer step, given those of each micro-step over all processes."""
-        total = TokenCounts.of(counts.sum(0))
-        return total._replace(kept=self.method.kept_in_step(list(map(TokenCounts.of, counts))))
-
     def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
         """Of a live teacher for each micro-batch, on the process that has most if all hold one."""
         numbers = [len(micro.passes) for micro in micro_batches]
         if self.is_teacher_shared:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
-
-    def _num_kept(self, batch: Batch) -> int | None:
-        """How many tokens of a micro-batch will be kept (of chunks: at most), unless others' tokens
-        decide it, too."""
-        if self.method.guidance.scope == "step" and self.accelerator.num_processes > 1:
-            return None
-        return batch.counts.kept
 
     def _update(self) -> tuple[Tensor, bool]:
         """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was

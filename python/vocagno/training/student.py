@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
-from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
-from vocagno.guidance.cross_entropy import check_head_loss
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.units import Units
@@ -28,10 +26,9 @@ class GuidedForward:
     """The guided forward pass of a causal language model. It holds none of its weights, so it
     serves copies of the model, too."""
 
-    def __init__(self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss) -> None:
+    def __init__(self, model: Any, guidance: GuidanceConfig) -> None:
         """Args: as `GuidedStudent`, but for the wrapper of PEFT."""
         head = language_head(model)
-        check_head_loss(head_loss_by, head)
         if getattr(model.config.get_text_config(), "output_router_logits", False):
             warnings.warn(
                 f"{type(model).__name__}: `output_router_logits` asks for a load-balancing loss of "
@@ -42,7 +39,6 @@ class GuidedForward:
         # Only sizes: the weights are looked up in each pass, because wrappers replace them.
         sizes = head.vocabulary_size, head.hidden_size
         self._own_head: tuple[int, int] | None = sizes if isinstance(head, OwnHead) else None
-        self._head_loss_by = head_loss_by
         self.method: Method = method_of(guidance)
         self._naive: Method = method_of(as_naive(guidance))
 
@@ -84,7 +80,7 @@ class GuidedForward:
         )
         units = Units(groups, lines, token_bytes, group_loss)
         criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
-        student = StudentSide(states_BTH, self._head(model), labels, self._head_loss_by)
+        student = StudentSide(states_BTH, self._head(model), labels)
         return method.loss(student, TeacherSide(teacher_loss, criteria, num_kept, teacher))
 
     def _head(self, model: Any) -> Head:
@@ -96,17 +92,15 @@ class GuidedForward:
 class GuidedStudent(nn.Module):
     """A causal language model that returns the sum of the losses it is trained on."""
 
-    def __init__(
-        self, model: Any, guidance: GuidanceConfig, head_loss_by: HeadLoss = "auto"
-    ) -> None:
+    def __init__(self, model: Any, guidance: GuidanceConfig) -> None:
         """Args: model: of transformers; a `PeftModel` trains its adapters.
 
         Raises: UnsupportedModelError if the logits of the model are not understood, or as
-            `without_wrapper`; ConfigError if `head_loss_by` cannot compute them.
+            `without_wrapper`.
         """
         super().__init__()
         self.model: Any = without_wrapper(model)
-        self._guided: GuidedForward = GuidedForward(self.model, guidance, head_loss_by)
+        self._guided: GuidedForward = GuidedForward(self.model, guidance)
         # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
         # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
         names = self.model._no_split_modules

@@ -18,11 +18,11 @@ from vocagno.views.verdicts import COMPETING, whys
 CSV_COLUMNS = (
     *("row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop"),
     *("teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours_loss"),
-    *("neighbours_excess", "weight", "kept", "why", "lacks"),
+    *("kept", "why", "lacks"),
 )
 """Of `GuidedText.csv`, with a line for each student token. Teacher tokens and their losses are JSON
 lists; a missing value is an empty cell. For `unit: group`, teacher_loss and excess are those of the
-group. neighbours_loss (nats a byte) and neighbours_excess are the inputs of `window`."""
+group. neighbours_loss, in nats a byte, is what `window_max_loss` limits."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,6 @@ class GuidedText:
             "competing": sum(counted[why] for why in COMPETING),
             **{why: counted[why] for why in whys(self.guidance)},
         }
-
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of all tokens."""
-        return self.passage.weight
 
     @property
     def threshold(self) -> float | None:
@@ -84,7 +79,6 @@ class GuidedText:
             "teacher": self.teacher,
             "guidance": self._options(),
             "counts": self.counts,
-            "weight": self.weight,
             "threshold": self.threshold,
             "tokens": [self._as_dict(row) for row in range(len(passage.student))],
             "teacher_tokens": [_facts(token, "loss") for token in passage.teacher],
@@ -107,8 +101,6 @@ class GuidedText:
             "teacher_loss": token.teacher_loss,
             "excess": token.excess,
             "neighbours_loss": token.neighbours_loss,
-            "neighbours_excess": token.neighbours_excess,
-            "weight": token.weight,
             "kept": self.passage.is_kept(row),
             "why": token.why,
             "lacks": token.lacks,
@@ -156,7 +148,7 @@ class GuidedText:
 
         yield guidance_table(self.passage, self.guidance, options.max_width)
         yield Text()
-        yield Text(guidance_signs(self.passage, self.guidance), "dim")
+        yield Text(guidance_signs(self.guidance), "dim")
         yield Text(self.summary())
 
     def __repr__(self) -> str:

@@ -136,8 +136,6 @@ def _title(passage: Passage, row: int) -> str:
         f"teacher loss {number(token.teacher_loss)}",
         f"excess {number(token.excess, '+.3f')} nats",
     ]
-    if token.neighbours_excess is not None:
-        facts.append(f"excess of its neighbours {number(token.neighbours_excess, '+.3f')} nats")
     if token.neighbours_loss is not None:
         facts.append(f"teacher loss on its neighbours {number(token.neighbours_loss)} nats a byte")
     outcome = "kept" if passage.is_kept(row) else "dropped"

@@ -8,8 +8,8 @@ from typing import Any
 
 from vocagno.views.glyphs import token_label
 
-_ROUNDING = 1e-6
-"""Of weights; that of the token at a quota's threshold is `least_kept` itself."""
+_GONE = ("least_kept", "neighbours_excess")
+"""Fields of older passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,12 @@ class StudentToken(Token):
 
     teacher_loss: float | None = None
     weight: float = 1.0
-    """In the student's loss."""
+    """In the student's loss: 1 for a token that is trained on, else 0."""
     reason: str = "mapped"
     """A `Reason` in lower case, or `partial`: the teacher lacks a loss in the token's group."""
     unit_excess: float | None = None
     """Excess loss of the token's group, where groups are ranked: the mean of the student's losses
     over the group, minus `teacher_loss`."""
-    neighbours_excess: float | None = None
-    """Mean excess loss of the neighbours, where a rule reads it; None without any."""
     neighbours_loss: float | None = None
     """The teacher's loss on the neighbours in nats a byte, where a rule reads it; None without
     any."""
@@ -90,8 +88,6 @@ class Passage:
     """Half-open range of teacher tokens of each student token, (-1, -1) for an unmapped one."""
     threshold: float | None = None
     """The excess loss, in nats, that a token had to reach to be kept; None if it is not known."""
-    least_kept: float = 0.5
-    """The smallest weight that is shown as kept: halfway from that of dropped tokens to 1."""
 
     def __post_init__(self) -> None:
         if len(self.mapping) != len(self.student):
@@ -115,10 +111,12 @@ class Passage:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Passage":
         """The passage that gave `as_dict`."""
-        student = [StudentToken(**token) for token in fields["student"]]
+        student = [StudentToken(**_without(token)) for token in fields["student"]]
         teacher = [Token(**token) for token in fields["teacher"]]
         mapping = [(first, stop) for first, stop in fields["mapping"]]
-        return cls(**{**fields, "student": student, "teacher": teacher, "mapping": mapping})
+        return cls(
+            **{**_without(fields), "student": student, "teacher": teacher, "mapping": mapping}
+        )
 
     @cached_property
     def data(self) -> bytes:
@@ -130,16 +128,6 @@ class Passage:
         """Whether any token has a loss. Without one, only the alignment is drawn."""
         return any(token.nll is not None for token in (*self.student, *self.teacher))
 
-    @cached_property
-    def has_soft_weights(self) -> bool:
-        """Whether any weight lies between 0 and 1."""
-        return any(0 < token.weight < 1 for token in self.student)
-
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of all student tokens."""
-        return sum(token.weight for token in self.student)
-
     @property
     def sides(self) -> tuple[Sequence[Token], Sequence[Token]]:
         """The tokens of the student, and of the teacher."""
@@ -150,6 +138,9 @@ class Passage:
         return token_label(self.data, token.start, token.end, token.text)
 
     def is_kept(self, row: int) -> bool:
-        """Whether a student token is shown as kept: its weight is at least `least_kept`, less 1e-6
-        for float32."""
-        return self.student[row].weight > self.least_kept - _ROUNDING
+        """Whether a student token is trained on."""
+        return self.student[row].weight > 0
+
+
+def _without(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _GONE}

@@ -1,4 +1,4 @@
-"""The rule of a `GuidanceConfig` in words: excess loss, threshold, neighbours and weight."""
+"""The rule of a `GuidanceConfig` in words: excess loss, threshold and neighbours."""
 
 from vocagno.config.guidance import GuidanceConfig
 
@@ -9,11 +9,6 @@ _ROUNDING = 1e-6
 def is_quota(guidance: GuidanceConfig) -> bool:
     """Whether a fixed number of the largest excess losses is kept (Eq. 4)."""
     return guidance.has_quota_alone
-
-
-def least_kept(guidance: GuidanceConfig) -> float:
-    """The smallest weight that is shown as kept: halfway from that of dropped tokens to 1."""
-    return (1 + guidance.min_weight) / 2
 
 
 def percent(guidance: GuidanceConfig) -> str:
@@ -55,49 +50,26 @@ def threshold_of_any(guidance: GuidanceConfig) -> str:
 
 def rule(guidance: GuidanceConfig) -> str:
     """The rule as sentences; not for a quota (`is_quota`)."""
-    least = f"{guidance.min_weight:g}"
     if guidance.has_no_threshold:
         sentences = ["A token with a teacher loss is kept unless it is noise."]
-    elif guidance.weight == "hard":
+    else:
         threshold = threshold_of_any(guidance)
         sentences = [f"A token is kept if {excess_of(guidance)} reaches {threshold}."]
-    else:
-        sentences = [
-            f"The weight of a token is {_formula(guidance)}, where {excess_of(guidance)} is x nats "
-            f"above {threshold_of_any(guidance)}."
-        ]
-    if guidance.weight == "hard" and guidance.min_weight:
-        sentences.append(f"Dropped tokens have the weight {least}.")
     if guidance.window is not None:
-        outcome = "dropped" if guidance.weight == "hard" else f"of weight {least}"
-        signs = signs_of_noise(guidance, "its")
-        sentences.append(f"A token is noise, and {outcome}, if {signs}.")
+        sign = signs_of_noise(guidance, "its")
+        sentences.append(f"A token is noise, and dropped, if {sign}.")
         sentences.append(f"Its neighbours are {neighbours(guidance)}.")
     return " ".join(sentences)
 
 
 def signs_of_noise(guidance: GuidanceConfig, whose: str) -> str:
-    """The conditions on the neighbours under which a token is noise."""
-    signs = []
-    if (most := guidance.window_max_loss) is not None:
-        signs.append(f"the teacher loses more than {most:g} nats a byte on {whose} neighbours")
-    if (least := guidance.window_threshold) is not None:
-        signs.append(f"the mean excess loss of {whose} neighbours is below {least:g} nats")
-    return " or ".join(signs)
+    """The condition on the neighbours under which a token is noise."""
+    most = guidance.window_max_loss
+    assert most is not None
+    return f"the teacher loses more than {most:g} nats a byte on {whose} neighbours"
 
 
 def neighbours(guidance: GuidanceConfig) -> str:
-    """The tokens in the window."""
+    """The other tokens of its line."""
     unit = "its group" if guidance.unit == "group" else "it"
-    if guidance.window == "line":
-        return f"the tokens of its line without {unit}"
-    tokens = "1 token" if guidance.window == 1 else f"{guidance.window} tokens"
-    return f"{tokens} before {unit} and as many after it"
-
-
-def _formula(guidance: GuidanceConfig) -> str:
-    """The weight of a token x nats above the threshold."""
-    scale, least = guidance.weight_scale, guidance.min_weight
-    x = "x" if scale == 1 else f"x / {scale:g}"
-    formula = f"1 / (1 + exp(−{x}))" if guidance.weight == "sigmoid" else f"min(1, exp({x}))"
-    return f"{least:g} + {1 - least:g} · {formula}" if least else formula
+    return f"the tokens of its line without {unit}"

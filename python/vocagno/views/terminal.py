@@ -19,7 +19,7 @@ from rich.text import Text
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.glyphs import columns, number, shortened
 from vocagno.views.layout import Block, Placed, in_rows
-from vocagno.views.passage import Passage, StudentToken, Token
+from vocagno.views.passage import Passage, Token
 
 LEGEND = "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte"
 """Signs of `terminal_lines`."""
@@ -36,8 +36,6 @@ _BOXES |= {"ulr": "┴", "dlr": "┬", "udr": "├", "udl": "┤", "udlr": "┼"
 _WIDE, _NARROW = 80, 56
 """Columns that the whole table needs; below the second, no losses are shown but the excess."""
 _LEAST_LABEL = 8
-_WEIGHT = 4
-"""Columns of a weight."""
 _SIGNS = {True: "●", False: "○", None: "·"}
 _TIES = {True: ("━━━", "━┳━", " ┣━", " ┗━"), False: ("╌╌╌", "╌┬╌", " ├╌", " └╌")}
 """To one teacher token; to the first, one in the middle, and the last of several."""
@@ -140,20 +138,16 @@ def _wrapped(
     yield row
 
 
-def guidance_signs(passage: Passage, guidance: GuidanceConfig) -> str:
+def guidance_signs(guidance: GuidanceConfig) -> str:
     """The signs of `guidance_table`, in a line."""
-    kept, dropped = "kept", "dropped"
-    if guidance.weight != "hard":
-        kept, dropped = f"weight {passage.least_kept:g} or more", "less"
     unmapped = "in no whole group" if guidance.unit == "group" else "unmapped"
-    return f"● ━ {kept}   ○ ╌ {dropped}   · not predicted   × {unmapped}   - no loss"
+    return f"● ━ kept   ○ ╌ dropped   · not predicted   × {unmapped}   - no loss"
 
 
 def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Table:
     """The table for a terminal of `width` columns, at least 44."""
     sizes = _column_sizes(passage, guidance, width)
-    compared, weight = _compared(guidance), "weight" if passage.has_soft_weights else ""
-    headings = {"nll": "loss", "aggregated": compared, "why": weight}
+    headings = {"nll": "loss", "aggregated": _compared(guidance), "why": ""}
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for name, size in sizes.items():
         table.add_column(
@@ -172,18 +166,16 @@ def guidance_table(passage: Passage, guidance: GuidanceConfig, width: int) -> Ta
 
 def _column_sizes(passage: Passage, guidance: GuidanceConfig, width: int) -> dict[str, int]:
     """The columns that the terminal has room for, by name; tokens share the rest."""
-    words = max((len(_why(passage, token)) for token in passage.student), default=0)
+    words = max((len(token.verdict) for token in passage.student), default=0)
     last = max(1, len(passage.student) - 1)
     sizes = {"#": len(str(last)), "student": 0, "nll": 6, "": 3, "teacher": 0}
     sizes |= {"loss": 6, "aggregated": max(6, len(_compared(guidance))), "excess": 7}
     sizes |= {"why": 2 + words}
     if width < _WIDE:
-        sizes |= {"why": 2 + _WEIGHT if passage.has_soft_weights else 1}
+        sizes |= {"why": 1}
         del sizes["#"]
     if width < _NARROW:
         del sizes["nll"], sizes["aggregated"]
-        if passage.has_soft_weights:
-            del sizes["loss"]
     between = 2 * (len(sizes) - 1)
     room = max(_LEAST_LABEL, (width - sum(sizes.values()) - between) // 2)
     for name, tokens in zip(("student", "teacher"), passage.sides, strict=True):
@@ -197,21 +189,13 @@ def _compared(guidance: GuidanceConfig) -> str:
     return "group" if guidance.unit == "group" else guidance.aggregation
 
 
-def _why(passage: Passage, token: StudentToken) -> str:
-    """The last column after its sign: the weight, if any is between 0 and 1, and the verdict."""
-    if not passage.has_soft_weights or token.why == "not predicted":
-        return token.verdict
-    weight = f"{token.weight:.2f}"
-    return weight if token.verdict == "weighted" else f"{weight} {token.verdict}"
-
-
 def _table_lines(passage: Passage, row: int, sizes: dict[str, int]) -> Iterator[dict[str, Text]]:
     """Cells of a student token by their columns: a line, and one more for each further teacher
     token that it is mapped to."""
     token, (first, stop) = passage.student[row], passage.mapping[row]
     kept = passage.is_kept(row)
     mark = _SIGNS[None if token.why == "not predicted" else kept]
-    words = _why(passage, token)[: max(0, sizes["why"] - 2)]
+    words = token.verdict[: max(0, sizes["why"] - 2)]
     style = "bold" if kept else ""
     line = {
         "#": Text(str(row)),

@@ -11,7 +11,6 @@ Why = Literal[
     "top",
     "below",
     "reaches",
-    "weighted",
     "noise",
     "not noise",
     "included",
@@ -19,12 +18,11 @@ Why = Literal[
     "not predicted",
 ]
 """The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
-largest or not. reaches, below: its excess loss reaches the threshold or not. weighted: its weight
-grows with its excess loss. noise: its neighbours decide, whatever its own losses. not noise: under
-a rule without a threshold. included, excluded: it has no teacher loss, and such tokens are kept or
-dropped. not predicted: it is the first token."""
+largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
+decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
+has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token."""
 
-COMPETING: Sequence[Why] = ("top", "below", "reaches", "weighted", "noise", "not noise")
+COMPETING: Sequence[Why] = ("top", "below", "reaches", "noise", "not noise")
 """Verdicts on tokens of which the excess loss decides, or that of the neighbours."""
 
 
@@ -35,9 +33,7 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
         return "top", "below", "included", "excluded"
     if guidance.has_no_threshold:
         return "not noise", *noise, "below", "included", "excluded"
-    if guidance.weight == "hard":
-        return "reaches", "below", *noise, "included", "excluded"
-    return "weighted", *noise, "included", "excluded"
+    return "reaches", "below", *noise, "included", "excluded"
 
 
 def judged(passage: Passage, guidance: GuidanceConfig) -> Passage:
@@ -58,8 +54,6 @@ def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
         return "top" if kept else "below"
     if _is_noise(token, guidance):
         return "noise"
-    if guidance.weight != "hard":
-        return "weighted"
     if kept:
         return "not noise" if guidance.has_no_threshold else "reaches"
     return "below"
@@ -67,7 +61,4 @@ def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
 
 def _is_noise(token: StudentToken, guidance: GuidanceConfig) -> bool:
     loss, most = token.neighbours_loss, guidance.window_max_loss
-    if loss is not None and most is not None and loss > most:
-        return True
-    mean, least = token.neighbours_excess, guidance.window_threshold
-    return mean is not None and least is not None and mean < least
+    return loss is not None and most is not None and loss > most

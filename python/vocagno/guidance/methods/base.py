@@ -16,7 +16,6 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align
 from vocagno.alignment.reduction import reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens
@@ -37,9 +36,9 @@ class StudentOutput(NamedTuple):
     sums: Tensor
     """As `LossSums.tensor`."""
     nll_BT: Tensor
-    """Losses in nats; NaN in naive training by a head loss that gives only the sum."""
+    """Losses in nats."""
     weights_BT: Tensor
-    """From 0.0 (the token is not trained on) to 1.0."""
+    """1.0 for a token that is trained on, else 0.0."""
 
 
 class Method(ABC):
@@ -116,20 +115,11 @@ class Method(ABC):
         """How many tokens of a batch can be kept at most; args: `roles`, and the batch."""
         return int(included_BT.sum())
 
-    def kept_in_step(self, counts: Sequence[TokenCounts]) -> int:
-        """How many tokens are kept in a step, given the counts of its micro-steps, each summed over
-        all processes."""
-        return sum(one.kept for one in counts)
-
     def for_samples(self, seed: int, samples: Sequence[int]) -> dict[str, Tensor]:
         """Tensors that depend on the number of each sample in the run, for a micro-batch."""
         return {}
 
     # The loss (on the device)
-
-    def gives_only_sum(self, head_loss_by: HeadLoss) -> bool:
-        """Whether single losses stay unknown: the head loss gives only their sum."""
-        return head_loss_by in ("torch", "liger")
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
         """How much each token trains the student, given its loss.
@@ -149,11 +139,8 @@ class Method(ABC):
         """The loss of a forward pass and its metrics."""
         teacher_loss_BT = teacher.teacher_loss_BT
         loss, metrics = self.cross_entropy(student, teacher)
-        nll_BT = metrics.nll_BT
-        if nll_BT is None:
-            nll_BT = torch.full_like(teacher_loss_BT, torch.nan)
         sums = _sums(loss.detach(), metrics, student.labels_BT, teacher_loss_BT)
-        return StudentOutput(loss, sums.tensor(), nll_BT, metrics.weights_BT)
+        return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
         """Entries of `metrics.jsonl`, given the totals of a window."""
@@ -163,13 +150,11 @@ class Method(ABC):
 def _sums(
     total: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
 ) -> LossSums:
-    nll, excess_BT = total, torch.full_like(teacher_loss_BT, torch.nan)
-    if metrics.nll_BT is not None:
-        nll, excess_BT = metrics.nll_BT.sum(), excess_loss(metrics.nll_BT, teacher_loss_BT)
+    excess_BT = excess_loss(metrics.nll_BT, teacher_loss_BT)
     excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)
     is_ranked_BT = excess_BT.isfinite()
     sums = LossSums(
-        nll=nll,
+        nll=metrics.nll_BT.sum(),
         kept_nll=total,
         excess=excess_BT.nansum(),
         teacher=teacher_loss_BT.where(is_ranked_BT, torch.nan).nansum(),

@@ -55,7 +55,7 @@ class Distillation(Method):
         """As `Method.loss`."""
         if teacher.states is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
-        hidden_BTH, head, labels_BT, _ = student
+        hidden_BTH, head, labels_BT = student
         loss, metrics = self.distill(hidden_BTH, head, labels_BT, teacher.states)
         weights_BT = (labels_BT != IGNORED).float()
         nll = metrics.nll_BT.sum()

@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor
 
-from vocagno.config.train import HeadLoss
 from vocagno.guidance.criteria import StudentSide, TeacherSide
 from vocagno.guidance.cross_entropy import TokenMetrics, chosen_cross_entropy
 from vocagno.guidance.methods.base import Method
@@ -24,10 +23,6 @@ class Selection(Method):
         """As `Method.knows_kept`."""
         return self.guidance.keeps_quota
 
-    def gives_only_sum(self, head_loss_by: HeadLoss) -> bool:
-        """As `Method.gives_only_sum`: each loss ranks its token."""
-        return False
-
     def cross_entropy(
         self, student: StudentSide, teacher: TeacherSide
     ) -> tuple[Tensor, TokenMetrics]:
@@ -36,7 +31,6 @@ class Selection(Method):
             student,
             lambda nll_BT: self.choose(nll_BT, student.labels_BT, teacher),
             num_kept=teacher.num_kept,
-            has_soft_weights=self.guidance.has_soft_weights,
         )
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:

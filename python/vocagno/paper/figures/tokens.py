@@ -4,7 +4,7 @@ The back end of `vocagno.views.layout` for matplotlib: one block, the whole text
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -65,8 +65,6 @@ _CHOICE = {
     True: _Kind("trained on", COLOURS[1], "-", 1.7, "#FADCC8"),
     False: _Kind("dropped", _GREY, "--", 1.0, "white"),
 }
-_ABOVE = 0.3
-"""Room for the weights above the boxes of the first row, in units of the vertical axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +100,9 @@ def draw_tokens(found: Sequence[AlignedText]) -> Figure:
 
 
 def draw_guidance(passage: Passage) -> Figure:
-    """Draws one text with the tokens that the student is trained on, by their weights.
-
-    If some weights are between 0 and 1, all weights are shown as numbers.
-
-    Raises: as `draw_tokens`.
-    """
-    choice = _CHOICE
-    if passage.has_soft_weights:
-        least = f"{passage.least_kept:g}"
-        names = {True: f"weight {least} or more", False: f"weight below {least}"}
-        choice = {kept: replace(kind, name=names[kept]) for kept, kind in _CHOICE.items()}
-    kinds = [choice[passage.is_kept(row)] for row in range(len(passage.student))]
-    return _draw([_Pair(("student", "teacher"), passage, kinds)], [*choice.values()])
+    """Draws one text with the tokens that the student is trained on. Raises: as `draw_tokens`."""
+    kinds = [_CHOICE[passage.is_kept(row)] for row in range(len(passage.student))]
+    return _draw([_Pair(("student", "teacher"), passage, kinds)], [*_CHOICE.values()])
 
 
 def _draw(pairs: Sequence[_Pair], kinds: Sequence[_Kind]) -> Figure:
@@ -138,8 +126,7 @@ def _draw(pairs: Sequence[_Pair], kinds: Sequence[_Kind]) -> Figure:
         bottom = min(bottoms[1].values())
         top = bottom - _TO_NEXT_PAIR
     axes.set_yticks(*zip(*rows, strict=True), fontsize=9)
-    above = _ABOVE if pairs[0].passage.has_soft_weights else 0.1
-    axes.set_ylim(bottom - 0.1, above)
+    axes.set_ylim(bottom - 0.1, 0.1)
     axes.set_xlim(-0.3, axis.width + 0.3)
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
@@ -191,12 +178,7 @@ def _draw_boxes(axes: Axes, pair: _Pair, block: Block, bottoms: tuple[Bottoms, B
     passage = pair.passage
     for token in block.student:
         label = passage.label(passage.student[token.row])
-        bottom = bottoms[0][token.row]
-        _draw_box(axes, token, bottom, label, pair.kinds[token.row].fill)
-        if passage.has_soft_weights:  # ".4" is 0.4
-            weight = f"{passage.student[token.row].weight:.2f}".removeprefix("0")
-            weight = weight.rstrip("0").rstrip(".") or "0"
-            _write(axes, token.middle, bottom + _HEIGHT + 0.03, weight, va="bottom", fontsize=5.5)
+        _draw_box(axes, token, bottoms[0][token.row], label, pair.kinds[token.row].fill)
     for token in block.teacher:
         label = passage.label(passage.teacher[token.row])
         _draw_box(axes, token, bottoms[1][token.row], label, _TEACHERS_FILL)

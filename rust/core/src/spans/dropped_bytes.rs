@@ -7,6 +7,7 @@ use crate::offset::Span;
 /// text, or that has more than one possible place.
 ///
 /// No plain piece contains a dropped byte, so each of its bytes is the next byte of the text that is not dropped.
+#[cold]
 pub(super) fn walk_over_dropped(
     table: &PieceTable,
     dropped: &[bool; 256],

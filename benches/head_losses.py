@@ -1,0 +1,71 @@
+"""Rivals of our loop over chunks of logits: torch's chunked op, and liger-kernel on CUDA."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from vocagno.guidance import cross_entropy
+from vocagno.models.causal import IGNORED
+from vocagno.models.head import Head, LanguageHead
+
+
+def installed(device: torch.device) -> list[str]:
+    """The rivals that are installed and run on the device."""
+    found = ["torch"] if hasattr(torch.nn, "LinearCrossEntropyOptions") else []
+    if device.type == "cuda" and find_spec("liger_kernel"):
+        found.append("liger")
+    return found
+
+
+@contextmanager
+def in_place_of_ours(how: str) -> Iterator[None]:
+    """Steps whose head and loss a rival computes. It gives the sum; single losses are zeros."""
+    rival = {"torch": _torch, "liger": _liger}[how]
+    with patch.object(cross_entropy, "head_loss", partial(_head_loss, rival)):
+        yield
+
+
+def _head_loss(
+    rival: Callable[[Tensor, Tensor, Tensor], Tensor],
+    hidden_KH: Tensor,
+    head: Head,
+    labels_K: Tensor,
+) -> tuple[Tensor, Tensor]:
+    assert isinstance(head, LanguageHead)
+    assert head.bias_V is None
+    assert head.softcap is None
+    dtype = cross_entropy.product_dtype(hidden_KH)
+    with torch.autocast(hidden_KH.device.type, enabled=False):
+        states_KH, weight_VH = (hidden_KH * head.scale).to(dtype), head.weight_VH.to(dtype)
+        return rival(states_KH, weight_VH, labels_K).float(), torch.zeros_like(labels_K).float()
+
+
+def _torch(states_KH: Tensor, weight_VH: Tensor, labels_K: Tensor) -> Tensor:
+    """On CUDA the gradient of the weights is summed up over chunks in their type (its policy
+    `compact`), so in bfloat16 it is rounded after each."""
+    return torch.nn.functional.linear_cross_entropy(
+        states_KH,
+        weight_VH,
+        labels_K,
+        reduction="sum",
+        ignore_index=IGNORED,
+        options=torch.nn.LinearCrossEntropyOptions(),
+    )
+
+
+def _liger(states_KH: Tensor, weight_VH: Tensor, labels_K: Tensor) -> Tensor:
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    return liger_fused_linear_cross_entropy(
+        states_KH,
+        weight_VH,
+        labels_K,
+        ignore_index=IGNORED,
+        reduction="sum",
+        accum_dtype=torch.float32,
+    )
