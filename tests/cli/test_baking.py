@@ -87,7 +87,7 @@ def test_options_say_what_the_losses_are(tmp_path, files):
     [
         ("trove.ds", ["--eos", "</s>"], "--eos: is for a .npy without --boundaries; omit it"),
         ("trove.ds", ["--dtype", "uint16"], "--dtype: is for .npy;"),
-        ("trove.ds", ["--dtype", "int8"], "--dtype"),
+        ("trove.ds", ["--dtype", "int8"], "int8"),
         ("plain.npy", [], "without NumPy's header; give --dtype uint16 or uint32"),
         ("header.npy", ["--eos", "42"], "'42' is not a token"),
         ("header.npy", ["--eos", "▁x"], "--eos: '▁x' is an ordinary token"),

@@ -40,7 +40,7 @@ def test_a_file_with_an_option_that_is_gone_is_read_if_it_says_what_holds(tmp_pa
 )
 def test_an_option_that_is_gone_names_what_replaced_it(tmp_path, section, option, value, instead):
     name = f"{section}.{option}"
-    words = f"{name} in .*config.yaml: no such option; it is gone: {re.escape(instead)}"
+    words = f"config.yaml: {name}: no such option; it is gone: {re.escape(instead)}"
     with pytest.raises(ConfigError, match=words):
         kept(tmp_path, {**BEFORE, section: BEFORE[section] | {option: value}})
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(RUN))

@@ -335,68 +335,6 @@ def test_completions_that_cannot_be_graded(tmp_path, data, capsys, line, message
     assert message in capsys.readouterr().err
 
 
-def test_lm_eval_runs_the_same_tasks(tmp_path, data, monkeypatch):
-    """`lm_eval --include_path`: the same prompts, verdicts, averages and standard errors."""
-    from lm_eval import simple_evaluate
-    from lm_eval.models.dummy import DummyLM
-    from lm_eval.tasks import TaskManager
-
-    from vocagno.evaluation import TASKS
-
-    wrong, prompts = {"svamp", "sat_math"}, set()
-    many = tmp_path / "data"
-    for name in PAPER:  # a standard error is of two items at least
-        folder = BENCHMARKS[name].folder
-        records = [{**record, "idx": place} for place, record in enumerate(RECORDS[folder] * 2)]
-        write_benchmark(many, folder, records)
-    (many / "prompts").symlink_to(data / "prompts")
-
-    def answer(lm, requests, disable_tqdm=False):
-        prompts.update(one.args[0] for one in requests)
-        return [_answer(one.doc) for one in requests]
-
-    def _answer(doc):
-        benchmark = BENCHMARKS[doc["benchmark"]]
-        item = next(one for one in read_items(benchmark, many) if one.index == doc["index"])
-        return "" if benchmark.name in wrong and item.index else right(benchmark, item)
-
-    monkeypatch.setattr(DummyLM, "generate_until", answer)
-    monkeypatch.setattr(DummyLM, "tokenizer", None)  # its own is on the hub
-    tasks = TaskManager(
-        include_path=str(TASKS), include_defaults=False, metadata={"data": str(many)}
-    )
-    found = simple_evaluate(
-        model="dummy", tasks=["vocagno_math"], task_manager=tasks, bootstrap_iters=1
-    )
-    verdicts = {}
-    for name in PAPER:
-        items = read_items(BENCHMARKS[name], many)
-        examples = read_examples(BENCHMARKS[name], many)
-        assert prompts >= {examples.prompt(BENCHMARKS[name], item.question) for item in items}
-        verdicts[name] = [
-            Verdict("", is_right, is_right, ())
-            for is_right in (name not in wrong or item.index == 0 for item in items)
-        ]
-    for metric in ("harness_match", "math_verify"):
-        by_name = shares(verdicts, metric)
-        for name in PAPER:
-            result = found["results"][f"vocagno_{name}"]
-            assert result[f"{metric},none"] == by_name[name].value
-        for column, mean in averages(by_name).items():
-            result = found["groups"][AVERAGES[column]]
-            assert result[f"{metric},none"] == pytest.approx(mean.value)
-            assert result[f"{metric}_stderr,none"] == pytest.approx(mean.error)
-            assert 0 < mean.value < 1
-            assert result["sample_count"][f"{metric},none"] == mean.count
-
-
-AVERAGES = {
-    "AVG": "vocagno_math_average",
-    "AVG (w/o *)": "vocagno_math_average_without_starred",
-    "AVG (w/o SAT)": "vocagno_math_average_without_sat",
-}
-
-
 def test_averages():
     def verdicts(right, count):
         return [Verdict("", one < right, False, ()) for one in range(count)]

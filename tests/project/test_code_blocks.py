@@ -51,7 +51,6 @@ PROGRAMS = (
     "python",
     "make",
     "pip",
-    "lm_eval",
     "sbatch",
     "sky",
     "docker",
@@ -72,7 +71,6 @@ FEW = (
 CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
-    "lm_eval": ("*", ""),  # tests/evaluation/test_running.py runs the same tasks in lm-eval
     "vocagno": ("*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*", "{python} -m vocagno"),
     "accelerate": (
         "*--config_file*|*--num_processes*|*--push_to_hub*",  # GPUs, other machines, a hub
@@ -320,11 +318,6 @@ def _read_pip(arguments):
         assert re.search(rf"^{extra} = \[", known, re.MULTILINE), extra
 
 
-def _read_lm_eval(arguments):
-    tasks = Path(arguments[arguments.index("--include_path") + 1])
-    assert list(tasks.glob("*.yaml"))
-
-
 def _read_vocagno(arguments):
     from vocagno.cli.app import main
 
@@ -379,7 +372,6 @@ READ = {
     "torchrun": _read_accelerate,
     "make": _read_make,
     "pip": _read_pip,
-    "lm_eval": _read_lm_eval,
     "vocagno": _read_vocagno,
     "accelerate": _read_accelerate,
     "python": _read_python,

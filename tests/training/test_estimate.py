@@ -1,6 +1,8 @@
-"""What a run will take, compared with what it took, and with the plan of the paper's run."""
+"""What scoring and a run will take, compared with what they took and with the paper's plan."""
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,6 @@ from runs import TRAIN, metrics, run
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.models import throughput
-from vocagno.teacher.estimate import reset_peak_memory
 from vocagno.training import estimate as module
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.slow
 def estimated(monkeypatch, capsys):
     """`vocagno train CONFIG --dry_run ...`: what it prints."""
     monkeypatch.setattr(module, "_SECONDS", 1.0)
-    monkeypatch.setattr("vocagno.teacher.estimate._SECONDS", 1.0)
 
     def estimate(path, *words, status=0):
         assert main(["train", "--config", str(path), "--dry_run", "--json", *words]) == status
@@ -94,7 +94,6 @@ def test_the_memory_of_training_is_not_that_of_the_teacher(config, estimated, mo
     monkeypatch.setattr(module, "Training", Watched)
     monkeypatch.setattr(module, "reset_peak_memory", lambda device: events.append("reset"))
     monkeypatch.setattr(module, "peak_memory_mb", peak)
-    monkeypatch.setattr("vocagno.teacher.estimate.peak_memory_mb", peak)
     assert estimated(config())["peak_memory_mb"] == 4
     assert events == ["peak", "reset", "burst", "peak"]
 
@@ -103,7 +102,7 @@ def test_the_peak_of_a_device_is_forgotten(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
     for device in map(torch.device, ("cpu", "cuda:1")):
-        reset_peak_memory(device)
+        module.reset_peak_memory(device)
     assert asked == [torch.device("cuda", 1)]
 
 
@@ -167,3 +166,74 @@ def test_what_cannot_be_estimated_is_refused(config, estimated, capsys):
     assert "--gpu: goes with --dry_run" in capsys.readouterr().err
     failed = run(2, TRAIN, "--config", config(), "--dry_run", "--train.micro_batch", 4, check=False)
     assert "--dry_run: start one process" in failed.stderr
+
+
+@pytest.fixture
+def commands(tmp_path, teacher_model):
+    """`vocagno score` of a corpus of 60 shards, with the options to come."""
+    texts = [f"{i}: {TEXTS[i % len(TEXTS)]} {TEXTS[(i * i) % len(TEXTS)]}" for i in range(240)]
+    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+    given = ["--cache", str(tmp_path / "cache"), "--shard_bytes", "300", "--json"]
+    return ["score", str(corpus), "--teacher.model", str(teacher_model), *given]
+
+
+def test_an_estimate_of_scoring_is_near_what_comes_out(tmp_path, commands, capsys):
+    out = ["--out", str(tmp_path / "store")]
+    assert main([*commands, *out, "--dry_run"]) == 0
+    printed = capsys.readouterr()
+    guess = json.loads(printed.out)
+    assert "assumed: the speed grows in proportion to the devices" in printed.err
+    assert not (tmp_path / "store").exists()
+    assert main([*commands, *out]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert guess["documents"] == made["documents"] == 240
+    assert 0 < guess["tokens_standard_error"] < made["tokens"] / 10
+    assert abs(guess["tokens"] - made["tokens"]) < 4 * guess["tokens_standard_error"]
+    assert guess["tokens_per_second"] > 100
+    assert guess["hours_on_1"] == pytest.approx(
+        guess["tokens"] / guess["tokens_per_second"] / 3600, rel=0.01
+    )
+    assert guess["hours_on_8"] == pytest.approx(guess["hours_on_1"] / 8, rel=0.01)
+    assert guess["store_bytes"] > 2 * guess["tokens"]
+
+
+def test_a_sample_of_everything_has_no_error(tmp_path, commands, capsys, monkeypatch):
+    monkeypatch.setattr(module, "SHARDS", 1000)
+    assert main([*commands, "--dry_run"]) == 0
+    guess = json.loads(capsys.readouterr().out)
+    assert guess["tokens_standard_error"] == 0
+    assert main([*commands, "--out", str(tmp_path / "store")]) == 0
+    assert guess["tokens"] == json.loads(capsys.readouterr().out)["tokens"]
+
+
+def test_what_the_processes_of_a_launch_share_is_computed(commands, capsys):
+    shared = [*commands, "--dry_run", "--teacher.tensor_parallel", "true"]
+    assert main(shared) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: --dry_run: measures one process, and teacher.tensor_parallel needs several; compute"
+    )
+    assert main([*shared, "--gpu", "H100"]) == 0
+    assert json.loads(capsys.readouterr().out)["hours_on_1"] > 0
+
+
+def test_documents_of_a_token_without_a_loss_take_no_time(tmp_path, teacher_model, capsys):
+    corpus = write_corpus(tmp_path / "c.jsonl", ["a", "b"])
+    given = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"), "--json"]
+    assert main(["score", str(corpus), *given, "--dry_run"]) == 0
+    guess = json.loads(capsys.readouterr().out)
+    assert (guess["tokens"], guess["tokens_per_second"], guess["hours_on_1"]) == (2, 0, 0)
+
+
+def test_the_time_of_every_batch_counts():
+    """Windows of one batch come at once, after the time that all of them took."""
+
+    def score(windows):
+        for first in range(0, len(windows), 4):
+            time.sleep(0.05)
+            yield from ((number, range(10)) for number in range(first, min(first + 4, 8)))
+
+    reader = SimpleNamespace(read=lambda texts: SimpleNamespace(windows=texts))
+    teacher = SimpleNamespace(reader=reader, scorer=SimpleNamespace(score=score))
+    speed, tokens = module._scoring_burst(teacher, ["x"] * 8)
+    assert tokens == 80
+    assert 80 / 0.3 < speed < 80 / 0.1

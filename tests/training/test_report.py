@@ -168,7 +168,7 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         ("passages.json", b'[{"title": "a"}]', "KeyError: 'student'.*remove it to write"),
         ("passages.json", b"[5]", "TypeError.*remove it to write"),
         ("passages.json", b"5", "TypeError.*remove it to write"),
-        ("config.yaml", b"output: caf\xe9\n", "not UTF-8 at byte 11"),
+        ("config.yaml", b"output: caf\xe9\n", "can't decode byte 0xe9 in position 11"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, capsys, file, content, message):

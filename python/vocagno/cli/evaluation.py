@@ -175,7 +175,7 @@ def _regraded(options: Any) -> dict[str, Any]:
     from vocagno.evaluation.benchmarks import named
     from vocagno.evaluation.reading import read_completions, read_items
     from vocagno.evaluation.regrading import grade, write_verdicts
-    from vocagno.evaluation.summary import METRICS, share_right
+    from vocagno.evaluation.summary import METRICS, by_metric
     from vocagno.system.progress import Progress
 
     if options.model is not None or options.task is None:
@@ -192,10 +192,8 @@ def _regraded(options: Any) -> dict[str, Any]:
             shown.at(len(graded))
     if options["items"] is not None:
         write_verdicts(options["items"], graded)
-    shares = {
-        metric: share_right([getattr(one.verdict, metric) for one in graded]).value
-        for metric in METRICS
-    }
+    found = by_metric({benchmark.name: [one.verdict for one in graded]})
+    shares = {metric: found[metric][benchmark.name].value for metric in METRICS}
     return {"task": benchmark.name, "count": len(graded), **shares}
 
 

@@ -16,7 +16,6 @@ from vocagno.errors import InputError
 if TYPE_CHECKING:
     from vocagno.data.corpus import Corpus
     from vocagno.data.store.builder import Part
-    from vocagno.teacher.configured import ConfiguredTeacher
 
 
 def add_score(parser: Any) -> None:
@@ -91,7 +90,9 @@ def score(options: Any) -> dict[str, Any] | None:
         if options.status:
             return _status(corpus, options.out or teacher.scores_folder(corpus))
         if options.dry_run:
-            return _estimate(corpus, teacher, options.gpu)
+            from vocagno.training.estimate import CorpusSample, estimate_scoring
+
+            return estimate_scoring([CorpusSample(corpus)], teacher, options.gpu)
         if part is not None:
             folder = options.out or teacher.scores_folder(corpus)
             made = teacher.make_scores(corpus, folder, show_progress=True, part=part)
@@ -154,33 +155,6 @@ def _check_shard_bytes(options: Any) -> None:
             f"--shard_bytes: training finds scores in the cache only with the default "
             f"({SHARD_BYTES:,}); add --out FOLDER, and pass it to training as teacher.scores"
         )
-
-
-def _estimate(corpus: "Corpus", teacher: "ConfiguredTeacher", gpu: str | None) -> dict[str, Any]:
-    from vocagno.data.sample import CorpusSample
-    from vocagno.models.throughput import USED
-    from vocagno.teacher.estimate import estimate
-
-    found = estimate([CorpusSample(corpus)], teacher, gpu)
-    if found.measured_tokens is None:
-        speed = f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights"
-    else:
-        speed = f"measured: {found.measured_tokens:,} tokens on {teacher.device}"
-    print(
-        f"from a sample: tokens and bytes; {speed}; assumed: the speed grows in proportion to the "
-        "devices",
-        file=sys.stderr,
-    )
-    return {
-        "documents": found.documents,
-        "text_bytes": found.text_bytes,
-        "tokens": found.tokens,
-        "tokens_standard_error": found.tokens_error,
-        "store_bytes": found.store_bytes,
-        "tokens_per_second": round(found.tokens_per_second, 1),
-        "peak_memory_mb": found.peak_memory_mb,
-        **{f"hours_on_{n}": float(f"{found.hours(n):.3g}") for n in (1, 8, 64)},
-    }
 
 
 def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:

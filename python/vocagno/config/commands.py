@@ -121,52 +121,27 @@ class Program:
         name, rest = self.split(arguments)
         if name in self.commands:
             return self.commands[name](f"{self.name} {name}", rest)
-        if rest in (["--help"], ["-h"]):
-            print(self._help(name))
-            return DONE
-        if rest:
-            raise InputError(f"{rest[0]}: no such option; see `{self._typed(name)} --help`")
-        print(self._help(name), file=sys.stderr)
-        return USER_ERROR
+        is_asked = rest in (["--help"], ["-h"])
+        typed = f"{self.name} {name}".strip()
+        if rest and not is_asked:
+            near = did_you_mean(f"{name} {rest[0]}".strip(), self.commands)
+            raise InputError(f"{rest[0]}: no such command of `{typed}`{near}; see `{typed} --help`")
+        print(self._help(name, typed), file=sys.stdout if is_asked else sys.stderr)
+        return DONE if is_asked else USER_ERROR
 
     def split(self, arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """The name of the command, and the words after it. Without a command: of the group, or "".
+        """The name of the command or group, or "", and the words after it."""
+        names = (" ".join(arguments[:words]) for words in (2, 1))
+        name = next((one for one in names if one in {*self.commands, *self.groups}), "")
+        return name, arguments[len(name.split()) :]
 
-        Raises: InputError for a word that is not a command.
-        """
-        name = ""
-        for at, word in enumerate(arguments):
-            if name in self.commands or word.startswith("-"):
-                return name, arguments[at:]
-            known = self._known(name)
-            if word not in known:
-                near = did_you_mean(word, known) or did_you_mean(word, self.commands)
-                raise InputError(
-                    f"{word}: no such command of `{self._typed(name)}`, which has "
-                    f"{', '.join(known)}{near}"
-                )
-            name = f"{name} {word}".strip()
-        return name, []
-
-    def _known(self, group: str) -> dict[str, str]:
-        """Commands of a group or of the program, and what each does."""
-        known: dict[str, str] = {}
-        for full, command in self.commands.items():
-            before, _, last = full.rpartition(" ")
-            if before == group:
-                known[last] = command.about
-            elif not group:
-                known[before] = self.groups[before]
-        return known
-
-    def _typed(self, group: str) -> str:
-        return f"{self.name} {group}".strip()
-
-    def _help(self, group: str) -> str:
-        about = self.groups[group] if group else self.about
-        listed = in_columns({f"  {name}": text for name, text in self._known(group).items()})
-        typed = self._typed(group)
+    def _help(self, group: str, typed: str) -> str:
+        """The commands of a group, or all commands and groups outside them."""
+        about = {name: command.about for name, command in self.commands.items()}
+        inside = {name: text for name, text in about.items() if name.rpartition(" ")[0] == group}
+        known = inside if group else {**inside, **self.groups}
+        listed = in_columns({f"  {name.rpartition(' ')[2]}": text for name, text in known.items()})
         return (
-            f"usage: {typed} COMMAND ...\n\n{about}\n\ncommands:\n{listed}\n\n"
-            f"`{typed} COMMAND --help` shows the options of a command."
+            f"usage: {typed} COMMAND ...\n\n{self.groups.get(group, self.about)}\n\n"
+            f"commands:\n{listed}\n\n`{typed} COMMAND --help` shows the options of a command."
         )

@@ -19,11 +19,11 @@ from vocagno.evaluation.benchmarks import named
 from vocagno.evaluation.judging import Judge
 from vocagno.evaluation.regrading import Graded, write_verdicts
 from vocagno.evaluation.running import Task, prepared
-from vocagno.evaluation.summary import METRICS, share_right
+from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.system.collectives import HostSum
 
 Answer = tuple[str, int, str]
-"""Benchmark, place among what is asked, completion."""
+"""Benchmark, number of the item, completion."""
 
 
 @contextmanager
@@ -115,10 +115,9 @@ class Evaluation:
     def _own(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
         lm = self._lm(model)
         for task in self.tasks:
-            places = {id(one): place for place, one in enumerate(task.asked)}
             for batch in answered(lm, task.asked[rank::world], self.options.batch_size):
                 for one, completion in batch:
-                    yield task.benchmark.name, places[id(one)], completion
+                    yield task.benchmark.name, one.item.index, completion
 
     def _lm(self, model: Any) -> Any:
         from lm_eval.models.huggingface import HFLM
@@ -132,19 +131,21 @@ class Evaluation:
         )
 
     def _graded(self, answers: list[Answer], step: int) -> dict[str, float]:
-        shares: dict[str, float] = {}
-        completions = {(name, place): completion for name, place, completion in answers}
+        completions = {(name, index): completion for name, index, completion in answers}
+        verdicts = {}
         with Judge() as judge:
             for task in self.tasks:
                 name, graded = task.benchmark.name, []
-                for place, one in enumerate(task.asked):
-                    completion = completions[name, place]
-                    verdict = judge.verdict(task.benchmark, one.item, completion)
-                    graded.append(Graded(one.item, completion, verdict))
-                graded.sort(key=lambda one: one.item.index)
+                for item in sorted((one.item for one in task.asked), key=lambda item: item.index):
+                    completion = completions[name, item.index]
+                    verdict = judge.verdict(task.benchmark, item, completion)
+                    graded.append(Graded(item, completion, verdict))
                 path = self.folder / f"step_{step}" / f"{name}.jsonl"
                 write_verdicts(path, graded, with_completions=True)
-                for metric in METRICS:
-                    right = share_right([getattr(one.verdict, metric) for one in graded])
-                    shares[f"eval/{name}/{metric}"] = round(right.value, 6)
-        return shares
+                verdicts[name] = [one.verdict for one in graded]
+        found = by_metric(verdicts)
+        return {
+            f"eval/{name}/{metric}": round(found[metric][name].value, 6)
+            for name in verdicts
+            for metric in METRICS
+        }

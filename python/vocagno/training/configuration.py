@@ -85,12 +85,15 @@ def as_config(options: Any) -> Config:
 def kept_config(output: Path) -> Config:
     """The configuration of the run in a folder.
 
-    Raises: InputError if there is none.
+    Raises: InputError if there is none; ConfigError, which names the file, for a wrong one.
     """
     kept = output / _KEPT
     if not kept.is_file():
         raise InputError(f"{output}: no {_KEPT}; expected the `output` of a run")
-    return parse(["--config", str(kept)])
+    try:
+        return parse(["--config", str(kept)])
+    except ConfigError as error:
+        raise ConfigError(f"{kept}: {error}") from error
 
 
 def may_change(name: str) -> bool:

@@ -1,176 +1,279 @@
-"""What a run takes, from a sample of its text, and a short measured burst or a GPU's peak."""
+"""What scoring and a run take, from a sample of the text, and a short burst or a GPU's peak."""
 
+import json
+import math
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import accelerate
+import numpy as np
+import torch
 
 from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.run import Config
-from vocagno.data.prepare import rows_made_from, scanned
-from vocagno.data.rows import cut_rows, join_documents, write_rows
-from vocagno.data.sample import CorpusSample, Tokens
+from vocagno.data.corpus import Corpus, scan
+from vocagno.data.prepare import prepared_rows, scanned
 from vocagno.data.store.manifest import MANIFEST
-from vocagno.errors import ConfigError
+from vocagno.errors import require
 from vocagno.models.loading import student_settings, teacher_settings
 from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded
+from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.estimate import (
-    Estimate,
-    estimate,
-    hours,
-    peak_memory_mb,
-    reset_peak_memory,
-)
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.accelerator import start
 from vocagno.training.inputs import resolve
 from vocagno.training.loop import Training
 
 DEVICES = (1, 8, 64)
+SHARDS = 16
+"""Evenly spaced shards that a sample is drawn from."""
+_SAMPLE_BYTES = 2_000_000
 _SECONDS = 20.0
-"""Of the measured burst, and of the scoring before it."""
+"""Length of each measured burst."""
 _MICRO_BATCHES = 4
 """Most micro-batches of a step of the burst on an accelerator; one on a CPU."""
 _BYTES_A_TOKEN = 4
 _STATE_BYTES = {"adamw": 16, "adamw_8bit": 10}
-"""Of a weight, its gradient and the optimizer's state."""
+"""Bytes of a weight, its gradient and the optimizer's state."""
+
+
+class CorpusSample:
+    """Documents from the beginning of evenly spaced shards of a corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        """Raises: CorpusError if the corpus has changed since it was scanned."""
+        self.corpus = corpus
+        self.texts: list[str] = []
+        self.prompt_bytes: list[int] = []
+        self.shards: list[int] = []
+        """Number of each document's shard, among those that were read."""
+        count = min(SHARDS, len(corpus.shards))
+        for number in range(count):
+            found = corpus.read(corpus.shards[number * len(corpus.shards) // count])
+            ends = np.cumsum([len(text.encode()) for text in found.texts])
+            end = max(1, int(np.searchsorted(ends, _SAMPLE_BYTES / count, side="right")))
+            self.texts += found.texts[:end]
+            self.prompt_bytes += found.prompt_bytes[:end]
+            self.shards += [number] * len(found.texts[:end])
+
+    def tokens(self, spans: TokenSpans) -> tuple[int, float, TokenizedTexts]:
+        """Tokens of the corpus, a ratio estimate; its standard error, from the spread over the
+        shards; and the tokens of the sample."""
+        encoded, _ = spans.try_encode(self.texts)
+        counts = np.bincount(self.shards, np.diff(encoded.cu_seqlens))
+        sizes = np.bincount(self.shards, [len(text.encode()) for text in self.texts])
+        read, whole, number = max(1, sizes.sum()), max(1, self.corpus.text_bytes), len(sizes)
+        residual = counts - counts.sum() / read * sizes
+        variance = (residual**2).sum() * number / max(1, number - 1) * (1 - read / whole)
+        scale = whole / read
+        return round(counts.sum() * scale), math.sqrt(variance) * scale, encoded
+
+    def write(self, path: Path, most_bytes: int, *, cut: bool) -> None:
+        """Writes documents of the sample as JSON Lines until they have `most_bytes` of text, at
+        least one of them. Args: cut: whether a document may be cut off there."""
+        size = 0
+        with path.open("w", encoding="utf-8") as file:
+            for text, num_prompt in zip(self.texts, self.prompt_bytes, strict=True):
+                data = text.encode()
+                if (size and size >= most_bytes) or not data:
+                    continue
+                end = max(num_prompt + 1, most_bytes - size) if cut else len(data)
+                prompt = data[:num_prompt].decode()
+                rest = data[num_prompt:end].decode(errors="ignore")
+                fields = {"prompt": prompt, "completion": rest} if prompt else {"text": rest}
+                file.write(json.dumps(fields) + "\n")
+                size += min(end, len(data))
+
+
+def estimate_scoring(
+    samples: Sequence[CorpusSample], teacher: ConfiguredTeacher, gpu: str | None
+) -> dict[str, Any]:
+    """Sizes, memory and hours of scoring whole corpora, as a table.
+
+    Args:
+        gpu: compute from the peak of this GPU, a name of `PEAK_BF16`, and from the weights' sizes;
+            None: load the teacher and score for some seconds.
+    Raises: as `ConfiguredTeacher.check`; ConfigError for a GPU whose peak is not known, and for a
+        burst of a teacher that needs several processes.
+    """
+    require(
+        gpu is not None or not teacher.config.tensor_parallel,
+        "--dry_run: measures one process, and teacher.tensor_parallel needs several; compute the "
+        "hours with --gpu NAME instead, such as --gpu H100",
+    )
+    teacher.check()
+    found, encoded = _counted(samples, teacher.spans)
+    if gpu is None:
+        texts = [text for sample in samples for text in sample.texts]
+        speed, scored = _scoring_burst(teacher.load(), texts)
+        memory = peak_memory_mb(teacher.device)
+        _say("scoring", f"measured: {scored:,} tokens on {teacher.device}")
+    else:
+        behind_server = "--gpu: the weights are behind teacher.server; omit it, to measure"
+        require(teacher.server is None, behind_server)
+        model = unloaded(teacher_settings(teacher.config))
+        speed = named_peak(gpu) * USED / reading_flops(model, teacher.config.context)
+        memory = round(2 * model.num_parameters() / 2**20)
+        _say("scoring", f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights")
+    return found | {
+        "store_bytes": round(_scores_bytes(encoded) * found["tokens"]),
+        "tokens_per_second": round(speed, 1),
+        "peak_memory_mb": memory,
+        **_hours(found["tokens"], speed),
+    }
 
 
 def estimate_run(config: Config, gpu: str | None) -> dict[str, Any]:
     """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora.
 
-    Args:
-        gpu: compute from the peak of this GPU, a name of `PEAK_BF16`; None: measure here.
+    Args: gpu: as `estimate_scoring`.
     Raises: ConfigError as a run does, and under several processes.
     """
     if gpu is not None:
         named_peak(gpu)  # before the corpus is read
     accelerator = start(config)
-    if accelerator.num_processes > 1:
-        raise ConfigError("--dry_run: start one process; hours are given for several devices")
-    cache = config.data.cache
+    one_process = "--dry_run: start one process; hours are given for several devices"
+    require(accelerator.num_processes == 1, one_process)
+    cache, seq_len = config.data.cache, config.data.seq_len
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
-    samples = {
-        name: CorpusSample(scanned(name, cache, show_progress=True)) for name in config.data.corpora
-    }
-    tokens = {name: sample.tokens(tokenizer.spans) for name, sample in samples.items()}
-    count = sum(one.count for one in tokens.values())
-    trained = config.train.steps * config.train.global_batch * config.data.seq_len
-    found: dict[str, Any] = {
-        "documents": sum(sample.corpus.documents for sample in samples.values()),
-        "text_bytes": sum(sample.corpus.text_bytes for sample in samples.values()),
-        "tokens": count,
-        "tokens_standard_error": round(sum(one.error**2 for one in tokens.values()) ** 0.5),
-        "rows_bytes": round(_bytes_a_token(samples, tokens, tokenizer, config) * count),
-        "trained_tokens": trained,
-    }
-    print("from a sample: tokens and bytes", file=sys.stderr)
-    teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
-    scoring = _scoring(config, samples, teacher, gpu)
+    corpora = [scanned(name, cache, show_progress=True) for name in config.data.corpora]
+    samples = [CorpusSample(corpus) for corpus in corpora]
+    found, _ = _counted(samples, tokenizer.spans)
+    trained = config.train.steps * config.train.global_batch * seq_len
+    rows_bytes = round(sum(_rows_bytes(sample, tokenizer, seq_len) for sample in samples))
+    found |= {"rows_bytes": rows_bytes, "trained_tokens": trained}
+    scoring = _scoring(config, samples, accelerator.device, gpu)
     if scoring is not None:
-        found |= {
-            "teacher_tokens": scoring.tokens,
-            "scores_bytes": scoring.store_bytes,
-            "scoring_tokens_per_second": round(scoring.tokens_per_second, 1),
-            **{f"scoring_hours_on_{n}": _short(scoring.hours(n)) for n in DEVICES},
-        }
+        names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
+        names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
+        found |= {new: scoring[old] for old, new in names.items()}
     if gpu is None:
         speed, more = _measured(config, samples, scoring, accelerator)
     else:
         speed, more = _computed(config, tokenizer, gpu)
-    found |= {"training_tokens_per_second": round(speed, 1), **more}
-    print("assumed: the speed grows in proportion to the devices", file=sys.stderr)
-    return found | {f"training_hours_on_{n}": _short(hours(trained, speed, n)) for n in DEVICES}
+    hours = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
+    return found | {"training_tokens_per_second": round(speed, 1), **more, **hours}
 
 
-def _short(number: float) -> float:
-    return float(f"{number:.3g}")
+def _say(what: str, how: str) -> None:
+    print(
+        f"{what}: from a sample: tokens and bytes; {how}; assumed: the speed grows in proportion "
+        "to the devices",
+        file=sys.stderr,
+    )
 
 
-def _bytes_a_token(
-    samples: Mapping[str, CorpusSample],
-    tokens: Mapping[str, Tokens],
-    tokenizer: StudentTokenizer,
-    config: Config,
-) -> float:
-    """Of a shard of rows with the sampled documents."""
-    seq_len, size, number = config.data.seq_len, 0, 0
+def _hours(tokens: int, tokens_per_second: float) -> dict[str, float]:
+    """Hours by number of devices; 0 without a speed, as of a sample with no token to score."""
+    hours = tokens / tokens_per_second / 3600 if tokens_per_second else 0.0
+    return {f"hours_on_{n}": float(f"{hours / n:.3g}") for n in DEVICES}
+
+
+def _counted(
+    samples: Sequence[CorpusSample], spans: TokenSpans
+) -> tuple[dict[str, int], list[TokenizedTexts]]:
+    """Documents, bytes and tokens of whole corpora, and the tokens of their samples."""
+    tokens, errors, encoded = zip(*(sample.tokens(spans) for sample in samples), strict=True)
+    counts = {
+        "documents": sum(sample.corpus.documents for sample in samples),
+        "text_bytes": sum(sample.corpus.text_bytes for sample in samples),
+        "tokens": sum(tokens),
+        "tokens_standard_error": round(math.hypot(*errors)),
+    }
+    return counts, list(encoded)
+
+
+def _scoring_burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
+    """Tokens a second, and how many were scored."""
+    windows = teacher.reader.read(texts).windows
+    list(teacher.scorer.score(windows[:1]))  # the device warms up
+    began, tokens = time.perf_counter(), 0
+    for _, losses in teacher.scorer.score(windows):
+        tokens += len(losses)
+        if time.perf_counter() - began > _SECONDS:
+            break
+    return tokens / (time.perf_counter() - began), tokens
+
+
+def _scores_bytes(encoded: list[TokenizedTexts]) -> float:
+    """Bytes a token of a shard with the sampled documents."""
+    spans = [one.spans[one.text(number)] for one in encoded for number in range(len(one))]
+    documents = [DocumentScores(one, np.zeros(len(one), np.float16)) for one in spans]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard.arrow"
-        for name, sample in samples.items():
-            made_from = rows_made_from(tokenizer, seq_len, sample.corpus.prompt_fingerprint)
-            for encoded in tokens[name].encoded:
-                before, eos = tokenizer.spans.prefix_ids, tokenizer.eos_id
-                rows = cut_rows(join_documents(encoded, 0, before, eos), seq_len)
-                hashes, ids = [bytes(16)] * len(encoded), tokenizer.spans.vocabulary_size
-                write_rows(path, rows, seq_len, ids, hashes, 0, made_from)
-                size += path.stat().st_size
-                number += len(encoded.ids)
-    return size / max(1, number)
+        write_scores(path, [bytes(16)] * len(documents), documents, {})
+        return path.stat().st_size / max(1, sum(map(len, spans)))
+
+
+def _rows_bytes(sample: CorpusSample, tokenizer: StudentTokenizer, seq_len: int) -> float:
+    """Bytes of the rows of a corpus: those of the sample, in proportion to the text."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "sample.jsonl"
+        sample.write(path, _SAMPLE_BYTES, cut=False)
+        part = scan(path, max_refused=1.0)
+        rows, _ = prepared_rows(part, tokenizer, seq_len, path.parent, show_progress=False)
+        return rows.num_bytes * sample.corpus.text_bytes / part.text_bytes
 
 
 def _scoring(
-    config: Config, samples: Mapping[str, CorpusSample], teacher: ConfiguredTeacher, gpu: str | None
-) -> Estimate | None:
-    """What is to be scored before the run; None if there is nothing."""
+    config: Config, samples: Sequence[CorpusSample], device: torch.device, gpu: str | None
+) -> dict[str, Any] | None:
+    """What is to be scored before the run, as `estimate_scoring`; None if there is nothing."""
     if not config.guidance.needs_teacher or config.teacher.mode == "live":
         return None
-    folders = config.teacher.scores_of(len(samples))
-    wanted = [
+    teacher = ConfiguredTeacher(config.teacher, config.data.cache, device)
+    unscored = [
         sample
-        for sample, folder in zip(samples.values(), folders, strict=True)
+        for sample, folder in zip(samples, config.teacher.scores_of(len(samples)), strict=True)
         if folder is None and not (teacher.scores_folder(sample.corpus) / MANIFEST).is_file()
     ]
-    return estimate(wanted, teacher, gpu) if wanted else None
+    return estimate_scoring(unscored, teacher, gpu) if unscored else None
 
 
 def _measured(
     config: Config,
-    samples: Mapping[str, CorpusSample],
-    scoring: Estimate | None,
+    samples: Sequence[CorpusSample],
+    scoring: dict[str, Any] | None,
     accelerator: accelerate.Accelerator,
 ) -> tuple[float, dict[str, Any]]:
     """Trains on the sample for some seconds: tokens a second, and what else is known of it."""
-    is_cpu = accelerator.device.type == "cpu"
+    is_cpu, micro_batch = accelerator.device.type == "cpu", config.train.micro_batch
     micro_batches = min(1 if is_cpu else _MICRO_BATCHES, accelerator.gradient_accumulation_steps)
     accelerator.gradient_accumulation_steps = micro_batches
-    global_batch = config.train.micro_batch * micro_batches
+    global_batch = micro_batch * micro_batches
     wanted = 2.0 * global_batch * config.data.seq_len
     if scoring is not None:
-        wanted = min(wanted, _SECONDS * scoring.tokens_per_second)
+        wanted = min(wanted, _SECONDS * scoring["tokens_per_second"])
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        corpora = {}
-        for number, (name, weight) in enumerate(config.data.corpora.items()):
-            path = folder / f"{number}.jsonl"
-            most_bytes = round(wanted * _BYTES_A_TOKEN / len(samples))
-            samples[name].write(path, most_bytes, cut=config.teacher.scores is None)
+        corpora: dict[str, float] = {}
+        most_bytes = round(wanted * _BYTES_A_TOKEN / len(samples))
+        for sample, weight in zip(samples, config.data.corpora.values(), strict=True):
+            path = folder / f"{len(corpora)}.jsonl"
+            sample.write(path, most_bytes, cut=config.teacher.scores is None)
             corpora[str(path)] = weight
-        train = replace(
-            config.train, global_batch=global_batch, sample_every=None, log_with=[], profile_steps=0
-        )
+        data = replace(config.data, train=corpora, rows=None, validation=None)
+        train = replace(config.train, sample_every=None, log_with=[], profile_steps=0)
         sampled = replace(
             config,
-            data=replace(
-                config.data, train=corpora, rows=None, validation=None, cache=folder / "cache"
-            ),
-            train=train,
+            data=replace(data, cache=folder / "cache"),
+            train=replace(train, global_batch=global_batch),
             eval=EvaluationConfig(),
             output=folder / "run",
         )
         training = Training(resolve(sampled, accelerator.device, show_progress=False), accelerator)
         reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)
-    print(
-        f"measured: {entry['tokens']:,} tokens in steps of {micro_batches} micro-batches of "
-        f"{config.train.micro_batch} rows on {accelerator.device}",
-        file=sys.stderr,
-    )
+    how = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
+    _say("training", f"measured: {entry['tokens']:,} tokens in {how}")
     more = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": peak_memory_mb(accelerator.device),
@@ -190,10 +293,23 @@ def _computed(
         teacher = unloaded(teacher_settings(config.teacher))
         flops += reading_flops(teacher, config.teacher.context)
         state += 2 * teacher.num_parameters()
-    print(
+    _say(
+        "training",
         f"assumed: {USED:.0%} of the peak of a {gpu}, the operations of naive training, as many "
         "tokens of the teacher as of the student; memory: weights, gradients and optimizer, "
         "without activations",
-        file=sys.stderr,
     )
     return named_peak(gpu) * USED / flops, {"state_memory_mb": round(state / 2**20)}
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Lets `peak_memory_mb` forget what was released before; not on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_mb(device: torch.device) -> int:
+    """Peak memory in MiB: of the device since `reset_peak_memory`, or of the process on a CPU."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20)
+    return round(peak_megabytes() or 0)
