@@ -45,7 +45,7 @@ $(DOCS)/.packages: Makefile
 
 docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python \
+	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python research \
 	  | tar -xf - -C $(PAGES)
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
@@ -96,7 +96,7 @@ test-servers: $(VENV)/.built $(SERVERS)/.packages ## scoring by a real vLLM on t
 	VOCAGNO_VLLM_PYTHON=$(CURDIR)/$(SERVERS)/bin/python OMP_NUM_THREADS=1 $(BIN)/pytest -q -s tests/teacher/test_real_server.py --durations=0
 
 # Paths that are checked against the word list in .ci/words.py.
-WORDS := python examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
+WORDS := python research examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
 
 lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
 	$(BIN)/ruff check .

@@ -5,15 +5,13 @@ what that needs.
 """
 
 import sys
-from pathlib import Path
 
 try:
-    from vocagno.quickstart.assets import make_assets
+    from vocagno.quickstart.assets import CONFIGS, make_assets
     from vocagno.training.main import main
 except ModuleNotFoundError as error:
     print(f"error: needs {error.name}: pip install '.[train]'", file=sys.stderr)
     sys.exit(2)
 
 if __name__ == "__main__":
-    quickstart = Path(__file__).parent / "configs" / "quickstart-guided.yaml"
-    sys.exit(main(default_config=quickstart, prepare=make_assets))
+    sys.exit(main(default_config=CONFIGS / "guided.yaml", prepare=make_assets))

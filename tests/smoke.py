@@ -22,6 +22,8 @@ OLDEST = 10
 PROGRAM = re.compile(r"python(3(\.\d+t?)?)?(\.exe)?")
 USE = """
 import sys
+from importlib.resources import files
+from importlib.util import find_spec
 import numpy as np
 import vocagno
 student = np.array([[0, 5], [5, 9]], np.int32)
@@ -38,6 +40,8 @@ except vocagno.SpanError as error:
 else:
     raise SystemExit("spans out of order were taken")
 assert not {"torch", "tokenizers", "transformers"} & set(sys.modules)
+assert (files("vocagno.quickstart") / "guided.yaml").is_file()
+assert find_spec("research") is None
 print(sys.version.split()[0], "numpy", np.__version__, "vocagno", vocagno.__version__)
 """
 

@@ -17,8 +17,8 @@ from gpu.family import kill
 from gpu.material import small_run
 from gpu.part import main
 from gpu.sizes import Sizes
-from vocagno.paper.study.carrying_out import measured_so_far
-from vocagno.paper.study.plan import read_plan
+from research.study.carrying_out import measured_so_far
+from research.study.plan import read_plan
 
 PLAN = Path("configs/study/gpu.yaml")
 PROCESSES = 3
@@ -29,7 +29,7 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     has_gpu = torch.cuda.is_available()
     plan = PLAN if has_gpu else _small_plan(sizes, folder)
     out = folder / "study"
-    command = [sys.executable, "-m", "vocagno.paper", "study", str(plan), "--out", str(out)]
+    command = [sys.executable, "-m", "research.study", str(plan), "--out", str(out)]
     running = [
         subprocess.Popen(command, stdout=sys.stderr) for _ in range(PROCESSES if has_gpu else 1)
     ]

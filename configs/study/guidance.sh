@@ -7,7 +7,7 @@ set -euo pipefail
 train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
 [ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
-python -m vocagno.paper study configs/study/guidance-models.yaml --out "$out/models"
+python -m research.study configs/study/guidance-models.yaml --out "$out/models"
 
 cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
   local folder=$out/$1 text=$texts/test-$2.jsonl scores=$out/scores/test-$2
@@ -18,7 +18,7 @@ cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
   settings=("data.train=$text" "data.validation=$texts/valid-test.jsonl" "teacher.scores=$scores" "$@")
   [ -e "$folder/oracle" ] || python benches/known_scores.py "$text" "$folder/oracle" --kind oracle
   [ -e "$folder/random" ] || python benches/known_scores.py "$text" "$folder/random" --kind random --share "$share"
-  python -m vocagno.paper study configs/study/guidance.yaml --out "$folder" "${options[@]}" --set "${settings[@]}"
+  python -m research.study configs/study/guidance.yaml --out "$folder" "${options[@]}" --set "${settings[@]}"
 }
 
 rules=(--only paper "groups 0" "groups -1" lines "lines and groups -1" random)

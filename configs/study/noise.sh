@@ -4,8 +4,8 @@
 # From the folder of the project, with vocagno on the path. A killed study resumes; started twice, it is shared.
 set -euo pipefail
 out=runs/study/noise
-python -m vocagno.paper study configs/study/noise.yaml --out $out --only "naive 0" # makes the corpora
+python -m research.study configs/study/noise.yaml --out $out --only "naive 0" # makes the corpora
 for share in 20 50 75; do
   [ -e $out/oracle-$share ] || python benches/known_scores.py $out/noise-$share/train.jsonl $out/oracle-$share --kind oracle
 done
-python -m vocagno.paper study configs/study/noise.yaml --out $out
+python -m research.study configs/study/noise.yaml --out $out

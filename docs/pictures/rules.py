@@ -1,6 +1,6 @@
 """Draws rules.svg: what each rule does to the held-out loss, on four texts.
 
-    python docs/pictures/rules.py    # in the folder of the project; needs vocagno[viz]
+    PYTHONPATH=. python docs/pictures/rules.py    # in the folder of the project; needs vocagno[viz]
 
 From the runs in docs/study/guidance.
 """
@@ -13,7 +13,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vocagno.paper.figures.style import COLOURS, save, tidy
+from research.style import tidy
+from vocagno.views.figure import COLOURS, save
 
 HERE = Path(__file__).parent
 STUDY = HERE.parent / "study" / "guidance"

@@ -168,15 +168,16 @@ def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
 
 def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     from vocagno.errors import InputError
+    from vocagno.quickstart.assets import CONFIGS
 
-    def refuse(configs):
-        raise InputError(f"seen {configs.name}")
+    def refuse():
+        raise InputError("seen")
 
-    quickstart = TRAIN.parent / "configs" / "quickstart-guided.yaml"
+    quickstart = CONFIGS / "guided.yaml"
     given = ["--output", str(tmp_path)]
     assert train(given, default_config=quickstart, prepare=refuse) == 2
     printed = capsys.readouterr().err
-    assert printed == f"no --config: taking {quickstart}\nerror: seen configs\n"
+    assert printed == f"no --config: taking {quickstart}\nerror: seen\n"
 
 
 @pytest.mark.parametrize("command", [["score", "--help"], ["guidance", "--help"]])

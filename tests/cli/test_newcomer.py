@@ -95,7 +95,6 @@ def test_version(capsys):
         ("prepare c --tokenizer t --seq_len many", "many"),
         ("prepare c --tokenizer t --seq_len", "--seq_len"),
         ("prepare c", "tokenizer"),
-        ("curves", "folders"),
         ("align --student a --teacher b", "--student: no such option; --teacher: no such option"),
         ("align a b some words", "words; see `vocagno align --help`"),
         ("align a b x --pict", "--pict: no such option; did you mean --picture?"),
@@ -193,7 +192,7 @@ def test_files_that_hold_no_options(files, content, word, capsys):
     ],
 )
 def test_plans_say_it_alike(files, content, word):
-    from vocagno.paper.study.plan import read_plan
+    from research.study.plan import read_plan
 
     (files / "plan.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError, match=rf"plan\.yaml: .*{word}"):

@@ -16,6 +16,7 @@ from vocagno.quickstart import assets
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+CONFIGS = assets.CONFIGS
 NOTEBOOK = ROOT / "examples" / "vocagno.ipynb"
 
 
@@ -28,12 +29,14 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
     monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
     monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
+    monkeypatch.setattr(assets, "CONFIGS", tmp_path / "cut-down")
+    (tmp_path / "cut-down").mkdir()
     (tmp_path / "configs").mkdir()
     for name in ("teacher", "guided"):
-        config = yaml.safe_load((ROOT / "configs" / f"quickstart-{name}.yaml").read_text())
+        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
         config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
         config["optimizer"]["warmup_steps"] = 1
-        (tmp_path / "configs" / f"quickstart-{name}.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / "cut-down" / f"{name}.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "examples").mkdir()
     monkeypatch.chdir(tmp_path / "examples")
     display = ModuleType("IPython.display")

@@ -80,7 +80,7 @@ CAUGHT = {
     "sky": ("*", ""),  # tests/project/test_clusters.py runs its task
     "docker": ("*", ""),  # a daemon, and a network
     "python": (
-        "benches/*|*real-text*|*vocagno.paper?study*",  # where a report says what was run
+        "benches/*|*real-text*|*research.study*",  # where a report says what was run
         "{python}",
     ),
 }
@@ -107,14 +107,13 @@ def base(tmp_path_factory, tokenizers):
     from vocagno.quickstart.tokenizers import train_tokenizers
 
     folder = tmp_path_factory.mktemp("pages")
-    for name in ("configs", "examples", "docs"):
+    for name in ("configs", "examples", "docs", "research"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "train.py", folder)
     for page in PAGES:
         for kind, text in blocks(page):
-            if kind == "json" or (kind == "yaml" and "student:" in text):
-                name = {"json": "ours.json", "yaml": "my.yaml"}[kind]
-                (folder / name).write_text(text, encoding="utf-8")
+            if kind == "yaml" and "student:" in text:
+                (folder / "my.yaml").write_text(text, encoding="utf-8")
     _write_corpora(folder)
     _write_runs(folder / "runs")
     for name, family in (
@@ -124,10 +123,8 @@ def base(tmp_path_factory, tokenizers):
         ("mistral-v0.1", "metaspace-first"),
         ("deepseek-llm", "byte-level-trimmed"),
     ):
-        for place in (folder, folder / "TOKENIZERS"):
-            place.mkdir(exist_ok=True)
-            text = tokenizers[family].to_str().encode()
-            (place / f"{name}.json.gz").write_bytes(gzip.compress(text))
+        text = tokenizers[family].to_str().encode()
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(text))
     tokenizers["llama"].save(str(folder / "tokenizer.json"))
     quickstart = folder / "runs" / "quickstart"
     texts = [document["text"] for document in documents(0, 300, 0.3)]
@@ -151,9 +148,6 @@ def base(tmp_path_factory, tokenizers):
     ):
         _write_model(folder / name, tokenizer, context)
     write_benchmarks(folder / "FOLDER")
-    for number in (1, 2, 4):
-        shutil.copy(ROOT / f"docs/figures/paper-table{number}.csv", folder / f"table{number}.csv")
-    shutil.copy(ROOT / "docs/figures/granularity.csv", folder)
     item = {"idx": 0, "completion": "The answer is 2."}
     (folder / "FILE").write_text(json.dumps(item) + "\n")
     return folder
@@ -184,11 +178,7 @@ def _write_model(folder, tokenizer, context):
 
 
 def _write_runs(folder):
-    names = {"naive": 1.0, "guided": 0.4, "a": 0.4, "b": 0.6} | {
-        f"study/quickstart/runs/{name}": share
-        for name, share in (("top-20-0", 0.2), ("top-60-0", 0.6), ("vocagno-0", 0.4))
-    }
-    for name, share in names.items():
+    for name, share in (("naive", 1.0), ("guided", 0.4)):
         config = json.loads(json.dumps(CONFIG))
         config["guidance"]["top_fraction"] = share
         run = write_run(folder / name, training(4, 4.0), validation(4, 3.0 + share))
@@ -289,10 +279,6 @@ def _yaml(text, *_):
             sections[name](**values)
 
 
-def _json(text, *_):
-    assert json.loads(text)["scores"]
-
-
 def _shown(text, where, *_):
     """What is no command: the hard strings (tests/project/test_docs.py), and one table."""
     assert text.startswith("$ ") or "held-out loss  exact answers" in text, f"{where}\n{text}"
@@ -303,7 +289,6 @@ RUNNERS = {
     "pycon": _doctest,
     "commands": _commands,
     "yaml": _yaml,
-    "json": _json,
     "shown": _shown,
 }
 
@@ -342,10 +327,11 @@ def _read_accelerate(arguments):
 
 
 def _read_python(arguments):
-    if arguments[:2] == ["-m", "vocagno.paper"]:
-        from vocagno.paper.__main__ import main
+    if arguments[:2] == ["-m", "research.study"]:
+        from research.study.__main__ import add_study
+        from vocagno.config.commands import Command
 
-        return _read_options(main, arguments[2:])
+        return Command(add_study, print).read("research.study", arguments[2:])
     if arguments[0] == "train.py":
         _read_accelerate(arguments)
     assert (ROOT / arguments[0]).is_file()
@@ -409,12 +395,11 @@ def test_the_code_of_the_reference_runs(tokenizers):
                 **{"large": other, "other_ids": teacher.ids, "other_logprobs": -teacher_nll},
             }
             code = inspect.cleandoc(found["indented"] or found["fenced"])
-            json.loads(code) if code.startswith("{") else exec(compile(code, name, "exec"), scope)
+            exec(compile(code, name, "exec"), scope)
             ran.add(name)
     assert ran == {
         "vocagno.groups",
         "vocagno.credit",
-        "vocagno.evaluation.results",
         "vocagno.guidance.text_batches.guided_batch",
     }
 

@@ -20,9 +20,6 @@ def test_questions_are_lines_of_json(tmp_path):
     path.write_text(f"\ufeff{text}\r\n \n".replace("0.25", "0.250"), encoding="utf-8")
     found = [(one.question, one.answer) for one in questions.read_questions(path)]
     assert found == [(strange, "1"), ("1 + 1", "2"), ("1 / 4", "0.250")]
-    same = questions.question_digest(questions.read_questions(path))
-    path.write_text(json.dumps(rows[1]) + "\n")
-    assert questions.question_digest(questions.read_questions(path)) != same
 
 
 @pytest.mark.parametrize(

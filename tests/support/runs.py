@@ -90,6 +90,12 @@ def environment(**extra):
     )
 
 
+def with_research():
+    """The same for a process that finds the package `research`, which is not installed."""
+    paths = [str(TRAIN.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return environment(PYTHONPATH=os.pathsep.join(paths))
+
+
 def train_here(path, *arguments):
     """In this process, which is quicker than starting one."""
     from accelerate.state import AcceleratorState

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runs import with_research
 from vocagno import SpanError
 from vocagno.errors import InputError
 from vocagno.system import exit_status as statuses
@@ -91,7 +92,8 @@ def test_the_page_has_every_command():
 
 PROGRAMS = {
     "vocagno": ["-m", "vocagno", "describe"],
-    "paper": ["-m", "vocagno.paper", "table"],
+    "paper": ["-m", "research.paper", "overlap"],
+    "study": ["-m", "research.study"],
     "quickstart": ["-m", "vocagno.quickstart"],
     "train.py": [str(ROOT / "train.py")],
 }
@@ -106,6 +108,7 @@ def test_every_program_has_the_policy(program, tmp_path):
     wrong = subprocess.run(
         [sys.executable, *program, "--nonsense"],
         cwd=tmp_path,
+        env=with_research(),
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections import Counter
 
 import numpy as np
@@ -396,7 +397,7 @@ def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
 
 def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from vocagno.paper.figures.tokens import draw_guidance
+    from vocagno.views.figure import draw_guidance
 
     figure, text = tmp_path / "new" / "g.svg", TEXT.splitlines()[0]
     assert main([*command, text, *PAPER, "--figure", str(figure)]) == 0
@@ -414,6 +415,16 @@ def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
     ]
     assert [line.get_linestyle() == "-" for line in axes.lines] == tied
     assert {True, False} == set(tied)
+
+
+def test_a_figure_without_matplotlib(command, monkeypatch, capsys):
+    for name in list(sys.modules):
+        if name.startswith(("matplotlib", "vocagno.views.figure")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([*command, "x", "--figure", "f.svg"]) == 2
+    words = "error: needs matplotlib: pip install 'vocagno[viz]'\n"
+    assert capsys.readouterr().err == words
 
 
 @pytest.mark.parametrize(

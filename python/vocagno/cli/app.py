@@ -3,7 +3,6 @@
 from vocagno.cli import (
     alignment,
     baking,
-    curves,
     evaluation,
     guidance,
     limit,
@@ -33,7 +32,6 @@ main: Program = Program(
         "scores export": Command(scores.add_export, scores.export),
         "scores import": Command(scores.add_import, scores.import_),
         "eval": Command(evaluation.add_eval, evaluation.eval_),
-        "curves": Command(curves.add_curves, curves.curves),
         "report": Command(report.add_report, report.report, has_json=False),
         "train": Command(training.add_train, training.train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),

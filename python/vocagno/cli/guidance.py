@@ -53,8 +53,7 @@ def guidance(options: Any) -> dict[str, Any] | None:
         raise InputError(f"--out: the numbers are written as .csv, got {options.out}")
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
-        from vocagno.paper.figures.style import check_format
-        from vocagno.paper.figures.tokens import check_text
+        from vocagno.views.figure import check_format, check_text
 
         check_format(options.figure, "--figure")
         check_text(text)
@@ -75,8 +74,7 @@ def _shown(guided: Any, options: Any) -> dict[str, Any] | None:
                 file.write(made().encode())
             files.append(path)
     if options.figure is not None:
-        from vocagno.paper.figures.style import save
-        from vocagno.paper.figures.tokens import draw_guidance
+        from vocagno.views.figure import draw_guidance, save
 
         save(draw_guidance(guided.passage), options.figure)
         files.append(options.figure)

@@ -1,4 +1,4 @@
-"""Programs of several commands: `vocagno`, and `python -m vocagno.paper`.
+"""Programs of several commands: `vocagno`, and `python -m research.paper`.
 
 Messages go to stderr, results to stdout.
 """

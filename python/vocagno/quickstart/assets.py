@@ -9,9 +9,10 @@ from pathlib import Path
 
 from vocagno.errors import InputError
 
-CONFIGS = Path("configs")
+CONFIGS = Path(__file__).parent
+"""Folder with the configuration of each student (`guided.yaml`) and of the teacher."""
 FOLDER = Path("runs/quickstart")
-"""Output folder of the quickstart; the files in `configs/` name it, too."""
+"""Output folder of the quickstart; the files in `CONFIGS` name it, too."""
 
 TRAIN_DOCUMENTS = 2200
 TEACHER_DOCUMENTS = 5000
@@ -23,29 +24,23 @@ NOISE_FRACTION = 0.2
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def make_assets(configs: Path, folder: Path = FOLDER) -> None:
-    """Makes the missing inputs; several processes may call this at the same time.
-
-    Args:
-        configs: the folder with `quickstart-teacher.yaml`.
-    """
+def make_assets() -> None:
+    """Makes the missing inputs; several processes may call this at the same time."""
     from vocagno.system.shared_work import share
 
-    tokenizers, teacher = folder / "tokenizers", folder / "teacher" / "final"
-    share(["texts"], folder, done=lambda _: tokenizers.is_dir(), make=lambda _: _make_texts(folder))
-    share(
-        ["teacher"], folder, done=lambda _: teacher.is_dir(), make=lambda _: _train_teacher(configs)
-    )
+    tokenizers, teacher = FOLDER / "tokenizers", FOLDER / "teacher" / "final"
+    share(["texts"], FOLDER, done=lambda _: tokenizers.is_dir(), make=lambda _: _make_texts())
+    share(["teacher"], FOLDER, done=lambda _: teacher.is_dir(), make=lambda _: _train_teacher())
 
 
-def _make_texts(folder: Path) -> None:
+def _make_texts() -> None:
     """Writes the corpora and trains both tokenizers on them."""
     from vocagno.quickstart.problems import write_corpus
     from vocagno.quickstart.tokenizers import train_tokenizers
 
     print("writing the corpus, training two tokenizers", file=sys.stderr)
     paths = write_corpus(
-        folder / "corpus",
+        FOLDER / "corpus",
         train_documents=TRAIN_DOCUMENTS,
         valid_documents=VALID_DOCUMENTS,
         questions=QUESTIONS,
@@ -54,18 +49,17 @@ def _make_texts(folder: Path) -> None:
     )
     with paths["train"].open(encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
-    unfinished = folder / "tokenizers.tmp"
+    unfinished = FOLDER / "tokenizers.tmp"
     shutil.rmtree(unfinished, ignore_errors=True)
     train_tokenizers(texts, unfinished)
-    unfinished.rename(folder / "tokenizers")
+    unfinished.rename(FOLDER / "tokenizers")
 
 
-def _train_teacher(configs: Path) -> None:
+def _train_teacher() -> None:
     """Trains the teacher by the naive method, in one process without the caller's launcher."""
     print("training the teacher", file=sys.stderr)
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
-    command = [sys.executable, "-m", "vocagno", "train"]
-    command += ["--config", str(configs / "quickstart-teacher.yaml")]
+    command = [sys.executable, "-m", "vocagno", "train", "--config", str(CONFIGS / "teacher.yaml")]
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         raise InputError(f"training the quickstart's teacher failed with status {status}")

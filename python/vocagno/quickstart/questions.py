@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vocagno.errors import InputError
-from vocagno.system.files import digest
 
 _EXPECTED = 'expected an object as {"question": "1 + 1", "answer": "2"}'
 
@@ -35,11 +34,6 @@ def read_questions(path: Path) -> list[Asked]:
     if not found:
         raise InputError(f"{path}: no questions in it; {_EXPECTED} on each line")
     return found
-
-
-def question_digest(questions: list[Asked]) -> str:
-    """Hash of the questions and answers in their order."""
-    return digest(*(part for asked in questions for part in (asked.question, asked.answer)))
 
 
 def _asked(line: str, where: str) -> Asked:

@@ -1,14 +1,12 @@
 """Atomic writes of files, and hashes."""
 
-import csv
 import errno
 import hashlib
-import io
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,14 +94,6 @@ def write_new_json(path: Path, value: Any) -> None:
     finally:
         new.unlink(missing_ok=True)
     flush_folder(path.parent)
-
-
-def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
-    """Writes lines of cells as CSV in UTF-8, atomically; None is an empty cell."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    with appearing(path) as file:
-        file.write(text.getvalue().encode())
 
 
 def digest(*parts: bytes | str) -> str:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 def main(
     arguments: Sequence[str] | None = None,
     default_config: Path | None = None,
-    prepare: Callable[[Path], None] | None = None,
+    prepare: Callable[[], None] | None = None,
 ) -> int:
     """Trains as configured; the exit status (`system.exit_status`).
 
     Args:
         arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.
         default_config: used without `--config`.
-        prepare: makes what `default_config` needs, given its folder; only called if it is used.
+        prepare: makes what `default_config` needs; only called if it is used.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if any(word.partition("=")[0] == "--config" for word in words):
@@ -46,7 +46,7 @@ def main(
         options = parse_command(["--config", str(default_config), *words])
         print(f"no --config: taking {default_config}", file=sys.stderr)
         if prepare is not None:
-            prepare(default_config.parent)
+            prepare()
         return _carry_out(options)
 
     return exit_status(run)

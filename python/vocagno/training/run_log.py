@@ -5,13 +5,12 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from vocagno.errors import InputError
-from vocagno.system.files import write_table
 from vocagno.system.records import Count, Finite, checked
 
 METRICS = "metrics.jsonl"
@@ -118,11 +117,8 @@ class Run:
         """How far it went and its losses; None where nothing was measured, or nothing finite."""
         validation = self.curve("validation_loss")[1]
         return {
-            "run": self.name,
-            "folder": str(self.folder),
             "steps": self.points[-1].step,
             "tokens": self.points[-1].tokens,
-            "last_loss": _last(self.curve("loss")[1]),
             "last_validation_loss": _last(validation),
             "best_validation_loss": min(filter(math.isfinite, validation), default=None),
             "mean_tokens_per_s": self.tokens_per_s and round(self.tokens_per_s, 1),
@@ -186,13 +182,6 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         ],
         tokens_per_s=timed / seconds if seconds else None,
     )
-
-
-def write_csv(path: Path, runs: Sequence[Run]) -> None:
-    """Writes the points of all runs; a cell is empty where nothing was measured."""
-    header = ("run", *(field.name for field in fields(Point)))
-    points = ((run.name, *astuple(point)) for run in runs for point in run.points)
-    write_table(path, [header, *points])
 
 
 def _log(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 A text is laid out in blocks, the shortest stretches at whose ends both tokenizers cut, so a picture
 can wrap between any two blocks. A token without text, such as BOS, is a block of its own. The back
-ends (`terminal`, `html`, `vocagno.paper.figures.tokens`) draw blocks and compute no places.
+ends (`terminal`, `html`, `figure`) draw blocks and compute no places.
 """
 
 from bisect import bisect_right

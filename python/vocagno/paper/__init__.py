@@ -1,1 +1,0 @@
-"""What redraws the paper's figures and carries out studies."""

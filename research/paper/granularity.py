@@ -1,0 +1,254 @@
+"""How well equal chunks of two token sequences meet, against tokens aligned by their text.
+
+Source: Fig. 3, sections 2 and 6.1 of arXiv 2503.19123.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from research.tables import write_table
+from vocagno.alignment.chunks import chunk_boundaries
+from vocagno.alignment.mapping import Overlap, align, overlap
+from vocagno.errors import InputError
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+_Int64 = NDArray[np.int64]
+
+CHUNKS = tuple(2**power for power in range(11))
+"""Chunks of a sequence, 1 to 1,024, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Means over all chunks, or tokens, of the student that have text."""
+
+    chunks: int | None
+    """Chunks of a sequence; None at token level."""
+    iou: float
+    """Mean |s ∩ t| / |s ∪ t| in characters; s and t without text in common count 0."""
+    ios: float
+    """Mean |s ∩ t| / |s|."""
+    counted: int
+    """Over how many chunks or tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granularity:
+    """What chunks and tokens of a student and a teacher share, at each granularity."""
+
+    student: str
+    teacher: str
+    seq_len: int
+    """Student tokens of a sequence."""
+    documents: int
+    sequences: int
+    student_tokens: int
+    teacher_tokens: int
+    """Of all sequences; one that two sequences share counts in both."""
+    left_out_tokens: int
+    """Student tokens of the last, shorter sequence, which is not measured."""
+    levels: list[Level]
+    """By ascending number of chunks, token level last."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts and levels, as JSON has them."""
+        return asdict(self)
+
+
+def granularity(
+    student: TokenSpans,
+    teacher: TokenSpans,
+    batches: Iterable[Sequence[str]],
+    *,
+    seq_len: int = 2_048,
+    chunks: Sequence[int] | None = None,
+) -> Granularity:
+    """Measures chunk against chunk, and student token against the teacher tokens aligned to it.
+
+    The documents of all batches make one stream of text, which is cut into sequences after every
+    `seq_len` student tokens. A sequence's teacher tokens are those from the first to the last that
+    overlaps its text. A chunk's text goes from the start of its first token to the end of its last.
+
+    Args:
+        batches: documents, such as `corpus.read_batches` gives.
+        chunks: ascending numbers of chunks of a sequence, each at most `seq_len`; by default those
+            of `CHUNKS`.
+    Raises: InputError for a `seq_len` or `chunks` that cannot be, and for texts of fewer than
+        `seq_len` student tokens; else as `TokenSpans.encode`.
+
+    Cost: tokenizing, and some tens of nanoseconds a token and granularity; memory of one batch.
+    Source: arXiv 2503.19123, sections 2 and 6.1, Fig. 3.
+    """
+    meter = _Meter(seq_len, _checked_chunks(seq_len, chunks))
+    for texts in batches:
+        meter.add(texts, student.encode(texts), teacher.encode(texts))
+    return meter.result(student.name, teacher.name)
+
+
+def write_csv(path: Path, results: Sequence[Granularity]) -> None:
+    """Writes the levels of all teachers; `chunks` is "token" at token level."""
+    header = ("student", "teacher", "seq_len", "chunks", "iou", "ios", "counted")
+    lines: list[Sequence[object]] = [header]
+    for found in results:
+        names = found.student, found.teacher, found.seq_len
+        for level in found.levels:
+            shares = f"{level.iou:.6f}", f"{level.ios:.6f}"
+            lines.append([*names, level.chunks or "token", *shares, level.counted])
+    write_table(path, lines)
+
+
+def _checked_chunks(seq_len: int, chunks: Sequence[int] | None) -> list[int]:
+    if seq_len < 1:
+        raise InputError(f"seq_len: expected at least 1 token, got {seq_len}")
+    if chunks is None:
+        return [count for count in CHUNKS if count <= seq_len]
+    wrong = [count for count in chunks if not 1 <= count <= seq_len]
+    if wrong or sorted(set(chunks)) != list(chunks):
+        raise InputError(
+            f"chunks: expected ascending numbers of 1 to seq_len ({seq_len}), got {list(chunks)}"
+        )
+    return list(chunks)
+
+
+class _Means:
+    """Sums that become a `Level`."""
+
+    def __init__(self) -> None:
+        self.iou = self.ios = 0.0
+        self.counted = 0
+
+    def add(self, found: Overlap) -> None:
+        self.iou += float(np.nansum(found.iou))
+        self.ios += float(np.nansum(found.ios))
+        self.counted += len(found.ios) - int(np.count_nonzero(np.isnan(found.ios)))
+
+    def level(self, chunks: int | None) -> Level:
+        count = max(1, self.counted)
+        return Level(chunks, self.iou / count, self.ios / count, self.counted)
+
+
+class _Meter:
+    """Takes documents and measures every sequence as soon as it is whole."""
+
+    def __init__(self, seq_len: int, chunks: Sequence[int]) -> None:
+        self._seq_len = seq_len
+        self._chunk_means = {count: _Means() for count in chunks}
+        self._token_means = _Means()
+        self._documents = self._sequences = self._teacher_tokens = 0
+        self._characters = 0
+        """Of all texts so far."""
+        self._student = self._teacher = np.empty((0, 2), np.int64)
+        """Spans of what is not measured yet; of the teacher's, perhaps some more before them."""
+
+    def add(self, texts: Sequence[str], student: TokenizedTexts, teacher: TokenizedTexts) -> None:
+        added = (in_characters(tokens, texts) + self._characters for tokens in (student, teacher))
+        left, right = map(np.concatenate, zip((self._student, self._teacher), added, strict=True))
+        self._documents += len(texts)
+        self._characters += sum(map(len, texts))
+        if whole := len(left) // self._seq_len:
+            measured, left = np.split(left, [whole * self._seq_len])
+            self._measure(measured, right)
+            right = _from_last_token(right, measured)
+        self._student, self._teacher = left, right
+
+    def _measure(self, student: _Int64, teacher: _Int64) -> None:
+        """Whole sequences of the student, and the teacher tokens of their text at least."""
+        self._token_means.add(overlap(student, teacher, align(student, teacher)))
+        firsts = np.arange(0, len(student), self._seq_len)
+        texts = _extents(student, np.stack([firsts, firsts + self._seq_len], axis=1))
+        rows = align(texts, teacher).clip(0)  # no teacher token: none from row 0
+        sizes = rows[:, 1] - rows[:, 0]
+        self._sequences += len(texts)
+        self._teacher_tokens += int(sizes.sum())
+        for count, means in self._chunk_means.items():
+            own = firsts[:, None] + chunk_boundaries(self._seq_len, count)
+            other = rows[:, :1] + np.stack([chunk_boundaries(size, count) for size in sizes])
+            means.add(_overlap_of_chunks(student, own, teacher, other))
+
+    def result(self, student: str, teacher: str) -> Granularity:
+        if not self._sequences:
+            raise InputError(
+                f"the texts have {len(self._student):,} student tokens, not even one sequence of "
+                f"{self._seq_len:,}; give more text or a smaller seq_len"
+            )
+        return Granularity(
+            student=student,
+            teacher=teacher,
+            seq_len=self._seq_len,
+            documents=self._documents,
+            sequences=self._sequences,
+            student_tokens=self._sequences * self._seq_len,
+            teacher_tokens=self._teacher_tokens,
+            left_out_tokens=len(self._student),
+            levels=[
+                *(means.level(count) for count, means in self._chunk_means.items()),
+                self._token_means.level(None),
+            ],
+        )
+
+
+def _overlap_of_chunks(student: _Int64, own: _Int64, teacher: _Int64, other: _Int64) -> Overlap:
+    """Each chunk of the student with the teacher's of the same number, for S sequences.
+
+    `own` and `other` are (S, chunks + 1) boundaries in the spans.
+    """
+    chunks = own.shape[1] - 1
+    pairs = [np.stack([cuts[:, :-1], cuts[:, 1:]], axis=2).reshape(-1, 2) for cuts in (own, other)]
+    numbers = np.arange(own.shape[0] * chunks, dtype=np.int32)
+    # Each sequence is a text of its own: teacher tokens that two of them share, nested ones say,
+    # would stand out of order.
+    sequences = np.arange(0, len(numbers) + 1, chunks)
+    texts = _extents(student, pairs[0]), _extents(teacher, pairs[1])
+    mapping = np.stack([numbers, numbers + 1], axis=1)
+    return overlap(*texts, mapping, student_cu_seqlens=sequences, teacher_cu_seqlens=sequences)
+
+
+def _extents(spans: _Int64, ranges: _Int64) -> _Int64:
+    """From the start of the first token with text to the end of the last, of each range of rows.
+
+    (0, 0) where there is none. The spans are in order, but for the empty ones.
+    """
+    filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
+    first, stop = np.searchsorted(filled, ranges.T)
+    extents = np.zeros((len(ranges), 2), np.int64)
+    some = first < stop
+    extents[some, 0] = spans[filled[first[some]], 0]
+    extents[some, 1] = spans[filled[stop[some] - 1], 1]
+    return extents
+
+
+def _from_last_token(teacher: _Int64, measured: _Int64) -> _Int64:
+    """The teacher's tokens from the first that the student's next one could share text with.
+
+    No token starts before the one in front of it, so that is one that ends behind the start of the
+    last token measured.
+    """
+    starts = measured[measured[:, 0] < measured[:, 1], 0]
+    if not len(starts):
+        return teacher
+    reaching = (teacher[:, 0] < teacher[:, 1]) & (teacher[:, 1] > starts[-1])
+    return teacher[np.argmax(reaching) :] if reaching.any() else teacher[:0]
+
+
+def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> _Int64:
+    """Spans of the tokens in characters of `"".join(texts)`.
+
+    Returns: (n, 2) int64, half-open. A token that is a part of a character gets the whole of it,
+        so that parts share one span, as in the offsets of tokenizers; empty spans stay empty.
+    """
+    encoded = [text.encode() for text in texts]
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    is_inside = (data & 0xC0) == 0x80  # a character starts at every other byte
+    before = np.append(0, np.cumsum(~is_inside))  # characters that start before each byte
+    sizes = [len(text) for text in encoded]
+    first_byte = np.append(0, np.cumsum(sizes))[:-1]
+    spans = tokens.spans + np.repeat(first_byte, np.diff(tokens.cu_seqlens))[:, None]
+    characters: _Int64 = before[spans].astype(np.int64, copy=False)
+    filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
+    characters[filled, 0] -= is_inside[spans[filled, 0]]
+    return characters

@@ -1,0 +1,267 @@
+"""Chunks against chunks: the measure against sets of characters, the command, the figure."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpora import write_corpus
+from families import HARD_TEXTS, TEXTS
+from research.paper.granularity import CHUNKS, granularity, in_characters, write_csv
+from shared_data import shared, shared_texts
+from vocagno import TokenSpans
+from vocagno.errors import InputError
+
+PAIRS = [
+    ("llama", "byte-level"),
+    ("byte-level", "llama"),
+    ("byte-level-trimmed", "unigram"),
+    ("unigram", "byte-level-nfc"),
+    ("llama", "word-piece"),
+    ("llama", "llama"),
+]
+
+
+@pytest.fixture(scope="module")
+def spans(tokenizers):
+    return {name: TokenSpans(tokenizer) for name, tokenizer in tokenizers.items()}
+
+
+def characters_of(text):
+    """Which character each byte of the text belongs to."""
+    return [number for number, character in enumerate(text) for _ in character.encode()]
+
+
+def stream(tokenizer, texts):
+    """The characters of each token, as sets, of all texts in a row."""
+    found, before = [], 0
+    for text in texts:
+        of_byte = characters_of(text)
+        for start, end in tokenizer.encode([text]).spans:
+            found.append({before + of_byte[byte] for byte in range(start, end)})
+        before += len(text)
+    return found
+
+
+def extent(tokens):
+    """All characters from the first to the last of some tokens."""
+    every = set().union(*tokens)
+    return set(range(min(every), max(every) + 1)) if every else set()
+
+
+def expected_shares(student, teacher, seq_len, chunks):
+    """IoU and IoS of each chunk with text; of each token if `chunks` is None."""
+    shares = []
+    for start in range(0, len(student) - seq_len + 1, seq_len):
+        own = student[start : start + seq_len]
+        text = extent(own)
+        hit = [i for i, token in enumerate(teacher) if token & text]
+        other = teacher[hit[0] : hit[-1] + 1] if hit else []
+        if chunks is None:
+            met = [[i for i, token in enumerate(other) if token & mine] for mine in own]
+            pairs = [
+                (mine, set().union(*other[rows[0] : rows[-1] + 1]) if rows else set())
+                for mine, rows in zip(own, met, strict=True)
+            ]
+        else:
+            cuts = [[i * len(side) // chunks for i in range(chunks + 1)] for side in (own, other)]
+            pairs = [
+                (extent(own[a:b]), extent(other[c:d]))
+                for a, b, c, d in zip(cuts[0], cuts[0][1:], cuts[1], cuts[1][1:], strict=False)
+            ]
+        shares += [(len(s & t) / len(s | t), len(s & t) / len(s)) for s, t in pairs if s]
+    return np.array(shares).reshape(-1, 2)
+
+
+@pytest.mark.parametrize(("student", "teacher"), PAIRS)
+@settings(max_examples=25)
+@given(
+    texts=st.lists(st.sampled_from(HARD_TEXTS[:15] + TEXTS[:6]), min_size=4, max_size=12),
+    seq_len=st.integers(1, 60),
+    batch=st.integers(1, 12),
+)
+def test_shares_are_those_of_sets_of_characters(spans, student, teacher, texts, seq_len, batch):
+    student, teacher = spans[student], spans[teacher]
+    left, right = stream(student, texts), stream(teacher, texts)
+    batches = [texts[i : i + batch] for i in range(0, len(texts), batch)]
+    if len(left) < seq_len:
+        with pytest.raises(InputError, match="not even one sequence"):
+            granularity(student, teacher, batches, seq_len=seq_len)
+        return
+    found = granularity(student, teacher, batches, seq_len=seq_len)
+    assert found.sequences == len(left) // seq_len
+    assert found.student_tokens + found.left_out_tokens == len(left)
+    assert found.documents == len(texts)
+    assert [level.chunks for level in found.levels] == [
+        *(count for count in CHUNKS if count <= seq_len),
+        None,
+    ]
+    for level in found.levels:
+        shares = expected_shares(left, right, seq_len, level.chunks)
+        assert level.counted == len(shares)
+        means = shares.mean(axis=0) if len(shares) else (0, 0)
+        np.testing.assert_allclose((level.iou, level.ios), means, rtol=1e-12)
+
+
+def test_spans_in_characters(spans):
+    texts = ["a😊é", "", "é x"]
+    tokens = spans["byte-level"].encode(texts)
+    found = in_characters(tokens, texts)
+    expected = [
+        [min(characters), max(characters) + 1] for characters in stream(spans["byte-level"], texts)
+    ]
+    assert found.tolist() == expected
+    assert found.tolist().count([1, 2]) > 1  # the parts of the emoji share it
+    llama = in_characters(spans["llama"].encode(["∑"]), ["∑"])
+    assert llama.tolist() == [[0, 0], [0, 1], [0, 1], [0, 1]]  # the lone dummy prefix stays empty
+
+
+def test_the_same_tokenizer_shares_everything(spans):
+    found = granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=100, chunks=[1, 7, 100])
+    assert {(level.iou, level.ios) for level in found.levels} == {(1.0, 1.0)}
+    assert [level.counted // found.sequences for level in found.levels] == [1, 7, 100, 100]
+    assert found.teacher_tokens == found.student_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seq_len": 0}, "seq_len: expected at least 1"),
+        ({"seq_len": 8, "chunks": [0, 1]}, r"chunks: expected .* got \[0, 1\]"),
+        ({"seq_len": 8, "chunks": [16]}, r"1 to seq_len \(8\), got \[16\]"),
+        ({"seq_len": 8, "chunks": [2, 1]}, "ascending"),
+        (
+            {"seq_len": 10**6},
+            "the texts have .* student tokens, not even one",
+        ),
+    ],
+)
+def test_what_cannot_be_measured(spans, options, words):
+    with pytest.raises(InputError, match=words):
+        granularity(spans["llama"], spans["llama"], [TEXTS], **options)
+
+
+def test_the_levels_as_csv(spans, tmp_path):
+    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=128, chunks=[1, 4])
+    write_csv(tmp_path / "g.csv", [found])
+    with (tmp_path / "g.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["chunks"] for row in rows] == ["1", "4", "token"]
+    assert float(rows[1]["iou"]) == pytest.approx(found.levels[1].iou, abs=1e-6)
+    assert json.loads(json.dumps(found.as_dict()))["levels"][2]["chunks"] is None
+
+
+@pytest.fixture
+def run(tokenizer_files, tmp_path, monkeypatch):
+    """The command on a small corpus, with the byte-level tokenizer as teacher."""
+    pytest.importorskip("jsonargparse")
+    from research.paper.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
+    teachers = ["--teachers", teacher, student]
+    return lambda *rest: main(["granularity", student, str(corpus), *teachers, *map(str, rest)])
+
+
+def test_the_tables(run, spans, capsys):
+    assert run("--seq_len", 64) == 0
+    captured = capsys.readouterr()
+    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=64)
+    lines = captured.out.splitlines()
+    assert lines[0].split() == ["IoU", "teacher", "student"]
+    assert lines[1].split() == ["1", "chunk", f"{found.levels[0].iou:.2%}", "100.00%"]
+    assert lines[8].split() == ["tokens", f"{found.levels[-1].iou:.2%}", "100.00%"]
+    assert lines[9:11] == ["", "IoS        teacher  student"]
+    assert lines[-1].split() == ["tokens", "100.00%", "100.00%"]
+    assert (
+        f"over {found.sequences} sequences of 64 tokens of student ({len(TEXTS)} docu"
+        in captured.err
+    )
+
+
+def test_json_and_a_limit(run, spans, capsys):
+    assert run("--seq_len", 16, "--limit", 3, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = granularity(spans["llama"], spans["byte-level"], [TEXTS[:3]], seq_len=16).as_dict()
+    assert found["files"] == []
+    assert found["teachers"][0] == expected | {"student": "student", "teacher": "teacher"}
+
+
+def test_figure_and_csv_are_written(run, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    assert run("--seq_len", 64, "--out", "new/g.svg", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["new/g.svg", "new/g.csv"]
+    before = (tmp_path / "new/g.svg").read_bytes()
+    assert before.startswith(b"<?xml")
+    assert (tmp_path / "new/g.csv").read_text().count("\n") == 1 + 2 * 8
+    assert run("--seq_len", 64, "--out", "new/g.svg") == 0
+    assert (tmp_path / "new/g.svg").read_bytes() == before
+
+
+def test_the_panels_hold_the_levels(spans):
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    from research.paper.figures import draw_granularity
+
+    found = [
+        granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=64, chunks=[1, 8, 64])
+        for teacher in ("byte-level", "llama")
+    ]
+    figure = draw_granularity(found)
+    for panel, share in zip(figure.axes, ("iou", "ios"), strict=True):
+        chunks = panel.lines[0]
+        assert chunks.get_xdata().tolist() == [0, 3, 6]
+        values = [getattr(level, share) for level in found[0].levels]
+        assert [*chunks.get_ydata(), *panel.lines[1].get_ydata()] == values
+        names = [label.get_text() for label in panel.get_xticklabels()]
+        assert names == ["1", "8", "64", "token"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        (["--out", "g.pdf"], "--out: expected a file ending in .png or .svg, got g.pdf"),
+        (["--limit", "0"], "--limit: expected at least 1 document, got 0"),
+        (["--seq_len", "-1"], "--seq_len: expected at least 1 token, got -1"),
+        ([], "not even one sequence of 2,048; give more text or a smaller seq_len"),
+    ],
+)
+def test_errors_of_the_command(run, rest, words, tmp_path, capsys):
+    if "--out" in rest:
+        pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
+    assert run(*rest) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error
+    assert not list(tmp_path.glob("g.*"))
+
+
+def test_names_of_teachers():
+    from research.paper.commands import short_names
+
+    paths = ["a/qwen2.5.json.gz", "b/llama/tokenizer.json", "org/model", "x.json"]
+    assert short_names(paths, "--teachers") == ["qwen2.5", "llama", "model", "x"]
+    assert short_names(["a/x.json", "b/x.json"], "--teachers") == ["a/x.json", "b/x.json"]
+    assert short_names(["tokenizer.json"], "--teachers") == ["tokenizer.json"]
+    with pytest.raises(InputError, match=r"--teachers: a/x\.json is given twice"):
+        short_names(["a/x.json", "a/x.json"], "--teachers")
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1"])
+def test_what_the_paper_found(teacher):
+    """Section 6.1: IoU falls as chunks get finer, and steeply from 32 to 64; tokens: IoS 100 %."""
+    student, other = (
+        TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in ("tinyllama", teacher)
+    )
+    found = granularity(student, other, [shared_texts("math-valid")])
+    ious = {level.chunks: level.iou for level in found.levels}
+    chunks = [ious[count] for count in CHUNKS]
+    assert chunks == sorted(chunks, reverse=True)
+    assert ious[32] - ious[64] > ious[16] - ious[32]
+    assert found.levels[-1].ios == 1
+    assert ious[None] > ious[32]
