@@ -98,7 +98,7 @@ test-servers: $(VENV)/.built $(SERVERS)/.packages ## scoring by a real vLLM on t
 # Paths that are checked against the word list in .ci/words.py.
 WORDS := python research examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
 
-lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, workflows, rustfmt, clippy
+lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, sizes, workflows, rustfmt, clippy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/words.py $(WORDS)
@@ -106,6 +106,7 @@ lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interfac
 	$(BIN)/stubtest vocagno._vocagno
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/house.py
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --quiet --offline --config .github/zizmor.yml .github/workflows

@@ -1,0 +1,71 @@
+"""Sizes of the project and directions of its imports, each with its bound: `python .ci/house.py`.
+
+A bound is what the project has reached, not what it may grow to: a change that needs more of one
+takes it away elsewhere, and one that needs less lowers it. `make lint` runs this.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import grimp
+
+ROOT = Path(__file__).parents[1]
+BOUNDS = {
+    "lines of python/vocagno": 28_010,
+    "modules of python/vocagno": 224,
+    "lines of research": 2_300,
+    "lines of tests": 30_900,
+    "modules of the largest folder": 24,
+    "modules in circles of imports": 21,
+}
+
+
+def files(folder: str) -> list[str]:
+    """Those that git knows, or would add."""
+    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", f"{folder}/**.py"]
+    listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True, text=True)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def lines(folder: str) -> int:
+    return sum((ROOT / name).read_bytes().count(b"\n") for name in files(folder))
+
+
+def circles(graph: grimp.ImportGraph) -> Iterator[str]:
+    """The modules from which a chain of imports leads back, imports for types included."""
+    for module in graph.modules:
+        others = graph.find_modules_directly_imported_by(module)
+        if any(graph.chain_exists(importer=one, imported=module) for one in others):
+            yield module
+
+
+def measured() -> dict[str, int]:
+    """Each figure that has a bound."""
+    modules = files("python/vocagno")
+    folders = Counter(
+        str(PurePosixPath(name).parent) for name in modules if not name.endswith("/__init__.py")
+    )
+    graph = grimp.build_graph("vocagno", exclude_type_checking_imports=False, cache_dir=None)
+    return {
+        "lines of python/vocagno": lines("python/vocagno"),
+        "modules of python/vocagno": len(modules),
+        "lines of research": lines("research"),
+        "lines of tests": lines("tests"),
+        "modules of the largest folder": max(folders.values()),
+        "modules in circles of imports": len(list(circles(graph))),
+    }
+
+
+def main() -> int:
+    found = measured()
+    for name, value in found.items():
+        over = " over its bound" if value > BOUNDS[name] else ""
+        print(f"{name:40}{value:>8,} of {BOUNDS[name]:,}{over}")
+    return int(any(value > BOUNDS[name] for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
