@@ -14,10 +14,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_010,
-    "modules of python/vocagno": 224,
+    "lines of python/vocagno": 27_540,
+    "modules of python/vocagno": 219,
     "lines of research": 2_300,
-    "lines of tests": 30_900,
+    "lines of tests": 30_850,
     "modules of the largest folder": 24,
     "modules in circles of imports": 21,
 }

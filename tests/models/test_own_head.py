@@ -263,3 +263,20 @@ def test_the_losses_of_an_own_head_need_no_gradient(bert):
 def test_a_model_of_few_positions_is_tried_on_as_many():
     model = build("gpt2", n_positions=9)
     assert language_head(model).vocabulary_size == 96
+
+
+def test_a_factor_that_the_head_learns_has_a_gradient():
+    """It is 1 at first, so a product with the weights gives the same logits."""
+
+    class Scaled(torch.nn.Linear):
+        def forward(self, states):
+            return super().forward(states) * self.factor
+
+    model = tiny_llama(VOCABULARY)
+    model.lm_head.__class__ = Scaled
+    model.lm_head.factor = torch.nn.Parameter(torch.ones(VOCABULARY))
+    with pytest.warns(UserWarning, match=OWN):
+        student = GuidedStudent(model, GuidanceConfig(top_fraction=0.5))
+    labels, teacher = batch(VOCABULARY)
+    student(labels.clamp_min(0), labels, teacher).loss.backward()
+    assert model.lm_head.factor.grad.norm() > 0

@@ -181,6 +181,11 @@ _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, A
 
 
 def _product(model: Any) -> LanguageHead | None:
+    """The product, if it has all parameters of the output embeddings: a learnt factor that is still
+    1 gives the same logits, and would get no gradient."""
+    output = model.get_output_embeddings()
+    if output is not None and {name for name, _ in output.named_parameters()} - {"weight", "bias"}:
+        return None
     try:
         return head_of(model)
     except UnsupportedModelError:
