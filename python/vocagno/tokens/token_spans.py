@@ -235,7 +235,7 @@ class TokenSpans:
         try:
             encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
         except TokenizerError:
-            refused = unreadable(self._tokenizer, texts)
+            refused = dict(unreadable(self._tokenizer, texts))
             texts = ["" if number in refused else text for number, text in enumerate(texts)]
             encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
         ids, boundaries = flat_ids(encodings)

@@ -4,7 +4,7 @@ import gzip
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -249,23 +249,22 @@ def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool
     try:
         found: list[Any] = encode(texts, add_special_tokens=False)
     except Exception as error:  # `tokenizers` raises no narrower one
-        number, why = next(iter(unreadable(tokenizer, texts).items()), (0, str(error)))
+        number, why = next(unreadable(tokenizer, texts), (0, str(error)))
         raise TokenizerError(f"{name}: texts[{number}] ({texts[number][:40]!r}): {why}") from error
     return found
 
 
-def unreadable(tokenizer: Any, texts: list[str]) -> dict[int, str]:
-    """The texts that a tokenizer cannot read, by their number, and why."""
-    found = {}
+def unreadable(tokenizer: Any, texts: list[str]) -> Iterator[tuple[int, str]]:
+    """The numbers of the texts that a tokenizer cannot read, and why."""
     for number, text in enumerate(texts):
         try:
             tokenizer.encode_batch_fast([text], add_special_tokens=False)
         except Exception as error:  # noqa: PERF203  # of each text
-            found[number] = (
+            yield (
+                number,
                 f"cannot be tokenized ({error}); train the tokenizer with an unknown token, or "
-                "with tokens for all bytes"
+                "with tokens for all bytes",
             )
-    return found
 
 
 def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
