@@ -14,12 +14,12 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 27_540,
-    "modules of python/vocagno": 219,
+    "lines of python/vocagno": 27_020,
+    "modules of python/vocagno": 155,
     "lines of research": 2_300,
-    "lines of tests": 30_850,
-    "modules of the largest folder": 24,
-    "modules in circles of imports": 21,
+    "lines of tests": 30_790,
+    "modules of the largest folder": 15,
+    "modules in circles of imports": 18,
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from vocagno import TokenizedTexts, TokenSpans
 from vocagno.data.corpus import read_batches
-from vocagno.views.glyphs import visible
+from vocagno.views.passage import visible
 from vocagno.views.statistics import AlignmentRates
 
 

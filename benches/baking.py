@@ -22,10 +22,10 @@ import numpy as np
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.baked import BakedLosses
 from vocagno.data.corpus import read_batches, text_hash
-from vocagno.data.store.finishing import finish_store
-from vocagno.data.token_files import open_token_file
+from vocagno.data.store.building import finish_store
+from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.token_files import open_token_file
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.scores import UNIT, DocumentScores, ScoreShard, ScoreStore, write_scores
 
@@ -84,7 +84,7 @@ def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
 
 
 def baked(options: argparse.Namespace, folder: Path, kind: str) -> dict:
-    from vocagno.guidance.baked_files import bake_file
+    from vocagno.integrations.baking import bake_file
 
     unit, rule = KINDS[kind]
     student, store = TokenSpans(options.student), ScoreStore(folder / "scores")

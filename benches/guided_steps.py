@@ -18,16 +18,15 @@ import torch
 import head_losses
 from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
 from vocagno import TokenSpans
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.options import DataConfig, OptimizerConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
-from vocagno.guidance.collator import Batch, Collator
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.batches import Batch, Collator
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.tensors import Criteria
 from vocagno.guidance.units import Units
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
@@ -35,7 +34,7 @@ from vocagno.teacher.corpus_scores import Teacher, score_corpus
 from vocagno.teacher.scores import KIND, ScoreStore
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.optimizer import build_optimizer
+from vocagno.training.step import build_optimizer
 from vocagno.training.student import GuidedStudent
 
 SHAPES = {

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from vocagno.guidance import cross_entropy
-from vocagno.models.causal import IGNORED
+from vocagno.guidance import loss
 from vocagno.models.head import Head, LanguageHead
+from vocagno.models.losses import IGNORED
 
 
 def installed(device: torch.device) -> list[str]:
@@ -26,7 +26,7 @@ def installed(device: torch.device) -> list[str]:
 def in_place_of_ours(how: str) -> Iterator[None]:
     """Steps whose head and loss a rival computes. It gives the sum; single losses are zeros."""
     rival = {"torch": _torch, "liger": _liger}[how]
-    with patch.object(cross_entropy, "head_loss", partial(_head_loss, rival)):
+    with patch.object(loss, "head_loss", partial(_head_loss, rival)):
         yield
 
 
@@ -39,7 +39,7 @@ def _head_loss(
     assert isinstance(head, LanguageHead)
     assert head.bias_V is None
     assert head.softcap is None
-    dtype = cross_entropy.product_dtype(hidden_KH)
+    dtype = loss.product_dtype(hidden_KH)
     with torch.autocast(hidden_KH.device.type, enabled=False):
         states_KH, weight_VH = (hidden_KH * head.scale).to(dtype), head.weight_VH.to(dtype)
         return rival(states_KH, weight_VH, labels_K).float(), torch.zeros_like(labels_K).float()

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from study_text import NoisyText, read_noise
 from vocagno.data.corpus import scan, text_hash
-from vocagno.data.store.builder import Advance
+from vocagno.data.store.building import Advance
 from vocagno.system.files import digest
 from vocagno.teacher.corpus_scores import Teacher, score_corpus
 from vocagno.teacher.scores import DocumentScores

@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from machine import machine, print_lines
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import PAPERS_RULE
+from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.rows import RowStore
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LivePieces, TextTeacher
-from vocagno.teacher.matched_scores import MatchedScores
+from vocagno.teacher.scores import MatchedScores
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)

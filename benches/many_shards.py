@@ -22,12 +22,16 @@ from unittest.mock import patch
 from machine import machine, print_lines
 from vocagno.data.corpus import Corpus, CorpusShard, texts_hash
 from vocagno.data.prepare import TEXTS
-from vocagno.data.store import builder
-from vocagno.data.store.builder import make_store, named_shards
-from vocagno.data.store.claim import Claim
-from vocagno.data.store.finishing import finish_store
-from vocagno.data.store.manifest import MANIFEST, entry_of
-from vocagno.data.store.notes import Notes, origin_of
+from vocagno.data.store import building
+from vocagno.data.store.building import (
+    Claim,
+    Notes,
+    finish_store,
+    make_store,
+    named_shards,
+    origin_of,
+)
+from vocagno.data.store.format import MANIFEST, entry_of
 from vocagno.data.store.shards import Shard
 from vocagno.data.text_store import TextStore, write_texts
 
@@ -43,7 +47,7 @@ def corpus_of(count: int) -> Corpus:
     return Corpus("empty", [], shards)
 
 
-def make(shard: CorpusShard, path: Path, advance: builder.Advance) -> None:
+def make(shard: CorpusShard, path: Path, advance: building.Advance) -> None:
     write_texts(path, [], [], MADE_FROM)
 
 
@@ -72,7 +76,7 @@ def measured(count: int, parent: Path | None) -> Iterator[dict]:
         begun(folder, corpus)
         ends, finished = [time.perf_counter()], []
 
-        def timed(shard: CorpusShard, path: Path, advance: builder.Advance) -> None:
+        def timed(shard: CorpusShard, path: Path, advance: building.Advance) -> None:
             ends.append(time.perf_counter())
             make(shard, path, advance)
 
@@ -82,7 +86,7 @@ def measured(count: int, parent: Path | None) -> Iterator[dict]:
             finished.append(time.perf_counter() - began)
             return manifest
 
-        with patch.object(builder, "finish_store", finish):
+        with patch.object(building, "finish_store", finish):
             make_store(corpus, folder, TEXTS, MADE_FROM, timed, show_progress=False)
         noted = (folder / MANIFEST).read_bytes()
         began = time.perf_counter()
@@ -93,7 +97,7 @@ def measured(count: int, parent: Path | None) -> Iterator[dict]:
         ) != count:
             raise SystemExit(f"{count} shards: the manifests differ")
         began = time.perf_counter()
-        builder.existing(folder, list(named_shards(corpus)))
+        building.existing(folder, list(named_shards(corpus)))
         look = time.perf_counter() - began
         flat = Path(temporary) / "flat"
         flat.mkdir()

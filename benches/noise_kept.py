@@ -23,14 +23,14 @@ from transformers import AutoModelForCausalLM
 import vocagno
 from study_text import NoisyText, read_noise
 from vocagno.config.guidance import as_naive
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.data.rows import Row
 from vocagno.errors import InputError
-from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.selection import Selection
-from vocagno.models.causal import IGNORED, causal_shift
 from vocagno.models.loading import local_device
+from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.training.configuration import kept_config
 from vocagno.training.inputs import resolve
 from vocagno.training.student import GuidedStudent

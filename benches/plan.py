@@ -11,7 +11,7 @@ from pathlib import Path
 from machine import print_lines
 from vocagno import TokenSpans
 from vocagno.data.corpus import read_batches
-from vocagno.models.chunks import CUDA_CHUNK_ELEMENTS
+from vocagno.models.head import CUDA_CHUNK_ELEMENTS
 
 TOKENS = 15e9
 SEQ_LEN, GLOBAL_BATCH = 2048, 1024

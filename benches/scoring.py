@@ -31,7 +31,7 @@ from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, text_hash
-from vocagno.models.chunks import chunks
+from vocagno.models.head import chunks
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.corpus_scores import Teacher

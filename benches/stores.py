@@ -29,7 +29,7 @@ import yaml
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.data.corpus import read_batches, scan, text_hash
-from vocagno.data.store.manifest import Manifest, entry_of
+from vocagno.data.store.format import Manifest, entry_of
 from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
 
 ROOT = Path(__file__).parents[1]

@@ -35,16 +35,13 @@ from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.criteria import StudentSide, TeacherSide
-from vocagno.guidance.cross_entropy import TokenMetrics, product_dtype
-from vocagno.guidance.methods.selection import Selection
-from vocagno.guidance.methods.tokens import TokenSelection
-from vocagno.guidance.thresholded import ChosenCrossEntropy
-from vocagno.guidance.totals import LossSums
+from vocagno.guidance.loss import ChosenCrossEntropy, TokenMetrics, product_dtype
+from vocagno.guidance.methods.selection import Selection, TokenSelection
+from vocagno.guidance.rules import excess_loss
+from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide
 from vocagno.guidance.units import group_means
-from vocagno.guidance.weights import excess_loss
-from vocagno.models import chunks
-from vocagno.models.causal import IGNORED
+from vocagno.models import head
+from vocagno.models.losses import IGNORED
 
 SHARES = (0.70, 0.98)
 """Of the predicted tokens: how many are to be trained on."""
@@ -102,7 +99,7 @@ def cross_entropy_of_rows(
     with (
         no_autocast,
         patch.object(loss_module, "chunks", lambda *_: rows),
-        patch.object(chunks, "chunk_rows", lambda *_: num_tokens),  # for their memory
+        patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
     ):
         total, parts_N2 = chunked_loss(hidden_NH, student.head, objective, dtype)
     nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
@@ -176,7 +173,7 @@ class ThresholdSteps(Steps):
 
     def differences(self, rules: list[Rule]) -> dict[str, float]:
         """Of the gradients of each way from those of all logits; SystemExit if one is large."""
-        with patch.object(chunks, "chunk_rows", lambda *_: CHECKED_ROWS):
+        with patch.object(head, "chunk_rows", lambda *_: CHECKED_ROWS):
             return {
                 name: training.judged(name, self.check(name, WAYS[way]))
                 for share, *_ in rules

@@ -15,8 +15,8 @@ from functools import cache
 import torch
 from torch.nn.functional import cross_entropy
 
-from vocagno.data.baked import BakedLosses
 from vocagno.guidance import GuidanceConfig, token_weights
+from vocagno.integrations.baked_files import BakedLosses
 
 
 @cache

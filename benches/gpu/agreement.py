@@ -16,11 +16,10 @@ from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, materials
-from vocagno.config.data import DataConfig
-from vocagno.config.optimizer import OptimizerConfig
-from vocagno.guidance.collator import Batch, Collator
+from vocagno.config.options import DataConfig, OptimizerConfig
+from vocagno.guidance.batches import Batch, Collator
 from vocagno.models.loading import local_device
-from vocagno.training.optimizer import build_optimizer
+from vocagno.training.step import build_optimizer
 from vocagno.training.student import GuidedStudent
 
 OPTIMIZER = OptimizerConfig(lr=1e-3)

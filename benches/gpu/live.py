@@ -16,11 +16,11 @@ from gpu.sizes import Sizes
 from gpu.steps import Kinds, tidy
 from guided_steps import GUIDED
 from vocagno import TokenSpans
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
 from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
 from vocagno.teacher.scorer import TransformersScorer

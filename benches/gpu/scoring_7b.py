@@ -16,8 +16,8 @@ from gpu.part import main
 from gpu.sizes import Sizes
 from vocagno import TokenSpans
 from vocagno.errors import ConfigError
+from vocagno.models.batching import attention_of
 from vocagno.models.head import language_head
-from vocagno.models.packing import attention_of
 from vocagno.teacher.scorer import TransformersScorer
 
 

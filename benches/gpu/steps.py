@@ -20,8 +20,8 @@ from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, Steps
-from vocagno.models import chunks
-from vocagno.models.layers import compile_layers, decoder_layers
+from vocagno.models import head
+from vocagno.models.loading import compile_layers, decoder_layers
 from vocagno.models.throughput import model_flops, peak_flops
 
 Loss = Callable[[], Tensor]
@@ -55,7 +55,7 @@ class Kinds(Steps):
         return {f"guided, {count:,} logits": partial(self._chunked, count) for count in elements}
 
     def _chunked(self, count: int) -> None:
-        with patch.multiple(chunks, CHUNK_ELEMENTS=count, CUDA_CHUNK_ELEMENTS=count):
+        with patch.multiple(head, CHUNK_ELEMENTS=count, CUDA_CHUNK_ELEMENTS=count):
             self.update(lambda: self._ours("guided"))
 
     def compiled(self) -> dict[str, Callable[[], None]]:

@@ -11,17 +11,29 @@ The torch part has two doors: `vocagno.guidance` and `vocagno.teacher`. The comm
 Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from vocagno._vocagno import SpanError
-from vocagno.alignment.chunks import chunk_boundaries, chunk_map
 from vocagno.alignment.groups import Groups, groups
-from vocagno.alignment.mapping import Overlap, Reason, align, overlap, unmapped_reasons
-from vocagno.alignment.reduction import reduce
-from vocagno.tokens.credit import credit
-from vocagno.tokens.pretokenized import spans_of_same_texts
+from vocagno.alignment.mapping import (
+    Overlap,
+    Reason,
+    align,
+    chunk_boundaries,
+    chunk_map,
+    overlap,
+    reduce,
+    unmapped_reasons,
+)
+from vocagno.system.lazy import lazy_names
 from vocagno.tokens.token_spans import TextError, TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
-from vocagno.views.aligned_text import AlignedText, align_text
 from vocagno.views.statistics import Link, alignment_rates, links, vocabulary_overlap
+from vocagno.views.texts import AlignedText, align_text
+
+if TYPE_CHECKING:
+    from vocagno.integrations.credit import credit
+    from vocagno.integrations.pretokenized import spans_of_same_texts
 
 __version__: str
 __all__ = [
@@ -51,9 +63,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
+_bridge = lazy_names(
+    __name__,
+    {
+        "credit": "vocagno.integrations.credit",
+        "spans_of_same_texts": "vocagno.integrations.pretokenized",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("vocagno")
-    raise AttributeError(f"module 'vocagno' has no attribute {name!r}")
+    return _bridge(name)

@@ -3,7 +3,7 @@
 import sys
 
 from research.paper import commands
-from vocagno.config.commands import Command, Program
+from vocagno.config.arguments import Command, Program
 
 main: Program = Program(
     "python -m research.paper",

@@ -10,10 +10,9 @@ from research.paper import granularity as levels
 from research.paper import teachers
 from research.paper.granularity import Granularity
 from research.paper.teachers import TeacherOverlap, align_teachers
-from vocagno.config.commands import CORPUS, TOKENIZER
+from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
-from vocagno.system.terminal import tracked
-from vocagno.system.text_tables import in_table
+from vocagno.system.terminal import in_table, tracked
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.statistics import vocabulary_overlap
 

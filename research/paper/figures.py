@@ -10,9 +10,9 @@ from matplotlib.ticker import PercentFormatter
 from research.paper.granularity import Granularity
 from research.paper.teachers import TeacherOverlap
 from research.style import line_style, shared_legend, tidy
-from vocagno.views.aligned_text import AlignedText
 from vocagno.views.figure import COLOURS, GREY, Kind, Pair, draw_pairs, plain
 from vocagno.views.statistics import Link
+from vocagno.views.texts import AlignedText
 
 _SHARES = (
     ("string_share", "of the teacher's, as strings"),

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.tables import write_table
-from vocagno.alignment.chunks import chunk_boundaries
-from vocagno.alignment.mapping import Overlap, align, overlap
+from vocagno.alignment.mapping import Overlap, align, chunk_boundaries, overlap
 from vocagno.errors import InputError
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from research.tables import write_table
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.views.aligned_text import AlignedText, align_text
 from vocagno.views.statistics import Link, VocabularyOverlap
+from vocagno.views.texts import AlignedText, align_text
 
 COLUMNS = (
     *("student", "teacher", "row", "token", "id", "start", "end", "link", "first", "stop"),

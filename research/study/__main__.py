@@ -10,10 +10,10 @@ from typing import Any
 from research.study.comparison import compared, markdown
 from research.study.measured import Measured, write_runs
 from research.study.plan import Plan, read_plan, slug
-from vocagno.config.commands import Command
+from vocagno.config.arguments import Command
 from vocagno.errors import InputError
-from vocagno.system.exit_status import exit_status
 from vocagno.system.files import appearing
+from vocagno.system.signals import exit_status
 
 
 def add_study(parser: Any) -> None:

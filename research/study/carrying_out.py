@@ -14,7 +14,7 @@ from research.study.measured import MEASURED, Measured, read_measured, write_mea
 from research.study.plan import Plan, Run
 from research.study.training_process import train, wait_until_free
 from research.study.wanted import Wanted, check_measurable, steps_before, wanted_by
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import share

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from research.study.measured import Confidence
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.data.prepare import prepared_rows, scanned
 from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
-from vocagno.guidance.collator import Collator
-from vocagno.models.causal import IGNORED
-from vocagno.models.chunks import chunks
-from vocagno.models.head import Head, hidden_states, language_head
+from vocagno.guidance.batches import Collator
+from vocagno.models.head import Head, chunks, hidden_states, language_head
 from vocagno.models.loading import local_device
+from vocagno.models.losses import IGNORED
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.configuration import kept_config
 

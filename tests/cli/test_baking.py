@@ -17,7 +17,7 @@ from token_streams import (
     write_numpy,
 )
 from vocagno.cli.app import main
-from vocagno.data.baked import BakedLosses
+from vocagno.integrations.baked_files import BakedLosses
 
 
 @pytest.fixture

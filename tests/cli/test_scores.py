@@ -17,12 +17,12 @@ from folders import contents
 from hub_server import serving, uses_hub
 from vocagno.cli.app import main
 from vocagno.data.corpus import text_hash
-from vocagno.data.store.finishing import finish_store
-from vocagno.data.store.manifest import Manifest, check_names
+from vocagno.data.store.building import finish_store
+from vocagno.data.store.format import Manifest, check_names
 from vocagno.data.store.shards import StoreError
-from vocagno.teacher import exchange
+from vocagno.integrations import scores_on_the_hub
+from vocagno.integrations.scores_on_the_hub import EDGES, QUANTILES
 from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
-from vocagno.teacher.statistics import EDGES, QUANTILES
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_store_whose_copy_was_broken_off_is_completed(made, capsys):
 
 
 def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
+    monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet, again = tmp_path / "parquet", tmp_path / "again"
     exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
@@ -211,7 +211,7 @@ def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, capsys, monke
 def test_what_is_interrupted_leaves_nothing_and_works_again(
     made, tmp_path, capsys, monkeypatch, is_there
 ):
-    monkeypatch.setattr(exchange, "SHARDS_PER_FILE", 3)
+    monkeypatch.setattr(scores_on_the_hub, "SHARDS_PER_FILE", 3)
     store, place = made[0], tmp_path / "place"
     parquet, again = place / "parquet", place / "again"
     for folder in (parquet, again) if is_there else (place,):
@@ -223,7 +223,9 @@ def test_what_is_interrupted_leaves_nothing_and_works_again(
         before = sorted(place.rglob("*"))
         words = ["scores", command, str(source), "--out", str(out)]
         with monkeypatch.context() as patch:
-            patch.setattr(exchange, function, interrupted(getattr(exchange, function)))
+            patch.setattr(
+                scores_on_the_hub, function, interrupted(getattr(scores_on_the_hub, function))
+            )
             assert main(words) == 130
             assert sorted(place.rglob("*")) == before
         assert main(words) == 0
@@ -244,7 +246,7 @@ def interrupted(function):
 
 
 def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vocagno.teacher.exchange.SHARDS_PER_FILE", 3)
+    monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet = tmp_path / "parquet"
     assert main(["scores", "export", str(store), "--out", str(parquet)]) == 0

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import vocagno.config
-from vocagno.config.data import DataConfig
-from vocagno.config.optimizer import OptimizerConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
 from vocagno.errors import ConfigError
 
 NEEDED = {

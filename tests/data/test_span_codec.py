@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vocagno.data.store.span_codec import Pieces, decode_spans, encode_spans
+from vocagno.data.store.span_codec import PieceSpans, decode_spans, encode_spans
 
 
 def same(spans, decoded):
@@ -29,7 +29,7 @@ def test_tiling_pieces_cost_one_byte_a_token(sizes, data):
         for i in range(len(piece))
     ]
     spans = np.array(spans, np.int32).reshape(-1, 2)
-    pieces = Pieces([len(piece) for piece in sizes], firsts)
+    pieces = PieceSpans([len(piece) for piece in sizes], firsts)
     coded = encode_spans(spans, pieces)
     assert coded.starts.size == 0
     assert coded.long_lengths.size == sum(size >= 255 for piece in sizes for size in piece)

@@ -20,8 +20,7 @@ from tiny_models import tiny_llama
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
-from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scores import MatchedScores, ScoreStore
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -124,7 +123,7 @@ def trained(tmp_path, prepared):
     """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
     from transformers import AutoModelForCausalLM, TrainingArguments
 
-    from vocagno.training.hf_trainer import GuidedCollator, GuidedTrainer
+    from vocagno.integrations.transformers_trainer import GuidedCollator, GuidedTrainer
 
     def train(rows_at_once, accumulation, wrap=lambda model: model, **guidance):
         chosen = GuidanceConfig(**{"top_fraction": 0.4} | guidance)

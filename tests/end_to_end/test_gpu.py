@@ -16,12 +16,12 @@ from tiny_models import tiny_llama
 from vocagno.alignment.segments import segment_reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import token_weights
-from vocagno.guidance.chunk_weights import chunk_weights
 from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.selection import chunk_weights
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
-from vocagno.models import chunks
+from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead, hidden_states, language_head
-from vocagno.models.token_losses import chunked_nll
+from vocagno.models.losses import chunked_nll
 from vocagno.teacher.states import TeacherStates
 from vocagno.training.student import GuidedStudent
 
@@ -108,7 +108,7 @@ def test_a_step_does_not_make_the_host_wait(precision):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monkeypatch):
     for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
-        monkeypatch.setattr(chunks, name, value)  # several chunks
+        monkeypatch.setattr(head_module, name, value)  # several chunks
     if how not in ("loop", *head_losses.installed(torch.device(DEVICE))):
         pytest.skip("not installed, or only for CUDA")
     generator = torch.Generator().manual_seed(0)
@@ -216,7 +216,7 @@ def test_chunks_are_those_of_the_cpu(no_waiting):
 
 @pytest.mark.parametrize("method", ["kld", "rho1"])
 def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
-    from vocagno.teacher.live_same_vocabulary import RowTeacher
+    from vocagno.teacher.live import RowTeacher
 
     teacher = RowTeacher.__new__(RowTeacher)
     model = tiny_llama(60).to(DEVICE)

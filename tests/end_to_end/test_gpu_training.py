@@ -11,15 +11,14 @@ from cuda_device import DEVICE, needs_cuda, no_waiting
 from families import TEXTS
 from runs import metrics, train_here, write_config
 from tiny_models import tiny_llama
-from vocagno.config.optimizer import OptimizerConfig
+from vocagno.config.options import OptimizerConfig
 from vocagno.config.teacher import TeacherConfig
+from vocagno.models.batching import keeps_apart
 from vocagno.models.head import hidden_states, language_head
 from vocagno.models.loading import load_teacher, local_device
-from vocagno.models.packing import keeps_apart
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.windows import Window
-from vocagno.training.optimizer import build_optimizer, settle_optimizer
-from vocagno.training.step import Stepper
+from vocagno.training.step import Stepper, build_optimizer, settle_optimizer
 
 pytestmark = needs_cuda
 

@@ -156,7 +156,7 @@ def start(tokenizer_files):
 def weights_before(architecture, tokenizer_files):
     from tokenizers import Tokenizer
 
-    from vocagno.config.student import StudentConfig
+    from vocagno.config.options import StudentConfig
     from vocagno.models.loading import load_student, student_settings
 
     size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()

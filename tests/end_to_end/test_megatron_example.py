@@ -17,10 +17,9 @@ from families import TEXTS
 from token_streams import documents_of, write_losses, write_megatron
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.baked import BakedLosses
-from vocagno.data.token_files import open_token_file
-from vocagno.data.token_index import TokenFileError
-from vocagno.guidance.baked_files import bake_file
+from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.baking import bake_file
+from vocagno.integrations.token_files import TokenFileError, open_token_file
 
 SEQ_LEN = 16
 

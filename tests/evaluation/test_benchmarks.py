@@ -9,10 +9,16 @@ pytest.importorskip("math_verify")
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from shared_data import shared
-from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.benchmarks import (
+    BENCHMARKS,
+    BETWEEN,
+    PAPER,
+    BenchmarkError,
+    read_completions,
+    read_examples,
+    read_items,
+)
 from vocagno.evaluation.judging import Judge
-from vocagno.evaluation.prompts import BETWEEN, read_examples
-from vocagno.evaluation.reading import BenchmarkError, read_completions, read_items
 
 CHOOSE = "What of the following is the right choice? Explain your answer."
 

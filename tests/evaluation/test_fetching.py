@@ -10,9 +10,8 @@ pytest.importorskip("math_verify")
 from evaluation_data import RECORDS
 from vocagno.cli.app import main
 from vocagno.evaluation import fetching
-from vocagno.evaluation.benchmarks import BENCHMARKS
+from vocagno.evaluation.benchmarks import BENCHMARKS, read_items
 from vocagno.evaluation.fetching import Source
-from vocagno.evaluation.reading import read_items
 
 
 @pytest.fixture

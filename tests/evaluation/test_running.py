@@ -20,10 +20,8 @@ from tiny_models import tiny_llama
 from vocagno.cli.app import main
 from vocagno.errors import InputError
 from vocagno.evaluation.asking import answered, checked_device, fitted, load
-from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, read_examples, read_items
 from vocagno.evaluation.judging import Verdict
-from vocagno.evaluation.prompts import read_examples
-from vocagno.evaluation.reading import read_items
 from vocagno.evaluation.summary import averages, by_metric, results, share_right, shares
 from warm_python import executable
 

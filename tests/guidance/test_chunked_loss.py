@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.models.chunks import chunk_rows
-from vocagno.models.head import LanguageHead
-from vocagno.models.token_losses import chunked_nll
+from vocagno.models.head import LanguageHead, chunk_rows
+from vocagno.models.losses import chunked_nll
 
 TOKENS, HIDDEN, VOCABULARY = 5_000, 64, 32_000
 
@@ -64,7 +63,7 @@ def test_the_gradient_of_the_weights_is_added_up_in_float32(dtype, adds, monkeyp
 @pytest.mark.parametrize("trained", ["weight bias", "weight", "bias", ""])
 def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
     """As under LoRA: it would be as large as the head, in float32."""
-    monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: 4)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 4)
     states = torch.randn(10, 8)
     head = {"weight": torch.randn(20, 8), "bias": torch.randn(20)}
     losses, gradients = [], []

@@ -20,7 +20,7 @@ from drawn_batches import (
 )
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
-from vocagno.models import chunks
+from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.teacher.states import TeacherStates
 
@@ -31,8 +31,8 @@ TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
 
 
 def teacher(ids, *, bias=True):

@@ -5,13 +5,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.guidance.limits import kept_share, limit_that_keeps, losses_of_neighbours
-from vocagno.guidance.noise import SMOOTHING_BYTES
+from vocagno.guidance.rules import SMOOTHING_BYTES
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 

@@ -12,11 +12,11 @@ from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.guidance.mappings import (
     positional_map,
 )
-from vocagno.guidance.totals import LossSums
+from vocagno.guidance.tensors import LossSums
 from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
 from vocagno.training.student import GuidedStudent

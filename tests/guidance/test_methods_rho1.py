@@ -16,13 +16,13 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance import token_weights
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.guidance.mappings import (
     identity_map,
 )
-from vocagno.guidance.teacher_view import SameRows
+from vocagno.guidance.pieces import SameRows
 from vocagno.teacher.corpus_scores import load_scorer
-from vocagno.teacher.live_same_vocabulary import RowTeacher
+from vocagno.teacher.live import RowTeacher
 
 NAN = float("nan")
 

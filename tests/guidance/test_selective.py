@@ -20,20 +20,20 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance import token_weights
-from vocagno.guidance.cross_entropy import head_loss
+from vocagno.guidance.loss import head_loss
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
-from vocagno.guidance.totals import LossSums
-from vocagno.models import chunks
+from vocagno.guidance.tensors import LossSums
+from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
-from vocagno.models.layers import checkpoint_activations, compile_layers
+from vocagno.models.loading import checkpoint_activations, compile_layers
 from vocagno.training.student import GuidedStudent
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
 
 
 POLICIES = [

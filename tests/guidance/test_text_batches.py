@@ -17,7 +17,7 @@ from vocagno.guidance import (
     selective_cross_entropy,
     token_weights,
 )
-from vocagno.guidance.noise import teacher_loss_of_neighbours
+from vocagno.guidance.rules import teacher_loss_of_neighbours
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
 PAPER = GuidanceConfig(top_fraction=0.4)

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import token_weights
-from vocagno.guidance.criteria import Criteria
-from vocagno.guidance.group_losses import compared_groups
+from vocagno.guidance.loss import group_ends, thresholded_cross_entropy
+from vocagno.guidance.mappings import compared_groups
 from vocagno.guidance.methods import method_of
+from vocagno.guidance.rules import choose
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.thresholded import group_ends, thresholded_cross_entropy
+from vocagno.guidance.tensors import Criteria
 from vocagno.guidance.units import Units
-from vocagno.guidance.weights import choose
-from vocagno.models.causal import IGNORED
-from vocagno.models.chunks import chunks
-from vocagno.models.head import LanguageHead
+from vocagno.models.head import LanguageHead, chunks
+from vocagno.models.losses import IGNORED
 from vocagno.training.configuration import parse
 
 NAN = math.nan
@@ -288,7 +287,7 @@ def states(seed, shape):
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
     """In chunks of 7 tokens, which end at groups and some of which span two rows, and in one."""
-    monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: rows)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: rows)
     _, teacher, mask, units = drawn(11)
     hidden, weight, labels = states(11, mask.shape)
     labels = labels.where(mask != IGNORED, IGNORED)
@@ -335,7 +334,7 @@ def test_thresholds_that_depend_on_other_tokens_take_two_passes():
 @pytest.mark.filterwarnings("error")
 def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch):
     """torch warns where a result does not fit into what was given for it."""
-    monkeypatch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: 4)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 4)
     hidden, weight, labels = states(2, (1, 20))
     groups = (torch.arange(20) >= 10).long()[None]
     loss, _ = selective_cross_entropy(
@@ -390,7 +389,7 @@ def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_a
     ends = np.cumsum(lengths)
     total = int(ends[-1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocagno.models.chunks.chunk_rows", lambda *_: size)
+        patch.setattr("vocagno.models.head.chunk_rows", lambda *_: size)
         given_ends = None if may_end_anywhere else ends
         found = list(chunks(total, 1, torch.device(device), given_ends))
     assert [place.start for place in found] == [0, *(place.stop for place in found[:-1])]

@@ -19,9 +19,8 @@ from architectures import (
     summary,
 )
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.models.causal import IGNORED
 from vocagno.models.head import hidden_states
-from vocagno.models.token_losses import chunked_nll
+from vocagno.models.losses import IGNORED, chunked_nll
 from vocagno.training.student import GuidedStudent
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"

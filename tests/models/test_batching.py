@@ -16,6 +16,11 @@ pytest.importorskip("torch")
 from vocagno.models.batching import buckets, lay_out, packs
 from vocagno.teacher.windows import cuts
 
+torch = pytest.importorskip("torch")
+
+from tiny_models import tiny_llama
+from vocagno.models.batching import keeps_apart
+
 
 def check(rows_of_batches, lengths, batch_tokens):
     batches = list(rows_of_batches)
@@ -65,3 +70,31 @@ def test_less_than_five_per_cent_of_a_batch_is_padding(name):
             len(batch) * max(sum(cut[number] for number in row) for row in batch) for batch in plan
         )
         assert 1 - sum(cut) / places < 0.05
+
+
+def with_another_kernel(model, difference):
+    """The model, whose logits differ by rounding if attention has a mask, as on a GPU."""
+    forward, generator = model.forward, torch.Generator().manual_seed(0)
+    factor = 1 + difference * torch.randn(model.config.vocab_size, generator=generator)
+
+    def rounded(attention_mask=None, **options):
+        output = forward(attention_mask=attention_mask, **options)
+        output.logits *= 1 if attention_mask is None else factor
+        return output
+
+    model.forward = rounded
+    return model
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+def test_another_kernel_is_no_leak(dtype, least):
+    for attention, expected in (("sdpa", True), ("eager", False)):
+        model = tiny_llama(50, attn_implementation=attention).to(dtype)
+        assert keeps_apart(with_another_kernel(model, least)) is expected
+
+
+def test_a_mask_that_changes_everything_is_refused():
+    """The pieces do not see each other, but are read otherwise than without a mask."""
+    for dtype, most in ((torch.float32, 0.03), (torch.bfloat16, 3.0)):
+        model = tiny_llama(50, attn_implementation="sdpa").to(dtype)
+        assert not keeps_apart(with_another_kernel(model, most))

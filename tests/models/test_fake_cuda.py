@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.methods import method_of
+from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.units import Units
-from vocagno.models import chunks
+from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
-from vocagno.models.token_losses import chunked_entropy, chunked_nll
+from vocagno.models.losses import chunked_entropy, chunked_nll
 from vocagno.teacher.states import TeacherStates
 
 ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 24, 50
@@ -58,7 +58,7 @@ def on_fake_cuda(monkeypatch):
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
     for name, value in (("CUDA_CHUNK_ELEMENTS", 24 * 50), ("LEAST_ROWS", 1), ("TILE_ROWS", 8)):
-        monkeypatch.setattr(chunks, name, value)
+        monkeypatch.setattr(head_module, name, value)
     with FakeTensorMode(), LikeCuda() as mode:
         yield mode
 

@@ -15,9 +15,9 @@ from families import TEXTS
 from runs import train_here, write_config
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.models.batching import isolation, keeps_apart
 from vocagno.models.head import hidden_states, language_head
-from vocagno.models.layers import checkpoint_activations
-from vocagno.models.packing import isolation, keeps_apart
+from vocagno.models.loading import checkpoint_activations
 from vocagno.training.step import Stepper
 from vocagno.training.student import GuidedStudent
 

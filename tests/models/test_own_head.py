@@ -10,18 +10,19 @@ from tiny_models import scaled_models, tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.models import chunks
-from vocagno.models.causal import IGNORED
+from vocagno.models import head as head_module
 from vocagno.models.head import (
     UnsupportedModelError,
+    agree,
     head_of,
     hidden_states,
     language_head,
     own_head_of,
+    probe_ids,
+    sees_later_tokens,
 )
+from vocagno.models.losses import IGNORED, chunked_entropy, chunked_nll
 from vocagno.models.own_head import OwnHead
-from vocagno.models.probe import agree, probe_ids, sees_later_tokens
-from vocagno.models.token_losses import chunked_entropy, chunked_nll
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import Window
@@ -34,8 +35,8 @@ OWN = "its own code computes them"
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
 
 
 @pytest.fixture

@@ -268,9 +268,8 @@ def _commands(text, where, _, place):
 
 
 def _yaml(text, *_):
-    from vocagno.config.data import DataConfig
-    from vocagno.config.evaluation import EvaluationConfig
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.options import DataConfig, EvaluationConfig
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take
@@ -329,7 +328,7 @@ def _read_accelerate(arguments):
 def _read_python(arguments):
     if arguments[:2] == ["-m", "research.study"]:
         from research.study.__main__ import add_study
-        from vocagno.config.commands import Command
+        from vocagno.config.arguments import Command
 
         return Command(add_study, print).read("research.study", arguments[2:])
     if arguments[0] == "train.py":

@@ -110,12 +110,9 @@ def test_the_picture_of_the_method_is_what_its_script_draws():
 
 def test_options_and_files_that_the_training_page_names_exist():
     pytest.importorskip("jsonargparse")
-    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.optimizer import OptimizerConfig
-    from vocagno.config.student import StudentConfig
+    from vocagno.config.options import DataConfig, OptimizerConfig, StudentConfig, TrainConfig
     from vocagno.config.teacher import TeacherConfig
-    from vocagno.config.train import TrainConfig
 
     sections = {
         "data": DataConfig,

@@ -41,7 +41,7 @@ def test_weights_in_pickles_are_refused(tmp_path, teacher_model):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    from vocagno.config.student import StudentConfig
+    from vocagno.config.options import StudentConfig
     from vocagno.config.teacher import TeacherConfig
     from vocagno.errors import InputError
     from vocagno.evaluation.asking import load

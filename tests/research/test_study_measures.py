@@ -20,7 +20,7 @@ from research.study.confidence import COLDEST, HOTTEST, confidence_of_run, confi
 from research.study.measured import Confidence, Measured, read_measured, write_runs
 from research.study.plan import Plan, read_plan
 from runs import train_here, write_config
-from vocagno.config.data import DataConfig
+from vocagno.config.options import DataConfig
 from vocagno.errors import InputError
 from vocagno.models.head import LanguageHead
 from vocagno.training.run_log import read_run
@@ -70,8 +70,8 @@ def drawn(scale, rows=3000, seed=0):
 @pytest.mark.parametrize("scale", [0.2, 0.8, 1.0, 1.3, 4.0])
 def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     states, head, labels = drawn(scale)
-    monkeypatch.setattr("vocagno.models.chunks.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
-    monkeypatch.setattr("vocagno.models.chunks.LEAST_ROWS", 1)
+    monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
+    monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
     found = confidence_of_states(states, head, labels, wanted=9_999)
     logits = head.logits(states).double()
     p = logits.softmax(1)

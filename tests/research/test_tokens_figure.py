@@ -9,8 +9,8 @@ from research.paper.teachers import COLUMNS, align_teachers, write_aligned
 from shared_data import shared
 from vocagno import TokenSpans
 from vocagno.errors import InputError
-from vocagno.views.glyphs import glyphs
 from vocagno.views.layout import lanes, side_by_side
+from vocagno.views.passage import glyphs
 
 TEXT = "José has 17 − 4."
 

@@ -9,11 +9,8 @@ from families import HARD_TEXTS, TEXTS
 from live_documents import DOCUMENTS, SEQ_LEN
 from runs import final_weights, write_config
 from vocagno import TokenSpans
-from vocagno.config.data import DataConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
+from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
 from vocagno.config.teacher import TeacherConfig
-from vocagno.config.train import TrainConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.tokens.student_tokenizer import student_tokenizer

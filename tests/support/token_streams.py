@@ -6,7 +6,7 @@ import numpy as np
 
 from vocagno import TokenSpans
 from vocagno.data.corpus import text_hash
-from vocagno.data.store.finishing import finish_store
+from vocagno.data.store.building import finish_store
 from vocagno.teacher.scores import UNIT, DocumentScores, ScoreShard, ScoreStore, write_scores
 
 MEGATRON_CODES = {"u1": 1, "i4": 4, "i8": 5, "f8": 6, "u2": 8}

@@ -18,11 +18,11 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
-from vocagno.models import chunks, loading
+from vocagno.models import head, loading
+from vocagno.models.batching import boundaries, keeps_apart
 from vocagno.models.head import UnsupportedModelError, hidden_states, language_head
 from vocagno.models.loading import load_teacher, local_device
-from vocagno.models.packing import boundaries, keeps_apart
-from vocagno.models.token_losses import chunked_nll
+from vocagno.models.losses import chunked_nll
 from vocagno.teacher import corpus_scores as scoring
 from vocagno.teacher import scorer
 from vocagno.teacher.corpus_scores import (
@@ -112,9 +112,9 @@ def test_chunks_give_what_all_logits_give(monkeypatch):
     expected = torch.nn.functional.cross_entropy(
         hidden @ part.weight_VH.T, labels, reduction="none"
     )
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
     for elements in (1, 50, 400, 10**6):
-        monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", elements)
+        monkeypatch.setattr(head, "CHUNK_ELEMENTS", elements)
         torch.testing.assert_close(chunked_nll(hidden, part, labels), expected)
 
 

@@ -16,19 +16,17 @@ from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli.app import main as command_line
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
+from vocagno.config.options import Config, DataConfig, StudentConfig
+from vocagno.config.options import TrainConfig as Train
 from vocagno.config.teacher import TeacherConfig
-from vocagno.config.train import TrainConfig as Train
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.store.refusals import RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
-from vocagno.guidance.collator import Collator
-from vocagno.models.causal import causal_shift
+from vocagno.guidance.batches import Collator
+from vocagno.models.losses import causal_shift
 from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import ScoreStore

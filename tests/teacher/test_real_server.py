@@ -31,7 +31,7 @@ CONTEXT = 128
 FEW_TRIES = """
 import sys
 from vocagno.cli.app import main
-from vocagno.teacher import server
+from vocagno.integrations import scoring_server as server
 server._TRIES, server._BACKOFF = 3, 0.1
 sys.exit(main())
 """

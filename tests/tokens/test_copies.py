@@ -140,12 +140,12 @@ def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_pa
     """What the loader hands to workers that are not forked."""
     pytest.importorskip("torch")
     from corpora import write_corpus
-    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.options import DataConfig
     from vocagno.config.teacher import TeacherConfig
     from vocagno.data.corpus import scan
     from vocagno.data.prepare import kept_texts, prepared_rows
-    from vocagno.guidance.collator import Collator
+    from vocagno.guidance.batches import Collator
     from vocagno.teacher.corpus_scores import text_reader
     from vocagno.teacher.live import LivePieces
     from vocagno.tokens.student_tokenizer import student_tokenizer

@@ -19,11 +19,9 @@ from families import TEXTS
 from runs import ARCHITECTURE, final_weights, run, train_here, write_config
 from vocagno.errors import ConfigError
 from vocagno.evaluation.asking import answered, fitted
-from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.prompts import read_examples
-from vocagno.evaluation.reading import read_items
-from vocagno.training.benchmarks import Evaluation
+from vocagno.evaluation.benchmarks import BENCHMARKS, read_examples, read_items
 from vocagno.training.configuration import parse
+from vocagno.training.validation import Evaluation
 
 pytestmark = pytest.mark.slow
 

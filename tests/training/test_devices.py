@@ -8,15 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance.collator import Batch
+from vocagno.guidance.batches import Batch
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.totals import TokenCounts
+from vocagno.guidance.tensors import TokenCounts
 from vocagno.training import accelerator as accelerator_module
 from vocagno.training.loop import Training
 

@@ -10,15 +10,12 @@ from corpora import write_corpus
 from families import HARD_TEXTS, TEXTS
 from runs import cut_back, final_weights, metrics, train_here
 from vocagno import TokenSpans
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
+from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
 from vocagno.config.teacher import TeacherConfig
-from vocagno.config.train import TrainConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer

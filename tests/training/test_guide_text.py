@@ -23,22 +23,21 @@ from pages import Balanced, passage
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.cli.app import main
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.student import StudentConfig
+from vocagno.config.options import DataConfig, StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
-from vocagno.guidance.collator import Collator
+from vocagno.guidance.batches import Collator
 from vocagno.models.loading import load_student
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.corpus_scores import load_teacher_of
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.guide_text import guide_loaded, guide_text
+from vocagno.training.sample_pages import guide_loaded, guide_text
 from vocagno.training.student import GuidedStudent
-from vocagno.views.guided_text import CSV_COLUMNS
 from vocagno.views.terminal import guidance_table
+from vocagno.views.texts import CSV_COLUMNS
 
 TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
 NAMED = "tokens", "teacher_tokens"

@@ -111,7 +111,7 @@ def test_rows_and_scores_of_datatrove_train(tmp_path, corpus, config, tokenizer_
     from datatrove.executor.local import LocalPipelineExecutor
     from datatrove.pipeline.readers import JsonlReader
 
-    from vocagno.data.datatrove import FinishRows, RowPacker
+    from vocagno.integrations.datatrove import FinishRows, RowPacker
 
     folder = tmp_path / "files"
     folder.mkdir()

@@ -275,10 +275,10 @@ def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, 
 
 def test_the_loss_is_that_of_transformers(tokenizers):
     """On one row, with nothing left out: a shift by one in the student would show here."""
-    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.options import DataConfig
     from vocagno.data.rows import Row
-    from vocagno.guidance.collator import Collator
+    from vocagno.guidance.batches import Collator
     from vocagno.training.student import GuidedStudent
 
     model = tiny_llama(tokenizers["llama"].get_vocab_size())

@@ -11,8 +11,7 @@ pytest.importorskip("torch")
 from corpora import write_corpus
 from runs import TRAIN, cut_back, final_weights, metrics, run, train_here
 from vocagno.cli.app import main as vocagno
-from vocagno.data.mixture import MixedPieces, MixedRows
-from vocagno.data.rows import RowStore
+from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 
 pytestmark = pytest.mark.slow
 
@@ -79,9 +78,9 @@ def test_held_out_losses_are_those_of_each_text(tmp_path, config, corpora, capfd
 
 def test_rows_and_their_scores_belong_together(tmp_path, config, corpora):
     """The losses of a mixture are those of the row and its scores in the corpus that it is of."""
-    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.guidance.collator import Collator
+    from vocagno.config.options import DataConfig
+    from vocagno.guidance.batches import Collator
     from vocagno.teacher import MatchedScores, ScoreStore
 
     assert train_here(mixture(config, corpora, "run"), "--train.steps", "1") == 0

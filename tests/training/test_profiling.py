@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("accelerate")
 
 from runs import train_here
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import TrainConfig
 from vocagno.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from runs import TRAIN, metrics, run, train_here, write_config
 from vocagno.data.corpus import scan
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.loop import progress_note
+from vocagno.training.monitoring import _numbers
 from vocagno.training.sample_pages import DOCUMENTS, choose_samples
-from vocagno.training.trackers import _numbers
 
 STEPS = 6
 

@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vocagno.config.mixture import row_counts
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import TrainConfig, row_counts
 from vocagno.errors import ConfigError
 from vocagno.training.sampler import MicroBatches, MixedOrder, RowOrder, ValidationBatches
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pages import CASES, cut, passage
-from vocagno.views.glyphs import columns, glyphs
 from vocagno.views.layout import in_rows, over_whole_text, side_by_side, token_edges
+from vocagno.views.passage import columns, glyphs
 
 
 def widths(drawn):

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from pages import CASES, Balanced, cut, passage
-from vocagno.views.glyphs import columns, visible
 from vocagno.views.page import render_page, table_of
-from vocagno.views.passage import Passage, StudentToken, Token
+from vocagno.views.passage import Passage, StudentToken, Token, columns, visible
 
 
 def page(*passages):

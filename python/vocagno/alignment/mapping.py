@@ -1,16 +1,20 @@
-"""Student tokens to teacher tokens, by the text they share (Algorithm 1 of arXiv 2503.19123)."""
+"""Maps student tokens to teacher tokens, and teacher losses to student tokens.
+
+`align` maps by the text that tokens share, and `reduce` gives one loss a token (Algorithm 1 and
+Eq. 2 of arXiv 2503.19123). `chunk_map` maps equal chunks of both sides instead.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_cu_seqlens, as_losses, as_mapping, as_span_pair
+from vocagno.alignment.arrays import as_count, as_cu_seqlens, as_losses, as_mapping, as_span_pair
 
 # They reject arguments of any other type.
 _strict_align: Any = _vocagno.align
@@ -175,4 +179,70 @@ def overlap(
             as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
             as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
         )
+    )
+
+
+Reduction = Literal["max", "mean", "sum", "min"]
+
+_strict_reduce: Any = _vocagno.reduce  # rejects arguments of any other type
+
+
+def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDArray[np.float32]:
+    """Reduces the teacher losses over the range of each student token.
+
+    Args:
+        losses: (M,) teacher losses in nats, one for each row of the teacher spans that `mapping`
+            was made from; float32 and float64 are borrowed. NaN, infinite and masked losses
+            (`numpy.ma`) mean "no loss".
+        mapping: (N, 2) ranges from `align`.
+        how: "max" (the paper's choice), "mean", "sum" or "min".
+    Returns: (N,) float32; NaN where the token is unmapped or no loss in its range is finite.
+    Raises: ValueError for a range outside the losses (names the token) or an unknown `how`.
+
+    Cost: O(N + total length of the ranges). The GIL is released; Ctrl-C takes effect when the call
+    returns. Source: arXiv 2503.19123, Eq. 2 and section 6.3.
+    """
+    try:  # arrays that need no conversion, without checking them twice
+        reduced: NDArray[np.float32] = _strict_reduce(losses, mapping, how)
+        return reduced
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass  # the kernel does not take them: convert them, or report what is wrong
+    return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)
+
+
+def chunk_boundaries(n: SupportsIndex, chunks: SupportsIndex) -> NDArray[np.int64]:
+    """Boundaries that cut `n` tokens into chunks whose sizes differ by at most one.
+
+    Returns: (chunks + 1,) int64, `i * n // chunks`. Chunk i holds the tokens from boundary i up to
+        boundary i + 1; none if these are equal.
+    Raises: TypeError for an argument that is not an integer; ValueError for n < 0, for chunks < 1
+        or above 2**31 - 1; MemoryError.
+
+    Source: arXiv 2503.19123, section 2.
+    """
+    return _vocagno.chunk_boundaries(as_count(n, "n", 0), as_count(chunks, "chunks", 1))
+
+
+def chunk_map(
+    n_student: SupportsIndex, n_teacher: SupportsIndex, chunks: SupportsIndex
+) -> NDArray[np.int32]:
+    """Maps each student token of a text to the teacher tokens of the same chunk.
+
+    `chunk_boundaries` cuts both token sequences, regardless of the text that the tokens cover.
+    `reduce(losses, chunk_map(n_student, len(losses), 32))` gives each token the teacher loss of its
+    chunk. `overlap` measures how much text the two chunks share.
+
+    Returns: (n_student, 2) int32, half-open ranges of teacher rows; (-1, -1) where the token's
+        chunk has no teacher token.
+    Raises: TypeError for an argument that is not an integer; ValueError for token counts below 0 or
+        above 2**31 - 1, and for chunks < 1; MemoryError.
+
+    Cost: O(n_student) for any number of chunks. Source: arXiv 2503.19123, section 6.1 and Table 2.
+    """
+    return _vocagno.chunk_map(
+        as_count(n_student, "n_student", 0),
+        as_count(n_teacher, "n_teacher", 0),
+        as_count(chunks, "chunks", 1),
     )

@@ -6,7 +6,7 @@ M: teacher rows, N: student tokens.
 import torch
 from torch import Tensor
 
-from vocagno.alignment.reduction import Reduction
+from vocagno.alignment.mapping import Reduction
 
 
 def segment_reduce(losses_M: Tensor, mapping_N2: Tensor, how: Reduction = "max") -> Tensor:

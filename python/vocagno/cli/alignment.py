@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.cli.texts import add_text, given_text
-from vocagno.config.commands import CORPUS, TOKENIZER
+from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
-from vocagno.system.terminal import draw_in_terminal, tracked
-from vocagno.system.text_tables import in_columns
+from vocagno.system.terminal import draw_in_terminal, in_columns, tracked
 
 
 def add_align(parser: Any) -> None:
@@ -44,7 +43,7 @@ def _add_pair(parser: Any) -> None:
 def align(options: Any) -> dict[str, Any] | None:
     """Prints the picture or writes the page; or the mapping as data."""
     from vocagno.tokens.token_spans import TokenSpans
-    from vocagno.views.aligned_text import align_text
+    from vocagno.views.texts import align_text
 
     wanted = [name for name in ("json", "picture", "html") if options[name]]
     if len(wanted) > 1:

@@ -11,7 +11,7 @@ from vocagno.cli import (
     stores,
     training,
 )
-from vocagno.config.commands import Command, Program
+from vocagno.config.arguments import Command, Program
 from vocagno.quickstart import students
 
 main: Program = Program(

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from vocagno.alignment.reduction import Reduction
-from vocagno.config.commands import TOKENIZER, add_max_refused
+from vocagno.alignment.mapping import Reduction
+from vocagno.config.arguments import TOKENIZER, add_max_refused
 from vocagno.errors import require
 
 _RULE = (
@@ -76,8 +76,7 @@ def bake(options: Any) -> dict[str, Any]:
     )
 
     from vocagno.data.store.refusals import REFUSED, say_omitted
-    from vocagno.guidance.baked_files import bake_file
-    from vocagno.guidance.baking import check_rule
+    from vocagno.integrations.baking import bake_file, check_rule
     from vocagno.system.signals import terminable
     from vocagno.teacher.scores import ScoreStore
 
@@ -102,7 +101,7 @@ def bake(options: Any) -> dict[str, Any]:
 
 def _opened(options: Any) -> tuple[Any, Any]:
     """The token file, and the tokenizer of its ids."""
-    from vocagno.data.token_files import open_token_file, tokens_path
+    from vocagno.integrations.token_files import open_token_file, tokens_path
     from vocagno.tokens.student_tokenizer import student_tokenizer
     from vocagno.tokens.token_spans import TokenSpans
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vocagno.errors import InputError
 
 if TYPE_CHECKING:
-    from vocagno.evaluation.benchmarks import Benchmark, Item
-    from vocagno.evaluation.reading import Completion
+    from vocagno.evaluation.benchmarks import Benchmark, Completion, Item
     from vocagno.evaluation.stored_results import Measured
 
 _TAKES = {
@@ -100,7 +99,7 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
 
     from vocagno.evaluation.benchmarks import PAPER, named
     from vocagno.system.signals import terminable
-    from vocagno.system.text_tables import in_table
+    from vocagno.system.terminal import in_table
 
     benchmarks = [named(task) for task in options.tasks or PAPER]
     if options.batch_size is not None and options.batch_size < 1:
@@ -172,9 +171,8 @@ def _say_what_is_kept(path: Path, before: "Measured", now: "Measured") -> None:
 
 def _regraded(options: Any) -> dict[str, Any]:
     """The share of stored completions of one benchmark that is right, by both metrics."""
-    from vocagno.evaluation.benchmarks import named
-    from vocagno.evaluation.reading import read_completions, read_items
-    from vocagno.evaluation.regrading import grade, write_verdicts
+    from vocagno.evaluation.benchmarks import named, read_completions, read_items
+    from vocagno.evaluation.running import grade, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
     from vocagno.system.progress import Progress
 

@@ -29,7 +29,7 @@ def add_guidance(parser: Any) -> None:
     As a table, a page, a figure or numbers. The text is ranked as a row of its own.
     """
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.student import StudentConfig
+    from vocagno.config.options import StudentConfig
     from vocagno.config.teacher import TeacherConfig
 
     parser.add_argument("student.model", type=str, metavar="student", help=_MODEL)
@@ -58,7 +58,7 @@ def guidance(options: Any) -> dict[str, Any] | None:
         check_format(options.figure, "--figure")
         check_text(text)
 
-    from vocagno.training.guide_text import guide_text
+    from vocagno.training.sample_pages import guide_text
 
     guided = guide_text(options.student, options.teacher, text, options.guidance)
     return _shown(guided, options)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, TOKENIZER, add_cache, add_max_refused
+from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache, add_max_refused
 from vocagno.errors import require
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def limit(options: Any) -> dict[str, Any] | None:
     from vocagno.guidance.limits import kept_share, limit_that_keeps
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
-    from vocagno.system.text_tables import in_table
+    from vocagno.system.terminal import in_table
     from vocagno.teacher.configured import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
@@ -98,12 +98,12 @@ def _losses(
 
     Args: store: of its scores; None: that in the cache, made if it is not there.
     """
-    from vocagno.config.data import DataConfig
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.config.options import DataConfig
     from vocagno.data.prepare import prepared_rows, scanned
-    from vocagno.guidance.collator import Collator
+    from vocagno.guidance.batches import Collator
     from vocagno.guidance.limits import losses_of_neighbours
-    from vocagno.teacher.matched_scores import MatchedScores
+    from vocagno.teacher.scores import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
     corpus = scanned(name, data.cache, show_progress=True, max_refused=options.max_refused)

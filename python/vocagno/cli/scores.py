@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.system.exit_status import DONE, FOUND_WRONG
+from vocagno.system.signals import DONE, FOUND_WRONG
 
 if TYPE_CHECKING:
-    from vocagno.data.store.store import Damage
+    from vocagno.data.store.format import Damage
     from vocagno.teacher.scores import ScoreStore
 
 
@@ -63,9 +63,9 @@ def _add_store(parser: Any) -> None:
 def info(options: Any) -> dict[str, Any] | None:
     """Counts and the distribution of the losses."""
     from vocagno.data.store.refusals import REFUSED, say_omitted
-    from vocagno.system.text_tables import in_columns
+    from vocagno.integrations.scores_on_the_hub import losses_of
+    from vocagno.system.terminal import in_columns
     from vocagno.teacher.scores import ScoreStore
-    from vocagno.teacher.statistics import losses_of
 
     store = ScoreStore(options.store)
     with _progress("reading", store.num_tokens, "tokens") as progress:
@@ -118,7 +118,7 @@ def verify(options: Any) -> dict[str, Any] | int:
 
 
 def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:
-    from vocagno.data.store.manifest import MANIFEST
+    from vocagno.data.store.format import MANIFEST
 
     (store.folder / MANIFEST).unlink()
     damaged = {damage.entry.file(store.folder) for damage in damages}
@@ -129,10 +129,9 @@ def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:
 
 def export(options: Any) -> dict[str, Any]:
     """The files, and how large they are."""
+    from vocagno.integrations.scores_on_the_hub import dataset_card, export_scores, losses_of
     from vocagno.system.hub import HubRepository
-    from vocagno.teacher.exchange import dataset_card, export_scores
     from vocagno.teacher.scores import ScoreStore
-    from vocagno.teacher.statistics import losses_of
 
     store = ScoreStore(options.store)
     repository = None
@@ -155,7 +154,7 @@ def export(options: Any) -> dict[str, Any]:
 
 def import_(options: Any) -> dict[str, Any]:
     """The store that was made."""
-    from vocagno.teacher.exchange import import_scores
+    from vocagno.integrations.scores_on_the_hub import import_scores
 
     with _progress("importing", None, "shards") as progress:
         store = import_scores(options.folder, options.out, progress.at)
@@ -164,7 +163,7 @@ def import_(options: Any) -> dict[str, Any]:
 
 def finish(options: Any) -> dict[str, Any]:
     """What the finished store has."""
-    from vocagno.data.store.finishing import finish_parts
+    from vocagno.data.store.building import finish_parts
     from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.teacher.scores import SCORES, ScoreStore
 

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.commands import CORPUS, add_cache, add_gpu, add_max_refused, check_gpu
+from vocagno.config.arguments import CORPUS, add_cache, add_gpu, add_max_refused, check_gpu
 from vocagno.errors import InputError
 
 if TYPE_CHECKING:
     from vocagno.data.corpus import Corpus
-    from vocagno.data.store.builder import Part
+    from vocagno.data.store.building import Part
 
 
 def add_score(parser: Any) -> None:
@@ -131,7 +131,7 @@ def score(options: Any) -> dict[str, Any] | None:
 
 def _part(options: Any) -> "Part | None":
     """What `--shards` asks for. Raises: InputError for bad options."""
-    from vocagno.data.store.builder import Part
+    from vocagno.data.store.building import Part
 
     if options.shards is None:
         return None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vocagno.config.commands import check_gpu
+from vocagno.config.arguments import check_gpu
 
 
 def add_train(parser: Any) -> None:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from vocagno.alignment.reduction import Reduction
+from vocagno.alignment.mapping import Reduction
 from vocagno.config.option_types import check_types
 from vocagno.errors import ConfigError, require
 

@@ -22,12 +22,10 @@ from vocagno.data.rows import (
     join_documents,
     write_rows,
 )
-from vocagno.data.store.builder import Advance, make_store, store_key
-from vocagno.data.store.claim import first_difference
-from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.building import Advance, first_difference, make_store, store_key
+from vocagno.data.store.format import MANIFEST, StoreKind
 from vocagno.data.store.refusals import MAX_REFUSED
 from vocagno.data.store.shards import StoreError
-from vocagno.data.store.store import StoreKind
 from vocagno.data.store.tally import Made
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable

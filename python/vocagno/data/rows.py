@@ -5,17 +5,19 @@ tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last
 token of a shard except the first is predicted once. The last row of a shard is padded.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+import bisect
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
+from vocagno.data.store.format import RowShard, ShardedStore
 from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import (
     Description,
@@ -27,8 +29,7 @@ from vocagno.data.store.shards import (
     list_column,
     write_shard,
 )
-from vocagno.data.store.span_codec import CodedSpans, Pieces, decode_spans, encode_spans
-from vocagno.data.store.store import RowShard, ShardedStore
+from vocagno.data.store.span_codec import CodedSpans, PieceSpans, decode_spans, encode_spans
 from vocagno.tokens.token_spans import TokenizedTexts
 
 KIND = "rows"
@@ -149,7 +150,7 @@ def write_rows(
     first_bytes, coded = [], []
     for number, row in enumerate(rows):
         firsts = _first_bytes(row)
-        spans = encode_spans(row.spans, Pieces(row.num_tokens, firsts))
+        spans = encode_spans(row.spans, PieceSpans(row.num_tokens, firsts))
         ids[number, : len(row.ids)] = row.ids
         lengths[number, : len(row.ids)] = spans.lengths
         first_bytes.append(firsts)
@@ -306,7 +307,7 @@ class RowsShard(RowShard):
         if checksum(ids, lengths, *parts) != self._checks[index]:
             return None
         spans = decode_spans(
-            CodedSpans(lengths, long_lengths, starts), Pieces(num_tokens, first_bytes)
+            CodedSpans(lengths, long_lengths, starts), PieceSpans(num_tokens, first_bytes)
         )
         return Row(ids, spans, documents + self.first_document, num_tokens, num_prompt)
 
@@ -331,3 +332,64 @@ class WithEmpty:
 
     def __getitem__(self, index: int) -> Row:
         return self.rows[index] if index < len(self.rows) else EMPTY_ROW
+
+
+Piece = TypeVar("Piece", covariant=True)
+
+
+class Pieces(Protocol[Piece]):
+    """What gives a part of a document: its text, or its scores."""
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> Piece:
+        """Bytes `[first_byte, end_byte)` of a document."""
+        ...
+
+
+class MixedRows:
+    """The rows of several corpora. Their pieces name documents by `first_document` and on."""
+
+    def __init__(self, stores: Mapping[str, RowStore]) -> None:
+        """Args: stores: of each corpus, by its name; all with rows of the same length."""
+        self.stores: dict[str, RowStore] = dict(stores)
+        self._row_ends = list(accumulate(map(len, self.stores.values())))
+        counts = (store.manifest.count("documents") for store in self.stores.values())
+        self.document_ends: list[int] = list(accumulate(counts))
+
+    def __len__(self) -> int:
+        return self._row_ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        corpus, row = _located(index, self._row_ends)
+        found = list(self.stores.values())[corpus][row]
+        return replace(found, documents=found.documents + self.first_document(corpus))
+
+    def first_document(self, corpus: int) -> int:
+        """The number of the first document of the corpus with number `corpus`."""
+        return self.document_ends[corpus - 1] if corpus else 0
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The name of the corpus that has a row, and the row's number there."""
+        corpus, row = _located(index, self._row_ends)
+        return list(self.stores)[corpus], row
+
+
+class MixedPieces(Generic[Piece]):
+    """The parts of documents of several corpora."""
+
+    def __init__(self, parts: Sequence[Pieces[Piece]], document_ends: Sequence[int]) -> None:
+        """Args: document_ends: as `MixedRows` has them."""
+        self.parts: list[Pieces[Piece]] = list(parts)
+        self._ends = list(document_ends)
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> Piece:
+        """As the part gives it that has the document."""
+        part, number = _located(document, self._ends)
+        return self.parts[part].piece(number, first_byte, end_byte)
+
+
+def _located(index: int, ends: Sequence[int]) -> tuple[int, int]:
+    """The part that has an index, and the index in it."""
+    if not 0 <= index < ends[-1]:
+        raise IndexError(f"index {index} is out of range for {ends[-1]}")
+    part = bisect.bisect_right(ends, index)
+    return part, index - (ends[part - 1] if part else 0)

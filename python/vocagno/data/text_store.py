@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import text_hash, texts_hash
+from vocagno.data.store.format import RowShard, ShardedStore
 from vocagno.data.store.shards import (
     Description,
     Frame,
@@ -16,7 +17,6 @@ from vocagno.data.store.shards import (
     list_column,
     write_shard,
 )
-from vocagno.data.store.store import RowShard, ShardedStore
 
 KIND = "texts"
 VERSION = 1

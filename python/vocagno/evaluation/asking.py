@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import InputError
-from vocagno.evaluation.benchmarks import Benchmark, Item
-from vocagno.evaluation.prompts import Examples
+from vocagno.evaluation.benchmarks import Benchmark, Examples, Item
 
 NEW_TOKENS = 1024
 """Maximum length of an answer, as in the paper's harness."""

@@ -11,8 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from vocagno.errors import InputError
-from vocagno.evaluation.benchmarks import Benchmark, Record
-from vocagno.evaluation.reading import BenchmarkError
+from vocagno.evaluation.benchmarks import Benchmark, BenchmarkError, Record
 from vocagno.system.files import appearing
 
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
 from vocagno.evaluation.asking import Asked
+from vocagno.evaluation.benchmarks import prompt_hash
 from vocagno.evaluation.judging import Verdict
-from vocagno.evaluation.prompts import prompt_hash
 from vocagno.system.files import write_json
 
 _RUN = "run.json"

@@ -16,10 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from vocagno.evaluation.answers import expression, matches, normalized
 from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.matching import matches
-from vocagno.evaluation.normalizing import normalized
-from vocagno.evaluation.typed import expression
 
 
 def main(seconds: float, mebibytes: int) -> int:

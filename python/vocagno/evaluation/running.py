@@ -1,18 +1,25 @@
-"""Evaluates a model on benchmarks; questions that are already answered are not asked again."""
+"""Evaluates a model on benchmarks, or grades stored completions without the model."""
 
+import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vocagno.evaluation.asking import NEW_TOKENS, Asked, answered, fitted
-from vocagno.evaluation.benchmarks import Benchmark
+from vocagno.evaluation.benchmarks import (
+    Benchmark,
+    BenchmarkError,
+    Completion,
+    Item,
+    read_examples,
+    read_items,
+)
 from vocagno.evaluation.journal import Journal
 from vocagno.evaluation.judging import Judge, Verdict
-from vocagno.evaluation.prompts import read_examples
-from vocagno.evaluation.reading import read_items
+from vocagno.system.files import appearing
 from vocagno.system.progress import Progress
 
 
@@ -90,3 +97,44 @@ def _evaluate(
             right = sum(verdict.harness_match for verdict in found.values())
             progress.at(len(found), f"{100 * right / len(found):.1f} % correct")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A completion with its verdict."""
+
+    item: Item
+    completion: str
+    verdict: Verdict
+
+    def record(self) -> dict[str, object]:
+        """The fields of a line in a file."""
+        verdict = asdict(self.verdict)
+        return {"idx": self.item.index, "gold": self.item.gold, **verdict}
+
+
+def grade(
+    benchmark: Benchmark, items: list[Item], completions: list[Completion]
+) -> Iterator[Graded]:
+    """Verdicts in the order of the completions.
+
+    Raises: BenchmarkError for a completion of an item that does not exist.
+    """
+    named = {item.index: item for item in items}
+    for completion in completions:
+        if completion.index not in named:
+            raise BenchmarkError(
+                f"{completion.where}: {benchmark.name} has no item with idx {completion.index}"
+            )
+    with Judge() as judge:
+        for completion in completions:
+            item = named[completion.index]
+            yield Graded(item, completion.text, judge.verdict(benchmark, item, completion.text))
+
+
+def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool = False) -> None:
+    """Writes one verdict per line, as JSON."""
+    with appearing(path) as file:
+        for one in graded:
+            completion = {"completion": one.completion} if with_completions else {}
+            file.write((json.dumps({**one.record(), **completion}) + "\n").encode())

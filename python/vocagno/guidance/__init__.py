@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.guidance.checks import check_coverage
-    from vocagno.guidance.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
-    from vocagno.guidance.criteria import Criteria
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
+    from vocagno.guidance.tensors import Criteria
     from vocagno.guidance.text_batches import GuidedBatch, guided_batch
     from vocagno.guidance.units import Units
-    from vocagno.models.head import language_head
-    from vocagno.training.hf_trainer import (
+    from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
+    from vocagno.integrations.transformers_trainer import (
         DataCollatorWithTeacherLoss,
         GuidedCollator,
         GuidedTrainer,
     )
+    from vocagno.models.head import language_head
 
 __all__ = [
     "Criteria",
@@ -49,16 +49,16 @@ __all__ = [
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        "Criteria": "vocagno.guidance.criteria",
-        "DataCollatorWithTeacherLoss": "vocagno.training.hf_trainer",
+        "Criteria": "vocagno.guidance.tensors",
+        "DataCollatorWithTeacherLoss": "vocagno.integrations.transformers_trainer",
         "GuidanceConfig": "vocagno.config.guidance",
         "GuidedBatch": "vocagno.guidance.text_batches",
-        "GuidedCollator": "vocagno.training.hf_trainer",
-        "GuidedTrainer": "vocagno.training.hf_trainer",
-        "TeacherLossColumns": "vocagno.guidance.columns",
-        "TeacherTexts": "vocagno.guidance.columns",
+        "GuidedCollator": "vocagno.integrations.transformers_trainer",
+        "GuidedTrainer": "vocagno.integrations.transformers_trainer",
+        "TeacherLossColumns": "vocagno.integrations.columns",
+        "TeacherTexts": "vocagno.integrations.columns",
         "Units": "vocagno.guidance.units",
-        "add_teacher_loss": "vocagno.guidance.columns",
+        "add_teacher_loss": "vocagno.integrations.columns",
         "check_coverage": "vocagno.guidance.checks",
         "count_kept": "vocagno.guidance.selective",
         "guided_batch": "vocagno.guidance.text_batches",

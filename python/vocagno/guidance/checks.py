@@ -8,7 +8,7 @@ from typing import Any
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
-from vocagno.guidance.totals import TokenCounts
+from vocagno.guidance.tensors import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)

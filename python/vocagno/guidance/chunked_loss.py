@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from vocagno.models.causal import IGNORED
-from vocagno.models.chunks import chunks
-from vocagno.models.head import Head, LanguageHead, widens
+from vocagno.models.head import Head, LanguageHead, chunks, widens
+from vocagno.models.losses import IGNORED, losses_
 from vocagno.models.own_head import OwnHead
-from vocagno.models.token_losses import losses_
 
 _MOVED_ROWS = 32
 """Rows that exist twice while a matrix is compacted."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.cross_entropy import product_dtype
-from vocagno.models.causal import IGNORED
+from vocagno.guidance.loss import product_dtype
 from vocagno.models.head import Head
+from vocagno.models.losses import IGNORED
 from vocagno.teacher.states import TeacherStates
 
 Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from vocagno.data.rows import Row
 from vocagno.errors import require
-from vocagno.guidance.collator import Collator
-from vocagno.guidance.noise import teacher_loss_of_neighbours
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.rules import teacher_loss_of_neighbours
 from vocagno.guidance.units import Units
 
 

@@ -5,13 +5,16 @@ n: student tokens of all rows, one after the other; M: the teacher's tokens of a
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
-from vocagno.guidance.mappings import sharing_text
+from vocagno.guidance.mappings import ComparedTokens, sharing_text
+from vocagno.guidance.methods.base import Method
 from vocagno.teacher.live import LivePieces
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import WindowedTexts
@@ -127,3 +130,112 @@ def _of_pieces(
 
 def _boundaries(counts: Any) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+class SameRows:
+    """Stands for the losses of a teacher that reads the rows themselves."""
+
+
+Scores = StoredScores | LivePieces | SameRows
+"""Where the losses of a teacher are, or will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherView:
+    """The teacher's side of n tokens, in the order of the rows."""
+
+    teacher_loss: NDArray[np.float32]
+    """The loss that each token is compared with, nats; NaN for none."""
+    reasons: NDArray[np.uint8]
+    with_text: NDArray[np.bool_]
+    first_only: NDArray[np.bool_]
+    """Mapped to nothing but the first teacher token of the document."""
+    missing: NDArray[np.bool_]
+    """Of a document that is not scored."""
+    mapping: NDArray[np.int32]
+    """(n, 2) rows of the teacher's tokens, by the method."""
+    teacher_spans: NDArray[np.int32]
+    """(M, 2) the teacher's tokens, of all pieces one after the other."""
+    teacher_nll: NDArray[np.float32]
+    """(M,) their losses."""
+    first_row: int = 0
+    """Tokens of the first document before these."""
+    is_inside: NDArray[np.bool_] | None = None
+    """(M,) which of the teacher's tokens share text with what their row learns (all of it but
+    prompts); None if there is no teacher, or it reads the student's tokens."""
+    row_ranges: NDArray[np.int64] | None = None
+    """(rows, 2) which of the M belong to the pieces of each row."""
+    windowed: WindowedTexts | None = None
+    """Text for a live teacher."""
+    groups: NDArray[np.int64] | None = None
+    """(n,) for `unit: group`: the number of each token's group, -1 for none; the mapping is then
+    that of the group, and the loss the teacher's sum over it divided by its student tokens."""
+    by_group: ComparedTokens | None = None
+    """As `ComparedTokens.by_group`."""
+
+
+def teacher_view(
+    rows: Sequence[Row],
+    scores: Scores | None,
+    method: Method,
+    is_predicted: NDArray[np.bool_] | None = None,
+) -> TeacherView:
+    """Losses and reasons of all tokens of all rows.
+
+    Args:
+        is_predicted: (n,) which tokens are predicted, for `unit: group`; default: all.
+    Raises: GuidanceError if the method needs a teacher with the student's tokens, and has not.
+    """
+    if scores is None:
+        return _unaligned(rows)
+    if isinstance(scores, SameRows):
+        return _same_rows(rows)
+    pieces = Pieces(rows, scores)
+    meeting = method.meeting(pieces)
+    compared = method.compared(pieces, meeting, is_predicted)
+    reasons = unmapped_reasons(
+        pieces.student, pieces.teacher, meeting, losses=pieces.teacher_nll, **pieces.cu_seqlens
+    )
+    return TeacherView(
+        teacher_loss=compared.teacher_loss,
+        reasons=reasons,
+        with_text=pieces.student[:, 0] < pieces.student[:, 1],
+        first_only=pieces.first_only(meeting),
+        missing=np.repeat(pieces.is_missing, pieces.num_tokens),
+        mapping=compared.mapping,
+        teacher_spans=pieces.teacher,
+        teacher_nll=pieces.teacher_nll,
+        first_row=pieces.documents[0].first_row,
+        is_inside=pieces.learnt(),
+        row_ranges=pieces.teacher_ranges(),
+        windowed=pieces.windowed,
+        groups=compared.groups,
+        by_group=compared.by_group,
+    )
+
+
+def _unaligned(rows: Sequence[Row]) -> TeacherView:
+    """Where there is no teacher, no token has a loss, and none is counted as mapped."""
+    n = sum(len(row.ids) for row in rows)
+    nothing = np.zeros(n, bool)
+    special = np.full(n, Reason.SPECIAL, np.uint8)
+    loss, mapping = np.full(n, np.nan, np.float32), np.full((n, 2), -1, np.int32)
+    spans, nll = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    return TeacherView(loss, special, nothing, nothing, nothing, mapping, spans, nll)
+
+
+def _same_rows(rows: Sequence[Row]) -> TeacherView:
+    """Where the teacher reads the rows as they are, every token has a loss, special ones too."""
+    spans = np.concatenate([row.spans for row in rows])
+    n = len(spans)
+    place = np.arange(n, dtype=np.int32)
+    return TeacherView(
+        teacher_loss=np.zeros(n, np.float32),
+        reasons=np.full(n, Reason.MAPPED, np.uint8),
+        with_text=np.ones(n, bool),
+        first_only=np.zeros(n, bool),
+        missing=np.zeros(n, bool),
+        mapping=np.stack([place, place + 1], axis=1),
+        teacher_spans=spans,
+        teacher_nll=np.zeros(n, np.float32),
+    )

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.checks import check_guidance
-from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
-from vocagno.guidance.cross_entropy import TokenMetrics
+from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.methods import method_of
+from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.units import Units
-from vocagno.models.causal import IGNORED
 from vocagno.models.head import Head, LanguageHead
+from vocagno.models.losses import IGNORED
 
 
 def selective_cross_entropy(

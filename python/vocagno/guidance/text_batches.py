@@ -12,18 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vocagno.alignment.arrays import as_floats
-from vocagno.config.data import DataConfig
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
-from vocagno.guidance.collator import Collator, line_ends
-from vocagno.guidance.criteria import Criteria
+from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.totals import TokenCounts
+from vocagno.guidance.tensors import Criteria, TokenCounts
 from vocagno.guidance.units import Units
 from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.tokens.tokenized_texts import TokenizedTexts
 
 _BELOW_ZERO = -1e-3
 """Least that rounding may make of a loss."""

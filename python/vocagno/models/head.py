@@ -1,21 +1,144 @@
-"""The language head of a causal model: its logits, found and verified.
+"""The language head of a causal model: its logits, a chunk at a time, tested on probe tokens.
 
 B: rows, T: tokens of a row, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
 
+import itertools
 import math
 import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.errors import InputError
-from vocagno.models.attention import base_output
-from vocagno.models.chunks import most_rows
+from vocagno.models.batching import base_output
 from vocagno.models.own_head import OwnHead, own_head, whole
-from vocagno.models.probe import agree, probe_ids, sees_later_tokens
+
+PROBE_TOKENS = 32
+"""Tokens per row, if the model can read that many."""
+_IDS = 1000
+"""Upper limit of the probe's ids; every vocabulary has ordinary tokens or bytes below it."""
+
+
+def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
+    """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
+
+    Args:
+        positions: maximum number of tokens that the model reads, if there is one.
+    """
+    length = PROBE_TOKENS
+    if positions is not None and positions > 0:  # XLNet has -1 for no limit
+        length = min(length, positions)
+    place_T, half = torch.arange(length, device=device), length // 2
+    ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
+    ids_BT[1, half:] = place_T[half:] * 11 + 5
+    ids_BT %= min(vocabulary_size, _IDS)
+    ids_BT[1, length - half // 2 :] = 0
+    return ids_BT
+
+
+def agree(ours_NV: Tensor, theirs_NV: Tensor, dtype: torch.dtype) -> bool:
+    """Whether logits are the same at each position within the precision of `dtype`.
+
+    Differences are root mean squares over the vocabulary, because the largest of millions of
+    rounding errors is not informative. They are compared with the spread of the logits, because a
+    constant added to all logits does not change a loss. Infinite logits must be equal; NaN never
+    agrees.
+    """
+    if ours_NV.shape != theirs_NV.shape:
+        return False
+    finite_NV = theirs_NV.isfinite()
+    if not torch.equal(ours_NV[~finite_NV], theirs_NV[~finite_NV]):
+        return False
+    difference_N = _root_mean_square(torch.where(finite_NV, ours_NV - theirs_NV, 0))
+    size_N = _root_mean_square(torch.where(finite_NV, theirs_NV, 0))
+    share = 1e-3 if _is_exact(dtype) else 5e-2
+    allowed_N = share * theirs_NV[finite_NV].std() + torch.finfo(dtype).eps * size_N
+    return bool((difference_N <= allowed_N).all())
+
+
+def _root_mean_square(values_NV: Tensor) -> Tensor:
+    return values_NV.square().mean(-1).sqrt()
+
+
+def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the rows' different second halves change the logits of their equal first halves."""
+    half = logits_BTV.shape[1] // 2
+    first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
+    finite_TV = first_TV.isfinite() & second_TV.isfinite()
+    if not finite_TV.any():
+        return False  # nothing to compare; `agree` rejects such logits
+    difference = (first_TV - second_TV)[finite_TV].square().mean().sqrt()
+    spread = first_TV[finite_TV].std()
+    # Equal first halves give equal logits. Low precision is allowed differences from the order of
+    # sums; the effect of later tokens in a trained model is many times larger.
+    return bool(difference > (1e-5 if _is_exact(dtype) else 2e-2) * spread)
+
+
+def _is_exact(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64)
+
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
+CUDA_CHUNK_ELEMENTS = 1 << 26
+"""The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
+LEAST_ROWS = 256
+"""Minimum number of tokens per chunk: with fewer, reading the weights limits the product."""
+_MORE_ROWS = 32
+"""A chunk on a CPU may be larger by 1 / `_MORE_ROWS` if that saves a chunk: each chunk, even a
+small one, reads the weights and adds to their gradient."""
+TILE_ROWS = 128
+"""Rows of a product that a GPU computes together; the rows of a chunk are a multiple."""
+
+
+def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
+    """Number of rows of logits per chunk on a device."""
+    if device.type != "cuda":
+        return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
+    rows = CUDA_CHUNK_ELEMENTS // vocabulary_size
+    return max(LEAST_ROWS, rows - rows % TILE_ROWS)
+
+
+def most_rows(vocabulary_size: int, device: torch.device) -> int:
+    """The rows of the longest chunk, unless `ends` lie farther apart."""
+    size = chunk_rows(vocabulary_size, device)
+    return size + 2 * (size // _MORE_ROWS)  # twice: chunks that end at `ends` are uneven
+
+
+def chunks(
+    num_rows: int,
+    vocabulary_size: int,
+    device: torch.device,
+    ends: Sequence[int] | NDArray[np.int64] | None = None,
+) -> Iterator[slice]:
+    """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
+
+    Args:
+        ends: places at which a chunk may end, increasing, the last one `num_rows`; default: all. A
+            chunk is longer if there is no such place within its size.
+    """
+    size = chunk_rows(vocabulary_size, device)
+    count = math.ceil(num_rows / (size + size // _MORE_ROWS))
+    number_of = itertools.count(1)
+    start = 0
+    while start < num_rows:
+        if device.type == "cuda":
+            stop = min(start + size, num_rows)
+        elif (stop := next(number_of) * num_rows // count) <= start:
+            continue  # the previous chunk was longer
+        if ends is not None:
+            number = bisect_right(ends, stop)
+            before = ends[number - 1] if number else 0
+            stop = int(before if before > start else ends[number])
+        yield slice(start, stop)
+        start = stop
 
 
 class UnsupportedModelError(InputError):
@@ -284,3 +407,28 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
     """
     output = base_output(base_of(model), ids_BT, **extra)
     return whole(output.last_hidden_state)
+
+
+def without_wrapper(model: Any) -> Any:
+    """The causal language model inside a `peft.PeftModel`, with its adapters; another model as it
+    is. Training it trains what PEFT left trainable.
+
+    Raises: UnsupportedModelError for adapters that are not inside the layers: prompts, and adapters
+        or trained copies of the embedding or of the language head.
+    """
+    settings = getattr(model, "peft_config", None)
+    if not isinstance(settings, dict) or not hasattr(model, "get_base_model"):
+        return model
+    if any(one.is_prompt_learning for one in settings.values()):
+        raise UnsupportedModelError(
+            "PEFT: learned prompts are not in the layers of the model; use LoRA or the like"
+        )
+    inner = model.get_base_model()
+    for name in ("get_output_embeddings", "get_input_embeddings"):
+        module = getattr(inner, name)()
+        if hasattr(module, "base_layer") or hasattr(module, "modules_to_save"):
+            raise UnsupportedModelError(
+                f"PEFT: {type(module).__name__} replaces the embedding or the language head, whose "
+                "weights the loss reads; adapt other layers (target_modules, modules_to_save)"
+            )
+    return inner

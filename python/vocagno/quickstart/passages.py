@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.data.corpus import scan
-from vocagno.guidance.collator import Collator, line_ends
+from vocagno.guidance.batches import Collator, line_ends
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.loop import final_folder

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vocagno.config.commands import Command
+from vocagno.config.arguments import Command
 from vocagno.errors import InputError, require
 from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
-from vocagno.system.exit_status import DONE, exit_status
-from vocagno.system.signals import Terminated
-from vocagno.system.text_tables import in_table
+from vocagno.system.signals import DONE, Terminated, exit_status
+from vocagno.system.terminal import in_table
 
 STUDENTS = ("naive", "paper", "guided")
 """Trained on all tokens, by the paper's rule, and on the lines that are not noise."""

@@ -1,10 +1,14 @@
-"""SIGTERM and Ctrl-C: a run that can resume stops soon, with an exit status that says so."""
+"""Exit statuses of the commands, and SIGTERM and Ctrl-C, after which a run can resume."""
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from vocagno._vocagno import SpanError
+from vocagno.errors import InputError
 
 
 class Terminated(BaseException):
@@ -49,3 +53,65 @@ class StopRequest:
         more = ". Press Ctrl-C again to quit without saving." if is_typed else ""
         name = signal.Signals(number).name
         print(f"{name}: saving after this step{more}", file=sys.stderr, flush=True)
+
+
+DONE = 0
+FOUND_WRONG = 1
+"""The command ran and found something wrong, or the reader of its output closed the pipe."""
+USER_ERROR = 2
+"""An option, a file or a package is wrong or missing. Stderr says which, and how to fix it."""
+UNFINISHED = 75
+"""SIGTERM stopped the command. The same command resumes (EX_TEMPFAIL of sysexits.h)."""
+INTERRUPTED = 130
+"""Ctrl-C (SIGINT) stopped the command."""
+
+_KEPT = "Finished work is kept. Run the same command again to resume."
+_EXTRAS = {
+    "cli": ("jsonargparse", "rich", "filelock", "tokenizers", "yaml"),
+    "data": ("huggingface_hub", "pyarrow", "tqdm"),
+    "eval": ("lm_eval", "math_verify", "sympy", "word2number"),
+    "viz": ("matplotlib",),
+}
+"""Packages by the extra that installs them; `train` installs all others."""
+
+
+def exit_status(run: Callable[[], int]) -> int:
+    """Runs a command to its exit status, and prints its error in one line on stderr.
+
+    Other exceptions than those of the statuses above are bugs, and pass.
+    """
+    try:
+        status = run()
+        sys.stdout.flush()
+        return status
+    except (InputError, SpanError) as error:
+        return _failed(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FOUND_WRONG
+    except OSError as error:
+        return _failed(error)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").split(".")[0]
+        if name == "vocagno":
+            raise
+        return _failed(f"needs {name}: pip install 'vocagno[{_extra(name)}]'")
+    except Terminated:
+        print(f"SIGTERM: stopped. {_KEPT}", file=sys.stderr)
+        return UNFINISHED
+    except KeyboardInterrupt:
+        print(f"interrupted. {_KEPT}", file=sys.stderr)
+        return INTERRUPTED
+    except SystemExit as end:  # --help and --version
+        if end.code:
+            raise
+        return DONE
+
+
+def _failed(error: object) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return USER_ERROR
+
+
+def _extra(module: str) -> str:
+    return next((extra for extra, modules in _EXTRAS.items() if module in modules), "train")

@@ -1,6 +1,6 @@
-"""Pictures and progress in the terminal, drawn by rich."""
+"""Tables, pictures and progress in the terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vocagno.errors import InputError
@@ -38,3 +38,17 @@ def tracked(batches: Iterable[list[str]], doing: str) -> Iterator[list[str]]:
             yield texts
             documents += len(texts)
             status.update(Text(f"{doing} {documents:,} documents"))
+
+
+def in_columns(rows: Mapping[str, object]) -> str:
+    """One name and value per line, with the values in one column."""
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def in_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table of lines with equally many cells; the first column is left-aligned, others right."""
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return "\n".join(
+        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]) for name, *cells in lines
+    )

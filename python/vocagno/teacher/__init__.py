@@ -12,8 +12,7 @@ from vocagno.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vocagno.teacher.corpus_scores import Teacher, score_corpus
-    from vocagno.teacher.matched_scores import MatchedScores
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.scores import MatchedScores, ScoreStore
     from vocagno.teacher.windows import TextReader
 
 __all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
@@ -21,7 +20,7 @@ __all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        "MatchedScores": "vocagno.teacher.matched_scores",
+        "MatchedScores": "vocagno.teacher.scores",
         "ScoreStore": "vocagno.teacher.scores",
         "Teacher": "vocagno.teacher.corpus_scores",
         "TextReader": "vocagno.teacher.windows",

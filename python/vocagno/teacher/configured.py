@@ -10,10 +10,11 @@ import torch
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
-from vocagno.data.store.builder import Part, store_key
+from vocagno.data.store.building import Part, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
+from vocagno.integrations.vllm_engine import VllmScorer, check_vllm
 from vocagno.models.loading import (
     check_context,
     teacher_prefix,
@@ -31,13 +32,11 @@ from vocagno.teacher.corpus_scores import (
 )
 from vocagno.teacher.scorer import Scorer, TransformersScorer
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.vllm_engine import VllmScorer, check_vllm
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
 if TYPE_CHECKING:
-    from vocagno.teacher.probe import ProbedTeacher
-    from vocagno.teacher.server import ServerScorer
+    from vocagno.integrations.scoring_server import ProbedTeacher, ServerScorer
 
 
 class ConfiguredTeacher:
@@ -64,7 +63,7 @@ class ConfiguredTeacher:
         if self.config.server is None:
             return None
         try:
-            from vocagno.teacher.server import ServerScorer
+            from vocagno.integrations.scoring_server import ServerScorer
         except ImportError as error:
             raise ConfigError("teacher.server: needs requests: pip install '.[server]'") from error
         return ServerScorer(self.config)
@@ -106,7 +105,7 @@ class ConfiguredTeacher:
     def _probed(self, folder: Path) -> "ProbedTeacher | None":
         if self.server is None:
             return None
-        from vocagno.teacher.probe import ProbedTeacher
+        from vocagno.integrations.scoring_server import ProbedTeacher
 
         return ProbedTeacher(self.server, self.reader, folder)
 

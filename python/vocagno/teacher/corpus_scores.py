@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
-from vocagno.data.store.builder import Advance, Part, make_store
+from vocagno.data.store.building import Advance, Part, make_store
 from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
 from vocagno.models.loading import (

@@ -19,20 +19,26 @@ from torch import Tensor
 
 from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.mixture import Pieces
+from vocagno.config.options import DataConfig
+from vocagno.data.rows import Pieces
 from vocagno.data.store.refusals import RefusalLimit
-from vocagno.errors import GuidanceError
+from vocagno.errors import ConfigError, GuidanceError
+from vocagno.models.batching import keeps_apart, mask_fits
+from vocagno.models.head import hidden_states
+from vocagno.models.losses import IGNORED, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
+from vocagno.tokens.token_spans import TokenSpans
+
+if TYPE_CHECKING:
+    from vocagno.guidance.pieces import TeacherView  # which imports this module
+
 
 _NAMED = 10
 """Documents that a process names."""
-
-if TYPE_CHECKING:
-    from vocagno.guidance.teacher_view import TeacherView  # which imports this module
 
 
 class LivePieces:
@@ -321,3 +327,96 @@ def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) ->
     first_N, stop_N = mapping_N2.T
     found_N = next_M[np.maximum(first_N, 0)]
     return np.where((first_N >= 0) & (found_N < stop_N), found_N, -1)
+
+
+def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
+    """Rejects a teacher whose ids differ from the student's; it may have additional ids.
+
+    Raises: ConfigError naming a token that differs.
+    """
+    theirs = teacher.vocabulary()
+    for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
+        if theirs.get(token) != index:
+            found = f"id {theirs[token]}" if token in theirs else "no token"
+            raise ConfigError(
+                f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
+                f"{token!r}, id {index} of {student.name}, is {found} of {teacher.name}; use "
+                "vocagno (or uld), which need no common vocabulary"
+            )
+
+
+class RowTeacher(LiveTeacher):
+    """Reads rows of ids, for `rho1` and `kld`."""
+
+    def __init__(
+        self,
+        scorer: TransformersScorer,
+        guidance: GuidanceConfig,
+        device: torch.device,
+        data: DataConfig,
+        num_ids: int,
+    ) -> None:
+        """`num_ids`: size of the student's vocabulary, with which the teacher's begins.
+
+        Raises: ConfigError for `data.isolate` with a teacher that cannot keep documents apart.
+        """
+        super().__init__(scorer, device)
+        model = scorer.model
+        fits = mask_fits(model, data.seq_len)
+        if data.isolate and not (fits and keeps_apart(model)):
+            raise ConfigError(
+                f"data.isolate: teacher.model: {type(model).__name__} does not keep documents of a "
+                "row apart (or has a sliding window); use another teacher.attention (sdpa, eager), "
+                "another teacher, or isolate: false"
+            )
+        self.guidance = guidance
+        self._num_ids = num_ids
+        self._rows = max(1, scorer.batch_tokens // data.seq_len)
+
+    def plan(self, text: LiveText | None) -> list[Pass]:
+        """No passes: nothing is prepared ahead of time."""
+        return []
+
+    @torch.inference_mode()
+    def guide(
+        self,
+        text: LiveText | None,
+        tensors: dict[str, Tensor],
+        passes: Sequence[Pass],
+        num_passes: int = 0,
+    ) -> dict[str, Any]:
+        """As `LiveTeacher.guide`."""
+        labels_BT, head = tensors["labels"], self.scorer.head
+        states_BTH = self._states(tensors)
+        partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
+        states_NH = states_BTH.flatten(0, 1)
+        is_asked_BT = labels_BT != IGNORED
+        if self.guidance.needs_distributions:
+            is_finite_BT = states_BTH.isfinite().all(-1).to(self.device)
+            self.note_unscored(is_asked_BT & ~is_finite_BT)
+            return {"teacher": TeacherStates(states_NH, head, partner_BT, self._num_ids)}
+        nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
+        nll_BT = nll_N.view(labels_BT.shape).to(self.device)
+        self.note_unscored(is_asked_BT & ~nll_BT.isfinite())
+        given = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
+        if self.guidance.criterion == "excess_and_entropy":
+            entropy_N = chunked_entropy(states_NH, head)
+            given["entropy"] = entropy_N.view(labels_BT.shape).to(self.device)
+        return given
+
+    def _states(self, tensors: dict[str, Tensor]) -> Tensor:
+        """(B, T, H), computed a few rows at a time."""
+        names = ("attention_mask", "position_ids")
+        parts = [
+            hidden_states(
+                self.scorer.model,
+                tensors["input_ids"][rows],
+                **{name: tensors[name][rows] for name in names if name in tensors},
+            )
+            for rows in _slices(len(tensors["input_ids"]), self._rows)
+        ]
+        return torch.cat(parts)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]

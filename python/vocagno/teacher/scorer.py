@@ -15,17 +15,20 @@ from torch import Tensor
 
 from vocagno.config.teacher import Batching
 from vocagno.errors import ConfigError
-from vocagno.models.batching import Layout, Rows, buckets, lay_out, packs
-from vocagno.models.causal import causal_shift
-from vocagno.models.head import Head, hidden_states, language_head
-from vocagno.models.packing import (
+from vocagno.models.batching import (
+    Layout,
+    Rows,
     attention_of,
     boundaries,
+    buckets,
     isolation,
     keeps_apart,
+    lay_out,
     mask_fits,
+    packs,
 )
-from vocagno.models.token_losses import chunked_nll
+from vocagno.models.head import Head, hidden_states, language_head
+from vocagno.models.losses import causal_shift, chunked_nll
 from vocagno.teacher.windows import Window
 
 Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vocagno.system.text_tables import in_columns
+from vocagno.system.terminal import in_columns
 from vocagno.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno import _vocagno
-from vocagno.tokens.token_places import Misplaced, Rows, TokenPlaces, text_between
-from vocagno.tokens.tokenizer_checks import collapsed, remedy
+from vocagno.tokens.tokenizer_checks import (
+    Misplaced,
+    Rows,
+    TokenPlaces,
+    collapsed,
+    remedy,
+    text_between,
+)
 from vocagno.tokens.tokenizer_files import flat_ids, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 

@@ -17,15 +17,15 @@ from vocagno import _vocagno
 from vocagno.alignment.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
 from vocagno.tokens.description import TokenizerDescription, describe
-from vocagno.tokens.id_texts import IdTexts
+from vocagno.tokens.id_texts import IdTexts, TokenizedTexts
 from vocagno.tokens.offset_spans import OffsetSpans
-from vocagno.tokens.texts import TextError, Texts, checked_texts
-from vocagno.tokens.token_places import TokenPlaces
-from vocagno.tokens.tokenized_texts import TokenizedTexts
-from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, check_tokenizer
+from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, TokenPlaces, check_tokenizer
 from vocagno.tokens.tokenizer_files import (
+    TextError,
+    Texts,
     TokenizerError,
     TokenizerSource,
+    checked_texts,
     flat_ids,
     ids_of_pieces,
     load_definition,

@@ -14,10 +14,10 @@ from accelerate.utils import (
 )
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.errors import ConfigError
 from vocagno.models.loading import has_apple_gpu
-from vocagno.training.trackers import check_trackers
+from vocagno.training.monitoring import check_trackers
 
 
 def start(config: Config) -> accelerate.Accelerator:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vocagno.config.arguments import new_parser, read_arguments
-from vocagno.config.commands import add_gpu
+from vocagno.config.arguments import add_gpu, new_parser, read_arguments
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.run import Config
+from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.system.files import appearing, write_json
 

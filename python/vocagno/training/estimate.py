@@ -14,11 +14,10 @@ import accelerate
 import numpy as np
 import torch
 
-from vocagno.config.evaluation import EvaluationConfig
-from vocagno.config.run import Config
+from vocagno.config.options import Config, EvaluationConfig
 from vocagno.data.corpus import Corpus, scan
 from vocagno.data.prepare import prepared_rows, scanned
-from vocagno.data.store.manifest import MANIFEST
+from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
 from vocagno.models.loading import student_settings, teacher_settings
 from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded

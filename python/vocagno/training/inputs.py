@@ -13,26 +13,26 @@ from typing import Any
 
 import torch
 
-from vocagno.config.data import DataConfig
-from vocagno.config.evaluation import EvaluationConfig
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.mixture import row_counts
-from vocagno.config.optimizer import OptimizerConfig
-from vocagno.config.run import Config
-from vocagno.config.student import StudentConfig
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import (
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    OptimizerConfig,
+    StudentConfig,
+    TrainConfig,
+    row_counts,
+)
 from vocagno.data.corpus import Corpus
-from vocagno.data.mixture import MixedPieces, MixedRows
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
-from vocagno.data.rows import RowStore
+from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
 from vocagno.data.text_store import TextStore
 from vocagno.errors import ConfigError
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.live_same_vocabulary import check_same_vocabulary
-from vocagno.teacher.matched_scores import MatchedScores
-from vocagno.teacher.scores import DocumentScores, ScoreStore
+from vocagno.teacher.live import check_same_vocabulary
+from vocagno.teacher.scores import DocumentScores, MatchedScores, ScoreStore
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples

@@ -12,45 +12,60 @@ from typing import TYPE_CHECKING, Any
 import accelerate
 from accelerate.utils import DistributedType
 
-from vocagno.config.mixture import row_counts
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import TrainConfig, row_counts
 from vocagno.data.store.refusals import RefusalLimit
 from vocagno.errors import ConfigError
+from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.checks import check_coverage
-from vocagno.guidance.collator import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
-from vocagno.guidance.teacher_view import SameRows, Scores
-from vocagno.models.layers import checkpoint_activations, compile_layers, graphs_stay_whole
-from vocagno.models.loading import load_student, transformers_tokenizer
-from vocagno.models.packing import check_isolation
+from vocagno.guidance.pieces import SameRows, Scores
+from vocagno.models.batching import check_isolation
+from vocagno.models.loading import (
+    checkpoint_activations,
+    compile_layers,
+    graphs_stay_whole,
+    load_student,
+    transformers_tokenizer,
+)
 from vocagno.models.throughput import model_flops, peak_flops
 from vocagno.system.collectives import HostSum, agreed
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
-from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
-from vocagno.teacher.live_same_vocabulary import RowTeacher
-from vocagno.training.anomalies import Watch, described
-from vocagno.training.checkpoint import Checkpoints, MetricsLog, publish_folder, written_whole
+from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeacher
+from vocagno.training.checkpoint import (
+    Checkpoints,
+    MetricsLog,
+    model_card,
+    publish_folder,
+    written_whole,
+)
 from vocagno.training.inputs import Inputs
-from vocagno.training.metrics import (
+from vocagno.training.monitoring import (
+    Log,
     ThresholdWatch,
+    Watch,
     Window,
+    described,
+    profiling,
+    tracking,
     unusual_selection,
 )
-from vocagno.training.model_card import model_card
-from vocagno.training.optimizer import build_optimizer, learning_rate, settle_optimizer
-from vocagno.training.profiling import profiling
 from vocagno.training.report import REPORT, keep_passages, write_report
 from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
-from vocagno.training.step import MicroBatch, Stepper
+from vocagno.training.step import (
+    MicroBatch,
+    Stepper,
+    build_optimizer,
+    learning_rate,
+    settle_optimizer,
+)
 from vocagno.training.student import GuidedStudent
-from vocagno.training.trackers import Log, tracking
 from vocagno.training.validation import validate
 
 if TYPE_CHECKING:
-    from vocagno.training.benchmarks import Evaluation
+    from vocagno.training.validation import Evaluation
 
 
 class Training:
@@ -122,7 +137,7 @@ class Training:
         inputs = self.inputs
         if inputs.evaluation.every is None:
             return None
-        from vocagno.training.benchmarks import Evaluation
+        from vocagno.training.validation import Evaluation
 
         folder = inputs.output / "evaluations"
         given = self.accelerator, model, self.final_tokenizer, self.host_sum

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 
-from vocagno.config.commands import check_gpu
-from vocagno.config.run import Config
+from vocagno.config.arguments import check_gpu
+from vocagno.config.options import Config
 from vocagno.errors import ConfigError
 from vocagno.system.collectives import agreed
-from vocagno.system.exit_status import DONE, UNFINISHED, exit_status
 from vocagno.system.hub import HubRepository, HubUnreachableError
-from vocagno.system.signals import terminable
-from vocagno.system.text_tables import in_columns
+from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
+from vocagno.system.terminal import in_columns
 from vocagno.training.accelerator import start
 from vocagno.training.configuration import as_config, keep_config, keep_inputs, parse_command
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import TrainConfig
 
 
 class RowOrder:

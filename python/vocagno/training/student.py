@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
-from vocagno.guidance.criteria import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
 from vocagno.guidance.units import Units
-from vocagno.models.adapters import without_wrapper
-from vocagno.models.head import Head, base_of, head_of, hidden_states, language_head, own_head_of
+from vocagno.models.head import (
+    Head,
+    base_of,
+    head_of,
+    hidden_states,
+    language_head,
+    own_head_of,
+    without_wrapper,
+)
 from vocagno.models.own_head import OwnHead
 from vocagno.teacher.states import TeacherStates
 

@@ -1,16 +1,27 @@
-"""The student's loss on held-out text."""
+"""The student's loss on held-out text, and its answers to benchmarks, while it is trained."""
 
+import copy
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import accelerate
 import torch
 
-from vocagno.config.train import TrainConfig
+from vocagno.config.options import EvaluationConfig, TrainConfig
 from vocagno.data.rows import RowStore, WithEmpty
-from vocagno.guidance.collator import Collator, loader
-from vocagno.guidance.totals import LossSums
+from vocagno.errors import ConfigError
+from vocagno.evaluation.asking import answered
+from vocagno.evaluation.benchmarks import named
+from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.running import Graded, Task, prepared, write_verdicts
+from vocagno.evaluation.summary import METRICS, by_metric
+from vocagno.guidance.batches import Collator, loader
+from vocagno.guidance.tensors import LossSums
 from vocagno.system.collectives import HostSum
 from vocagno.training.sampler import ValidationBatches
 
@@ -56,3 +67,132 @@ def validate(
         "validation_tokens": int(sum(tokens)),
         "validation_seconds": round(time.monotonic() - started, 3),
     }
+
+
+Answer = tuple[str, int, str]
+"""Benchmark, number of the item, completion."""
+
+
+@contextmanager
+def _unseen(student: Any) -> Iterator[None]:
+    """The student in evaluation mode; afterwards its mode and the random states are restored.
+
+    Compiled layers are not: the lengths of prompts would have them compiled again and again.
+    """
+    devices = [torch.accelerator.current_device_index()] if torch.accelerator.is_available() else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.compiler.set_stance("force_eager"),
+        torch.no_grad(),
+    ):
+        student.eval()
+        try:
+            yield
+        finally:
+            student.train()
+
+
+class Evaluation:
+    """The benchmarks of `eval`, asked whenever the run wants to know."""
+
+    def __init__(
+        self,
+        options: EvaluationConfig,
+        folder: Path,
+        accelerator: accelerate.Accelerator,
+        model: Any,
+        tokenizer: Any,
+        host_sum: HostSum,
+    ) -> None:
+        """`folder`: of the completions. Reads all questions and fits them to the student's context.
+
+        Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError where
+            the weights lie in pieces that are not put together here.
+        """
+        plugin = accelerator.state.deepspeed_plugin
+        if plugin is not None and plugin.zero_stage == 3:
+            raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
+        assert options.data is not None
+        self.options = options
+        self.accelerator = accelerator
+        self.host_sum = host_sum
+        self.folder = folder
+        self.model = model
+        self.tokenizer = tokenizer
+        Judge()  # complains here, if it must
+        with _unseen(model):  # lm-eval switches dropout off, whenever it meets a model
+            lm = self._lm(model)
+        benchmarks = map(named, dict.fromkeys(options.tasks))
+        self.tasks: list[Task] = prepared(
+            lm, benchmarks, Path(options.data), limit=options.limit, new_tokens=options.new_tokens
+        )
+
+    def run(self, student: Any, step: int) -> dict[str, Any]:
+        """A line for `metrics.jsonl`: the share of right answers to each benchmark, by both
+        metrics. All processes call it; each asks its part, the first one grades while the others
+        wait, however long it takes: no collective may be under way meanwhile, which would give up.
+
+        The completions go to `evaluations/step_N/NAME.jsonl`.
+        """
+        started = time.monotonic()
+        with _unseen(student), self.accelerator.autocast():
+            answers = self._answers(student)
+        entry: dict[str, Any] = {"step": step}
+        if self.accelerator.is_main_process:
+            entry |= self._graded(answers, step)
+        self.host_sum.meet()
+        return entry | {"eval_seconds": round(time.monotonic() - started, 3)}
+
+    def _answers(self, student: Any) -> list[Answer]:
+        """Of all processes; only of the first one where the weights are sharded."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        if "FSDP" in str(self.accelerator.distributed_type):
+            whole = self.accelerator.get_state_dict(student)
+            if rank:
+                return []
+            return list(self._own(self._copy(whole), 0, 1))
+        own = list(self._own(self.model, rank, world))
+        return list(chain.from_iterable(self.host_sum.gathered(own, patient=True)))
+
+    def _copy(self, weights: dict[str, Any]) -> Any:
+        model = type(self.model)(self.model.config)
+        model.load_state_dict({key.removeprefix("model."): weights[key] for key in weights})
+        return model.to(self.accelerator.device).eval()
+
+    def _own(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
+        lm = self._lm(model)
+        for task in self.tasks:
+            for batch in answered(lm, task.asked[rank::world], self.options.batch_size):
+                for one, completion in batch:
+                    yield task.benchmark.name, one.item.index, completion
+
+    def _lm(self, model: Any) -> Any:
+        from lm_eval.models.huggingface import HFLM
+
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
+        # It chooses a token for padding; the tokenizer that is saved keeps its own.
+        return HFLM(
+            pretrained=model,
+            tokenizer=copy.deepcopy(self.tokenizer),
+            batch_size=self.options.batch_size,
+        )
+
+    def _graded(self, answers: list[Answer], step: int) -> dict[str, float]:
+        completions = {(name, index): completion for name, index, completion in answers}
+        verdicts = {}
+        with Judge() as judge:
+            for task in self.tasks:
+                name, graded = task.benchmark.name, []
+                for item in sorted((one.item for one in task.asked), key=lambda item: item.index):
+                    completion = completions[name, item.index]
+                    verdict = judge.verdict(task.benchmark, item, completion)
+                    graded.append(Graded(item, completion, verdict))
+                path = self.folder / f"step_{step}" / f"{name}.jsonl"
+                write_verdicts(path, graded, with_completions=True)
+                verdicts[name] = [one.verdict for one in graded]
+        found = by_metric(verdicts)
+        return {
+            f"eval/{name}/{metric}": round(found[metric][name].value, 6)
+            for name in verdicts
+            for metric in METRICS
+        }

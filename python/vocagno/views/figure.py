@@ -17,9 +17,8 @@ from matplotlib.patches import Rectangle
 
 from vocagno.errors import InputError
 from vocagno.system.files import appearing
-from vocagno.views.glyphs import glyphs
 from vocagno.views.layout import Block, Columns, Placed, over_whole_text, side_by_side, token_edges
-from vocagno.views.passage import Passage, Token
+from vocagno.views.passage import Passage, Token, glyphs
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which colour-blind people tell apart, but for the yellow, pale on white."""

@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from vocagno.views.glyphs import columns, is_wide, number, visible, visible_character
 from vocagno.views.layout import Block, Placed, in_rows
-from vocagno.views.passage import Passage, Token
+from vocagno.views.passage import (
+    Passage,
+    Token,
+    columns,
+    is_wide,
+    number,
+    visible,
+    visible_character,
+)
 
 INTENSITY_NATS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Excess losses, in nats, at which the shade of a kept token deepens."""

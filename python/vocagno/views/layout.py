@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vocagno.views.glyphs import Glyph
-from vocagno.views.passage import Passage, Token
+from vocagno.views.passage import Glyph, Passage, Token
 
 Span = tuple[int, int]
 """Half-open."""

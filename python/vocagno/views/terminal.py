@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.views.glyphs import columns, number, shortened
 from vocagno.views.layout import Block, Placed, in_rows
-from vocagno.views.passage import Passage, Token
+from vocagno.views.passage import Passage, Token, columns, number, shortened
 
 LEGEND = "│ 1:1   └┬┘ N:1   ┌┴┐ 1:N   × unmapped   ␣ space   ⏎ line break   C3 one byte"
 """Signs of `terminal_lines`."""

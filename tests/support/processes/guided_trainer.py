@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from vocagno.guidance import DataCollatorWithTeacherLoss, GuidanceConfig, GuidedTrainer
 from vocagno.guidance.checks import made_for
-from vocagno.guidance.totals import TokenCounts
+from vocagno.guidance.tensors import TokenCounts
 
 guidance = GuidanceConfig(top_fraction=0.4, min_coverage=0.5)
 generator = torch.Generator().manual_seed(0)

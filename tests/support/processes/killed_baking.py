@@ -11,15 +11,15 @@ import signal
 import sys
 
 from vocagno.cli.app import main
-from vocagno.data import baked_parts
-from vocagno.guidance import baked_files
+from vocagno.integrations import baked_parts as baked_parts_module
+from vocagno.integrations import baking
 
-baked_files.PART_TOKENS, baked_files.BATCH_TOKENS = 400, 150
+baking.PART_TOKENS, baking.BATCH_TOKENS = 400, 150
 
 
 def arm(point, turn):
     """Makes this process die in the turn-th call of a step: half of it is done."""
-    parts, left = baked_parts.BakedParts, [turn]
+    parts, left = baked_parts_module.BakedParts, [turn]
 
     def due():
         left[0] -= 1
@@ -39,11 +39,11 @@ def arm(point, turn):
     original = parts.write
     parts.write = write
     steps = {
-        "note": ("write_json", baked_parts.write_json),
-        "finish": ("flush_folder", baked_parts.flush_folder),
+        "note": ("write_json", baked_parts_module.write_json),
+        "finish": ("flush_folder", baked_parts_module.flush_folder),
     }
     if point in steps:
-        setattr(baked_parts, steps[point][0], dying)
+        setattr(baked_parts_module, steps[point][0], dying)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def watched(self):
 
 
 def grade_slowly():
-    from vocagno.training.benchmarks import Evaluation
+    from vocagno.training.validation import Evaluation
 
     graded, graded_by = Evaluation._graded, []
 

@@ -22,7 +22,7 @@ class CodedSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class PieceSpans:
     """Runs of consecutive tokens, each from one document."""
 
     num_tokens: Sequence[int] | NDArray[np.int32]
@@ -30,7 +30,7 @@ class Pieces:
     """The byte at which the text of each piece begins in its document."""
 
 
-def encode_spans(spans: NDArray[np.int32], pieces: Pieces | None = None) -> CodedSpans:
+def encode_spans(spans: NDArray[np.int32], pieces: PieceSpans | None = None) -> CodedSpans:
     """Codes (n, 2) spans of one whole document, or of pieces.
 
     The position of an empty span is not stored.
@@ -46,7 +46,7 @@ def encode_spans(spans: NDArray[np.int32], pieces: Pieces | None = None) -> Code
     )
 
 
-def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.int32]:
+def decode_spans(coded: CodedSpans, pieces: PieceSpans | None = None) -> NDArray[np.int32]:
     """Decodes the (n, 2) spans, given the same pieces."""
     sizes = coded.lengths.astype(np.int32)
     if coded.long_lengths.size:
@@ -62,7 +62,7 @@ def decode_spans(coded: CodedSpans, pieces: Pieces | None = None) -> NDArray[np.
     return spans
 
 
-def _tiled_starts(sizes: NDArray[np.int32], pieces: Pieces | None) -> NDArray[np.int32]:
+def _tiled_starts(sizes: NDArray[np.int32], pieces: PieceSpans | None) -> NDArray[np.int32]:
     """The start of each token if it directly follows the previous one."""
     before = np.cumsum(sizes, dtype=np.int64) - sizes
     if pieces is not None and len(sizes):

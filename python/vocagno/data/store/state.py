@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vocagno.data.corpus import Corpus
-from vocagno.data.store.builder import existing, named_shards
-from vocagno.data.store.claim import read_claim
-from vocagno.data.store.manifest import MANIFEST, Manifest
-from vocagno.data.store.notes import read_notes
+from vocagno.data.store.building import existing, named_shards, read_claim, read_notes
+from vocagno.data.store.format import MANIFEST, Manifest, StoreKind
 from vocagno.data.store.shards import Shard, StoreError
-from vocagno.data.store.store import StoreKind
 from vocagno.system.shared_work import is_locked
 
 _RECENT = 600.0

@@ -1,19 +1,15 @@
-"""The methods of guidance, a class and a file each.
+"""The methods of guidance, a class each.
 
 A method answers what a run asks of it (`base.Method`): which teacher tokens a student token is
-compared with, how many tokens are kept, its loss, and what it logs. A new one is a class in a new
-file, a name in `METHODS`, and its options in `vocagno.config.guidance`.
+compared with, how many tokens are kept, its loss, and what it logs. A new one is a class, a name in
+`METHODS`, and its options in `vocagno.config.guidance`.
 """
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance.methods.base import Method
-from vocagno.guidance.methods.chunk import Chunk
-from vocagno.guidance.methods.kld import KullbackLeibler
-from vocagno.guidance.methods.naive import Naive
-from vocagno.guidance.methods.rho1 import Rho1
-from vocagno.guidance.methods.uld import SortedDistributions
-from vocagno.guidance.methods.vocagno import VocAgno
+from vocagno.guidance.methods.base import Method, Naive
+from vocagno.guidance.methods.distillation import KullbackLeibler, SortedDistributions
+from vocagno.guidance.methods.selection import Chunk, Rho1, VocAgno
 
 METHODS: dict[str, type[Method]] = {
     "vocagno": VocAgno,

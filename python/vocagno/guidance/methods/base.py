@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from vocagno.alignment.mapping import align
-from vocagno.alignment.reduction import reduce
+from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.criteria import StudentSide, TeacherSide
-from vocagno.guidance.cross_entropy import TokenMetrics, full_cross_entropy
+from vocagno.guidance.loss import TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens
-from vocagno.guidance.totals import LossSums, TokenCounts
-from vocagno.guidance.weights import Choice, excess_loss
-from vocagno.models.causal import IGNORED
+from vocagno.guidance.rules import Choice, excess_loss
+from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide, TokenCounts
+from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:  # rows and stores need pyarrow, the loss does not
     from vocagno.data.rows import Row
@@ -166,3 +164,14 @@ def _sums(
     is_one_S = thresholds_S.isfinite()
     threshold = torch.where(is_one_S, thresholds_S, 0.0).sum()
     return sums._replace(threshold=threshold, scopes=is_one_S.sum())
+
+
+class Naive(Method):
+    """`method: cpt`."""
+
+    summary = "Trained on every token, without a teacher."
+
+    @property
+    def tags(self) -> list[str]:
+        """As `Method.tags`."""
+        return ["vocagno"]

@@ -1,18 +1,30 @@
 """Methods that train on all tokens and add a distance between both models' distributions."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.guidance.criteria import StudentSide, TeacherSide
-from vocagno.guidance.cross_entropy import TokenMetrics
-from vocagno.guidance.distillation import Distance, DistillationMetrics, distillation_loss
+from vocagno.guidance.distillation import (
+    Distance,
+    DistillationMetrics,
+    distillation_loss,
+    forward_kl,
+    reverse_kl,
+    wasserstein,
+)
+from vocagno.guidance.loss import TokenMetrics
+from vocagno.guidance.mappings import positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.totals import LossSums, TokenCounts
-from vocagno.models.causal import IGNORED
+from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide, TokenCounts
 from vocagno.models.head import Head
+from vocagno.models.losses import IGNORED
 from vocagno.teacher.states import TeacherStates
+
+if TYPE_CHECKING:
+    from vocagno.guidance.pieces import Pieces
 
 
 class Distillation(Method):
@@ -74,3 +86,45 @@ class Distillation(Method):
             "mean_distance": sums.distance / max(1.0, sums.pairs),
             "paired": sums.pairs / max(1, counts.predicted),
         }
+
+
+class KullbackLeibler(Distillation):
+    """`method: kld`."""
+
+    summary = "Trained on every token, and towards the teacher's distribution by KL divergence."
+
+    @property
+    def distance(self) -> Distance:
+        """As `Distillation.distance`."""
+        return reverse_kl if self.guidance.divergence == "reverse" else forward_kl
+
+    def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
+        """As `Distillation.num_ids`: ids of only one side are dropped, the rest is renormalised.
+
+        Raises: ValueError if more ids are to be compared than student or teacher have.
+        """
+        ids, of_teacher = head.vocabulary_size, teacher.head.vocabulary_size
+        shared = ids if teacher.num_ids is None else teacher.num_ids
+        if shared > min(ids, of_teacher):
+            raise ValueError(
+                f"kld compares {shared} ids, but the student has {ids} and the teacher "
+                f"{of_teacher}; give num_ids, the size of the vocabulary that they share"
+            )
+        return shared
+
+
+class SortedDistributions(Distillation):
+    """`method: uld` (Boizard et al., arXiv 2402.12030)."""
+
+    summary = "Trained on every token, and towards the teacher's sorted distribution (ULD)."
+
+    @property
+    def distance(self) -> Distance:
+        """As `Distillation.distance`."""
+        return wasserstein
+
+    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+        """As `Method.mapping`: by text, or position by position."""
+        if self.guidance.pairing == "aligned":
+            return meeting
+        return positional_map(pieces.student, pieces.teacher, pieces.student_cu, pieces.teacher_cu)

@@ -1,0 +1,287 @@
+"""A finished store: its manifest, with a hash of each shard, and its shards, opened on use."""
+
+import bisect
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from vocagno.data.store.shards import Frame, Shard, StoreError
+from vocagno.system.files import digest, file_digest, write_json
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"(?:[^./\\:\0][^/\\:\0]*/)?[^./\\:\0][^/\\:\0]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shard at the time when the store was finished."""
+
+    name: str
+    text_hash: str
+    counts: dict[str, int]
+    bytes: int
+    file_hash: str
+    """`files.file_digest` of the whole file, compared by `verify`."""
+    frame: Frame
+    """Compared whenever the shard is opened."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Entry":
+        """From its fields as JSON has them."""
+        return cls(**{**fields, "frame": Frame(**fields["frame"])})
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.arrow"
+
+    def is_there(self, file: Path) -> bool:
+        """Whether the file exists with its recorded size."""
+        return file.is_file() and file.stat().st_size == self.bytes
+
+    def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
+        """Opens the shard.
+
+        Raises: StoreError if it is missing, truncated, or not the one that the manifest names.
+        """
+        path = self.file(folder)
+        size = path.stat().st_size if path.is_file() else None
+        if size is not None and size != self.bytes:
+            raise StoreError(
+                f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: truncated or "
+                "replaced; delete it and the manifest, and make the store again (other shards are "
+                "kept)"
+            )
+        return shard_type(path, self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The inputs of a store, and its shards in order. It contains no time and no machine name, so
+    the same inputs give the same bytes."""
+
+    kind: str
+    version: int
+    made_from: dict[str, Any]
+    shards: list[Entry]
+
+    def count(self, unit: str) -> int:
+        """Number of documents, tokens or the like of all shards."""
+        return sum(entry.counts.get(unit, 0) for entry in self.shards)
+
+    def torn(self, folder: Path) -> list[Path]:
+        """The files of shards that are missing or truncated."""
+        return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
+
+    def save(self, folder: Path) -> None:
+        fields = {
+            "kind": self.kind,
+            "version": self.version,
+            "made_from": self.made_from,
+            "shards": [asdict(entry) for entry in self.shards],
+        }
+        write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
+
+    @classmethod
+    def load(cls, folder: Path, kind: str, version: int) -> "Manifest":
+        """Reads and checks a manifest.
+
+        Raises: StoreError if it is missing, unfinished or damaged, or of another kind or version.
+        """
+        path = folder / MANIFEST
+        if not path.is_file():
+            state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
+            raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
+        try:
+            fields = json.loads(path.read_bytes())
+            check = fields.pop("check")
+            found_kind, found_version = fields["kind"], fields["version"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{path}: not a vocagno manifest: {error!r}") from error
+        if check != _check(fields):
+            raise StoreError(
+                f"{path}: the manifest is damaged (its check differs); delete it and make the "
+                "store again (undamaged shards are kept)"
+            )
+        if found_kind != kind:
+            raise StoreError(f"{path}: holds {found_kind}, expected {kind}")
+        if found_version != version:
+            raise StoreError(
+                f"{path}: format version {found_version}, but this vocagno reads {version}; "
+                "make the store again, or install the vocagno that wrote it"
+            )
+        entries = [Entry.of(entry) for entry in fields["shards"]]
+        check_names([entry.name for entry in entries], path)
+        return cls(found_kind, found_version, fields["made_from"], entries)
+
+
+def check_names(names: list[str], where: Path) -> None:
+    """Rejects shard names that are duplicates or point outside the store's folder. A name may have
+    one folder: `003/shard-03000`.
+
+    Raises: StoreError.
+    """
+    bad = [name for name in names if not _NAME.fullmatch(name)]
+    if bad or len(set(names)) != len(names):
+        raise StoreError(f"{where}: shard names are duplicated or invalid ({bad[:1]})")
+
+
+def _check(fields: dict[str, Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")))
+
+
+def entry_of(name: str, shard: Shard) -> Entry:
+    """The manifest entry for the shard in its current state; reads the whole file."""
+    what, file_hash = shard.description, file_digest(shard.path)
+    return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())
+
+
+_REMEDY = "delete the shard and the manifest, and make the store again (other shards are kept)"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something wrong with a shard."""
+
+    entry: Entry
+    what: str
+
+
+class RowShard(Shard):
+    """A shard that can say which of its rows are damaged."""
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        self._known_whole = np.zeros(len(self), np.bool_)
+
+    def is_whole(self, row: int) -> bool:
+        """Whether a row matches its checksum."""
+        raise NotImplementedError
+
+    def is_whole_once_read(self, row: int) -> bool:
+        """As `is_whole`, but a row that was found whole is not checked again."""
+        if not self._known_whole[row]:
+            self._known_whole[row] = self.is_whole(row)
+        return bool(self._known_whole[row])
+
+    def is_consistent(self) -> bool:
+        """Whether the description matches the content of the shard."""
+        raise NotImplementedError
+
+    def check(self, unit: str) -> None:
+        """Reads the whole shard. `unit` is the word for a row. Raises: StoreError naming the first
+        damaged row, or the description if that is damaged."""
+        damaged = (row for row in range(len(self)) if not self.is_whole(row))
+        if (row := next(damaged, None)) is not None:
+            raise StoreError(f"{self.path}: {unit} {row} of this shard is damaged; {_REMEDY}")
+        if not self.is_consistent():
+            raise StoreError(f"{self.path}: the shard's description is damaged; {_REMEDY}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """A kind of store: rows, scores or texts."""
+
+    kind: str
+    version: int
+    unit: str
+    """The word for the rows of a shard, plural."""
+    shard_type: type[RowShard]
+    verb: str
+    """The word on the progress bar."""
+
+
+_MOST_OPEN = 4096
+"""Maximum number of mapped shards per store; systems allow about 65,000 mappings per process."""
+
+AnyShard = TypeVar("AnyShard", bound=RowShard)
+
+
+class ShardedStore(Generic[AnyShard]):
+    """The shards of a finished store. Finding a row costs O(log shards) and reads no other row.
+
+    Opening reads only the manifest.
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(
+        self, folder: Path, kind: str, version: int, unit: str, shard_type: type[AnyShard]
+    ) -> None:
+        self.folder = folder
+        self.manifest: Manifest = Manifest.load(folder, kind, version)
+        self._unit = unit
+        self._shard_type = shard_type
+        self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
+        self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
+        """Shard `number`; it stays open until many other shards have been used."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        """Pickles only the folder: worker processes open the files themselves. Pickling a mapped
+        shard would copy it."""
+        return type(self), (self.folder,)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def text_hashes(self) -> list[str]:
+        """`CorpusShard.text_hash` of each shard, which identifies its texts."""
+        return [entry.text_hash for entry in self.manifest.shards]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.manifest.count("tokens")
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all shards on disk."""
+        return sum(entry.bytes for entry in self.manifest.shards)
+
+    def locate(self, index: int) -> tuple[AnyShard, int]:
+        """The shard that contains row `index` of the store, and the row's number in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} is out of range for {len(self)} {self._unit}")
+        number = bisect.bisect_right(self._ends, index)
+        return self.shard(number), index - (self._ends[number - 1] if number else 0)
+
+    def shards(self) -> Iterator[AnyShard]:
+        """All shards in order; none stays open."""
+        return map(self._open, range(len(self.manifest.shards)))
+
+    def _open(self, number: int) -> AnyShard:
+        entry = self.manifest.shards[number]
+        return cast("AnyShard", entry.open(self.folder, self._shard_type))
+
+    def damages(self, advance: Callable[[Entry], None] = lambda entry: None) -> Iterator["Damage"]:
+        """Reads the whole store and yields all damage: the hash of each file, then each row.
+
+        Calls `advance` for each shard after it has been read.
+        """
+        for number, entry in enumerate(self.manifest.shards):
+            path = entry.file(self.folder)
+            if not path.is_file():
+                yield Damage(entry, f"{path}: the shard is missing")
+            else:
+                if file_digest(path) != entry.file_hash:
+                    yield Damage(entry, f"{path}: differs from its hash in the manifest")
+                yield from (Damage(entry, what) for what in self._damaged_rows(number))
+            advance(entry)
+
+    def _damaged_rows(self, number: int) -> Iterator[str]:
+        try:
+            shard = self._open(number)
+        except StoreError as error:
+            yield str(error)
+            return
+        unit = self._unit.removesuffix("s")
+        for row in range(len(shard)):
+            if not shard.is_whole(row):
+                yield f"{shard.path}: {unit} {row} of this shard is damaged"
+        if not shard.is_consistent():
+            yield f"{shard.path}: the shard's description is damaged"

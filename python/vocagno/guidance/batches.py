@@ -1,0 +1,295 @@
+"""The collator: rows to tensors, aligned with the teacher's scores, and counted.
+
+B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vocagno.alignment.mapping import Reason
+from vocagno.alignment.segments import row_sums
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
+from vocagno.guidance.loss import chunk_ends_of
+from vocagno.guidance.methods import method_of
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.pieces import Scores, TeacherView, teacher_view
+from vocagno.guidance.tensors import TokenCounts
+from vocagno.guidance.units import NO_GROUP
+from vocagno.models.batching import isolation
+from vocagno.models.losses import IGNORED, causal_shift
+from vocagno.teacher.live import LiveText
+from vocagno.tokens.token_spans import TokenSpans
+
+AnyItem = TypeVar("AnyItem")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: what the model takes, and what the host knows of it."""
+
+    tensors: dict[str, Tensor]
+    """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
+    (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
+    (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
+    (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
+    padding (`chunks`), and what ranks them if not their losses (`chunk_rank`); for `unit: group`
+    the number of each token's group, -1 for none (`groups`); for `window_max_loss` that of its line
+    (`lines`), the bytes that it covers (`token_bytes`, int32) and, for `unit: token`, its group and
+    the teacher's loss on that (`group_loss`, as `Units`).
+    All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
+    counts: TokenCounts
+    row_counts: NDArray[np.int64]
+    """(B, 14) the counts of each row, in the order of `TokenCounts`; `kept`, which is not known of
+    a row, is 0."""
+    live: LiveText | None = None
+    """Text for a live teacher; until it is read, `teacher_loss` is 0 there."""
+    chunk_ends: NDArray[np.int64] | None = None
+    """Where a chunk of logits may end, for groups with a threshold that is known beforehand."""
+
+    def pin_memory(self) -> "Batch":
+        """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
+        pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
+        live = None if self.live is None else self.live.pin_memory()
+        return replace(self, tensors=pinned, live=live)
+
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs, on the host: all but the reasons, which are already counted."""
+        given: dict[str, Any] = dict(self.tensors)
+        del given["reasons"]
+        if self.chunk_ends is not None:
+            given["chunk_ends"] = self.chunk_ends
+        return given
+
+    def to(self, device: torch.device) -> dict[str, Any]:
+        """The model's inputs, on its device.
+
+        Positions and mask of isolated documents are made there: the number of each token's document
+        is 8 KB a row of 2,048 tokens, the mask 4 MB.
+        """
+        given = {
+            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in self.inputs().items()
+        }
+        piece_BT = given.pop("piece", None)
+        return given if piece_BT is None else given | isolation(piece_BT)
+
+
+class Collator:
+    """Rows to tensors: aligns every piece with its document's scores and aggregates the losses.
+
+    Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
+    """
+
+    def __init__(
+        self,
+        scores: Scores | None,
+        guidance: GuidanceConfig,
+        data: DataConfig,
+        line_ends: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`.
+
+        Raises: ValueError if they are missing.
+        """
+        self._needs_lines: bool = guidance.window == "line" and scores is not None
+        if self._needs_lines and line_ends is None:
+            raise ValueError(
+                "guidance.window_max_loss needs to know which ids end a line; give "
+                "line_ends=TokenSpans(STUDENT).line_ends(), or another rule, such as the paper's, "
+                "GuidanceConfig(top_fraction=0.4)"
+            )
+        self.scores = scores
+        self.guidance = guidance
+        self.method: Method = method_of(guidance)
+        self.line_ends = line_ends
+        self.seq_len: int = data.seq_len
+        self.isolate: bool = data.isolate
+
+    def __call__(self, rows: list[Row]) -> Batch:
+        width = self.seq_len + 1
+        ids = np.zeros((len(rows), width), np.int64)
+        wanted = np.zeros((len(rows), width), bool)
+        piece = np.full((len(rows), width), -1, np.int64)  # padding is a separate piece
+        for number, row in enumerate(rows):
+            n = len(row.ids)
+            ids[number, :n], wanted[number, :n] = row.ids, True
+            piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
+            if row.num_prompt.any():
+                wanted[number, :n] = ~_is_prompt(row)
+        inputs, labels = causal_shift(torch.from_numpy(ids))
+        reading, asked = causal_shift(piece)
+        _, wanted = causal_shift(wanted)
+        if self.isolate:  # the first token of a piece would be predicted from another document
+            wanted = wanted & (reading == asked)
+        labels = labels.where(torch.from_numpy(wanted), IGNORED)
+        tensors = {"input_ids": inputs.contiguous(), "labels": labels}
+        if self.isolate:
+            tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
+        places = _places(rows, width)
+        for name, values in self.method.columns(rows).items():
+            of_places = causal_shift(_spread(values, places, -1))[1]
+            tensors[name] = torch.from_numpy(of_places.copy())
+        if self._needs_lines:
+            assert self.line_ends is not None
+            lines = line_numbers(ids, piece, self.line_ends)
+            tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
+        if self.guidance.window_max_loss is not None and self.scores is not None:
+            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+            of_places = causal_shift(_spread(sizes, places, 0))[1]
+            tensors["token_bytes"] = torch.from_numpy(np.ascontiguousarray(of_places))
+        tokens = self.aligned(rows)
+        counts, row_counts = self._with_teacher(tensors, tokens, places, wanted)
+        live = None
+        if tokens.windowed is not None:
+            live = LiveText.of(tokens, causal_shift(places)[1])
+        elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
+            own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
+            ranges = torch.from_numpy(tokens.row_ranges)
+            tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
+        return Batch(tensors, counts, row_counts, live, chunk_ends_of(tensors, self.guidance))
+
+    def aligned(self, rows: Sequence[Row]) -> TeacherView:
+        """The teacher's view of all tokens of all rows, in order."""
+        return teacher_view(rows, self.scores, self.method, self._predicted(rows))
+
+    def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """Which tokens of the rows, one after the other, are predicted."""
+        predicted = []
+        for row in rows:
+            heads = np.cumsum(row.num_tokens) - row.num_tokens
+            found = ~_is_prompt(row)
+            found[heads if self.isolate else heads[:1]] = False
+            predicted.append(found)
+        return np.concatenate(predicted)
+
+    def _with_teacher(
+        self,
+        tensors: dict[str, Tensor],
+        tokens: TeacherView,
+        places: NDArray[np.int64],
+        wanted: NDArray[np.bool_],
+    ) -> tuple[TokenCounts, NDArray[np.int64]]:
+        """Puts each token's loss and reason where the token is predicted; the counts of all tokens,
+        and of each row."""
+        loss, reasons, with_text, first_only, missing = (
+            causal_shift(_spread(values, places, fill))[1]
+            for values, fill in (
+                (tokens.teacher_loss, np.nan),
+                (tokens.reasons, Reason.SPECIAL),
+                (tokens.with_text, False),
+                (tokens.first_only, False),
+                (tokens.missing, False),
+            )
+        )
+        tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
+        tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
+        by_group = tokens.by_group or tokens
+        if by_group.groups is not None:
+            groups = causal_shift(_spread(by_group.groups, places, NO_GROUP))[1]
+            tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
+        if tokens.by_group is not None:
+            loss_of_groups = causal_shift(_spread(by_group.teacher_loss, places, np.nan))[1]
+            tensors["group_loss"] = torch.from_numpy(np.ascontiguousarray(loss_of_groups))
+        competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
+        known = wanted & ~missing
+        with_text = with_text & known
+        scorable = with_text & ~(first_only & (reasons == Reason.UNSCORED))
+        is_mapped = reasons == Reason.MAPPED
+        tokens_of = {  # (B, T) booleans
+            "predicted": wanted,
+            "kept": np.zeros_like(wanted),
+            "competing": competing.numpy(),
+            "included": included.numpy(),
+            "with_text": with_text,
+            "scorable": scorable,
+            "scored": scorable & is_mapped,
+            **{one.name.lower(): known & (reasons == one) for one in Reason},
+            "mapped": with_text & (is_mapped | (reasons == Reason.UNSCORED)),
+            "missing": wanted & missing,
+            "partial": known & is_mapped & ~np.isfinite(loss),
+        }
+        row_counts = np.stack([tokens_of[name].sum(1) for name in TokenCounts._fields], 1)
+        kept = self.method.most_kept(competing, included, tensors)
+        return TokenCounts(*row_counts.sum(0).tolist())._replace(kept=kept), row_counts
+
+
+def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:
+    """Which ids of the student end a line, as a `Collator` takes it; None where it needs none."""
+    return spans.line_ends() if guidance.window == "line" else None
+
+
+def _is_prompt(row: Row) -> NDArray[np.bool_]:
+    """(n,) the first `num_prompt` tokens of each piece."""
+    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    place = np.arange(len(row.ids)) - np.repeat(heads, row.num_tokens)
+    return place < np.repeat(row.num_prompt, row.num_tokens)
+
+
+def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
+    """(B, width): the number of each token in the order of the rows, -1 for padding."""
+    places = np.full((len(rows), width), -1, np.int64)
+    before = 0
+    for number, row in enumerate(rows):
+        places[number, : len(row.ids)] = np.arange(before, before + len(row.ids))
+        before += len(row.ids)
+    return places
+
+
+def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
+    """Values of tokens put at their places; `fill` at padding."""
+    return np.append(values, np.array(fill, values.dtype))[places]
+
+
+def line_numbers(
+    ids: NDArray[np.int64], piece: NDArray[np.int64], ends_line: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """The number of each token's line in its row, all rows counted through; -1 at padding. A line
+    ends with the token that holds a line break, and with its document."""
+    is_token = piece >= 0
+    begins = np.ones(ids.shape, bool)
+    begins[:, 1:] = ends_line[ids[:, :-1]] | (piece[:, 1:] != piece[:, :-1])
+    numbers = np.cumsum(begins).reshape(ids.shape) - 1
+    return np.where(is_token, numbers, -1)
+
+
+def loader(
+    rows: MixedRows | RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
+) -> DataLoader[Any]:
+    """Loads and collates in this process, or in worker processes."""
+    return DataLoader(
+        rows,  # type: ignore[arg-type]  # has __len__ and __getitem__, which is all that is needed
+        batch_sampler=batches,
+        collate_fn=collator,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_leave_signals_to_the_parent,
+        generator=torch.Generator(),  # loading must not change the model's random state
+    )
+
+
+def ahead(items: Iterator[AnyItem], count: int) -> Iterator[AnyItem]:
+    """The same, `count` of them made in a thread while what came before is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque(thread.submit(next, items, None) for _ in range(count))
+        while (item := waiting.popleft().result()) is not None:
+            waiting.append(thread.submit(next, items, None))
+            yield item
+
+
+def _leave_signals_to_the_parent(_: int) -> None:
+    """SIGTERM reaches workers too; they must live on until the checkpoint is written."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,154 @@
+"""The inputs of a method: both sides of a training step, the criteria of a choice, and counts."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.units import Units
+from vocagno.models.head import Head
+from vocagno.teacher.states import TeacherStates
+
+
+class Criteria(NamedTuple):
+    """Inputs of a choice other than the losses of both models.
+
+    B: rows, T: tokens of a row, C: chunks of a row.
+    """
+
+    entropy_BT: Tensor | None = None
+    """Of the teacher's distribution for each token, nats; for `criterion: excess_and_entropy`."""
+    chunks_BT: Tensor | None = None
+    """The number of each token's chunk, -1 at padding; for `method: chunk`."""
+    rank_BC: Tensor | None = None
+    """Ranks chunks instead of their excess loss; for `selection: random`."""
+    teacher_sums_B2: Tensor | None = None
+    """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
+    units: Units = Units()
+    """Groups, lines and what else tells noise, for `unit: group` and `window_max_loss`."""
+    chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
+    """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
+    it the host waits for the device, if that is not the CPU."""
+    guidance: GuidanceConfig | None = None
+    """What these were made for, which `selective_cross_entropy` compares with its own."""
+
+
+class StudentSide(NamedTuple):
+    """The student's side of a training step."""
+
+    hidden_BTH: Tensor
+    """Last hidden states; state i predicts `labels_BT[:, i]`."""
+    head: Head
+    labels_BT: Tensor
+    """Target ids, -100 where nothing is predicted."""
+
+    @property
+    def flat_hidden(self) -> Tensor:
+        """The states of all rows (N, H)."""
+        return self.hidden_BTH.flatten(0, -2)
+
+
+class TeacherSide(NamedTuple):
+    """The teacher's side of a training step, known before the forward pass."""
+
+    teacher_loss_BT: Tensor
+    """Nats, NaN for none."""
+    criteria: Criteria
+    num_kept: int | None = None
+    """How many tokens will be kept at most, so that the host need not wait for the device."""
+    states: TeacherStates | None = None
+    """The teacher's distributions, for methods that need them."""
+
+
+class TokenCounts(NamedTuple):
+    """Counts of the predicted tokens of a batch. Tokens of documents without scores are `missing`,
+    and are in none but the first four."""
+
+    predicted: int = 0
+    kept: int = 0
+    """The largest possible number for chunks, and where the losses decide how many are kept."""
+    competing: int = 0
+    included: int = 0
+    """Kept without competing."""
+    with_text: int = 0
+    mapped: int = 0
+    """Mapped to a teacher token, with or without a loss."""
+    scorable: int = 0
+    """With text, and not mapped only to the first teacher token of a document."""
+    scored: int = 0
+    """Scorable, mapped, with a teacher loss."""
+    special: int = 0
+    truncated: int = 0
+    hole: int = 0
+    unscored: int = 0
+    missing: int = 0
+    partial: int = 0
+    """Mapped, but a teacher loss is missing in their group."""
+
+    @classmethod
+    def of(cls, counts: Tensor) -> "TokenCounts":
+        """From (14,) integers on the host."""
+        return cls(*counts.tolist())
+
+    def tensor(self) -> Tensor:
+        """(14,) int64, to be added up over processes."""
+        return torch.tensor(self)
+
+    def plus(self, other: "TokenCounts") -> "TokenCounts":
+        """The counts of both."""
+        return TokenCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """`coverage`: how many of the tokens with text are mapped; `scored`: how many of the
+        scorable ones have a teacher loss. Without such tokens it is absent."""
+        parts = {
+            "coverage": (self.mapped, self.with_text),
+            "scored": (self.scored, self.scorable),
+        }
+        return {name: some / whole for name, (some, whole) in parts.items() if whole}
+
+
+REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
+"""The counts that say why tokens have no teacher loss."""
+
+
+class LossSums(NamedTuple):
+    """Sums over tokens: tensors of a forward pass, floats of a window."""
+
+    nll: Any = 0.0
+    """The student's losses on all predicted tokens."""
+    kept_nll: Any = 0.0
+    """The same, of those that are trained on."""
+    excess: Any = 0.0
+    """Excess losses of the tokens with a teacher loss."""
+    teacher: Any = 0.0
+    """The teacher's losses of these tokens."""
+    ranked: Any = 0.0
+    """How many these are."""
+    kept: Any = 0.0
+    """How many tokens are trained on."""
+    distance: Any = 0.0
+    """Distances of distillation."""
+    pairs: Any = 0.0
+    """Of how many tokens."""
+    threshold: Any = 0.0
+    """Thresholds of the scopes in which tokens competed."""
+    scopes: Any = 0.0
+    """How many these are."""
+
+    @classmethod
+    def of(cls, sums: Tensor) -> "LossSums":
+        """Floats, from (10,) on the host."""
+        return cls(*sums.tolist())
+
+    def tensor(self) -> Tensor:
+        """(10,) float64 on the device of `nll`."""
+        assert isinstance(self.nll, Tensor)
+        nothing = torch.zeros_like(self.nll)
+        parts = (value if isinstance(value, Tensor) else nothing + value for value in self)
+        return torch.stack([part.to(nothing) for part in parts]).double()

@@ -1,0 +1,1 @@
+"""Bridges to other libraries and formats. No package of the method imports one of them."""

@@ -1,0 +1,404 @@
+"""Columns of a `datasets.Dataset` to train on: ids, labels, and the teacher's loss of each token.
+
+What the student and the teacher read of an example:
+
+| example | student | teacher | learnt |
+|---|---|---|---|
+| `text` | the text, between BOS and EOS | the text | all |
+| `prompt`, `completion` | both, one after the other | the same | the completion |
+| `messages` | its chat template | its own chat template, or the contents without one | the tokens \
+that the student's template marks as the assistant's |
+
+Of a conversation only the answers are in both texts, so only they are aligned. The teacher reads
+its own template, because its losses are worse in another one. What a template writes around an
+answer (the end of a turn, for example) has no teacher loss.
+
+A: answers of a conversation, n: tokens of an example.
+"""
+
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.data.documents import CorpusError, Document, document_of
+from vocagno.data.rows import Row, document_rows, join_documents
+from vocagno.data.store.refusals import MAX_REFUSED, RefusalLimit
+from vocagno.errors import GuidanceError, InputError
+from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.checks import check_coverage, made_for
+from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.guidance.tensors import TokenCounts
+from vocagno.integrations.conversations import (
+    Conversation,
+    conversation,
+    learnt_tokens,
+    without_bos,
+)
+from vocagno.models.losses import IGNORED
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+Examples = Mapping[str, Sequence[Any]]
+"""Columns of some examples, as `datasets.map(batched=True)` gives them."""
+
+PADDING: dict[str, float] = {
+    "input_ids": 0,
+    "labels": IGNORED,
+    "teacher_loss": np.nan,
+    "group_loss": np.nan,
+    "token_bytes": 0,
+    "chunks": -1,
+    "groups": -1,
+    "lines": -1,
+}
+"""The columns with a value for each token, and their value where there is none."""
+OF_EXAMPLES = ("teacher_sums", "token_counts", "made_for")
+"""The columns with one value for each example."""
+
+
+def add_teacher_loss(
+    dataset: Any,
+    student: Any,
+    teacher: Teacher | ScoreStore,
+    guidance: GuidanceConfig | None = None,
+    *,
+    teacher_tokenizer: Any = None,
+    max_length: int | None = None,
+    allow_missing: bool = False,
+    max_refused: float = MAX_REFUSED,
+    num_proc: int | None = None,
+    batch_size: int = 64,
+) -> Any:
+    """A data set with the columns to train on, in place of its own.
+
+    Args:
+        dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
+            `messages`. A text gets BOS and EOS here, so it should bring none of its own.
+        max_refused: share of the examples that may be omitted, because the student's tokens cannot
+            be placed in their text; up to ten always may, but with 0 none. Messages name them.
+        num_proc: processes that share the work. Each gets a copy of a loaded teacher.
+        batch_size: examples that the teacher and the tokenizers read together.
+        The others: as `TeacherLossColumns`.
+    Raises: as `TeacherLossColumns`; GuidanceError if less than `guidance.min_coverage` of the
+        tokens to learn have a teacher loss, or are in examples that the scores have; StoreError
+        for more omitted examples than `max_refused`.
+    """
+    columns = TeacherLossColumns(
+        student,
+        teacher,
+        guidance,
+        teacher_tokenizer=teacher_tokenizer,
+        max_length=max_length,
+        allow_missing=allow_missing,
+    )
+    # The cache of a data set would hash all weights of a loaded teacher.
+    name = {"new_fingerprint": uuid.uuid4().hex} if isinstance(teacher, Teacher) else {}
+    made = dataset.map(
+        columns,
+        batched=True,
+        batch_size=batch_size,
+        num_proc=num_proc,
+        remove_columns=dataset.column_names,
+        desc="teacher_loss",
+        **name,
+    )
+    omitted = len(dataset) - len(made)
+    RefusalLimit("dataset", len(dataset), max_refused).check(omitted, "Messages above name them")
+    if len(made):
+        _check_coverage(made.data.column("token_counts"), columns.guidance)
+    return made
+
+
+def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
+    """Of a whole data set. Args: column: `token_counts` of Arrow. Raises: GuidanceError."""
+    width = len(TokenCounts._fields)
+    total = TokenCounts(
+        *sum(part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks).tolist()
+    )
+    known = 1 - total.missing / max(1, total.predicted)
+    if guidance.needs_teacher and known < guidance.min_coverage:
+        raise GuidanceError(
+            f"dataset: only {known:.2%} of the tokens to learn are in examples that have scores "
+            f"(guidance.min_coverage: {guidance.min_coverage:.2%}): score the texts that "
+            "TeacherTexts gives, or lower the limit"
+        )
+    check_coverage(total, guidance, "dataset")
+
+
+class TeacherTexts:
+    """What a teacher reads of examples, for `datasets.map(batched=True)`: one column, `text`.
+
+    To score examples ahead, write the result as a corpus for `vocagno score`.
+    """
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        """`tokenizer`: the teacher's, of transformers, with its chat template; None: it has no
+        template. Only used for `messages`."""
+        self._tokenizer = tokenizer
+        self._prefix: tuple[int, ...] = (
+            () if tokenizer is None else TokenSpans(tokenizer).prefix_ids
+        )
+
+    def __call__(self, examples: Examples) -> dict[str, list[str]]:
+        """The text of each example. Raises: as `TeacherLossColumns`."""
+        if "messages" in examples:
+            return {"text": [self.conversation(one).text for one in examples["messages"]]}
+        return {"text": [document.text for document in _documents(examples)]}
+
+    def conversation(self, messages: Any) -> Conversation:
+        """A conversation as the teacher reads it, without a BOS that its tokenizer adds."""
+        found = conversation(messages, self._tokenizer)
+        text = without_bos(found.text, self._tokenizer, self._prefix)
+        removed = len(found.text.encode()) - len(text.encode())
+        return Conversation(text, found.answers - removed)
+
+
+class TeacherLossColumns:
+    """Makes the columns to train on, for `datasets.map(batched=True)`. It can be pickled.
+
+    `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
+    -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
+    NaN where the teacher has no loss. What else the guidance needs of a token: `groups`,
+    `group_loss`, `lines`, `token_bytes`, `chunks`; and of an example: `teacher_sums`. For checks:
+    `made_for`, what the values depend on, and `token_counts`, (14,) int32, as `TokenCounts`.
+    """
+
+    def __init__(
+        self,
+        student: Any,
+        teacher: Teacher | ScoreStore,
+        guidance: GuidanceConfig | None = None,
+        *,
+        teacher_tokenizer: Any = None,
+        max_length: int | None = None,
+        allow_missing: bool = False,
+    ) -> None:
+        """Args:
+            student: tokenizer of transformers with an EOS; for `messages` with a chat template that
+                marks what the assistant writes (`{% generation %}`).
+            teacher: loaded, or its scores of the texts that `TeacherTexts` gives.
+            guidance: decides what a token is compared with; default: `GuidanceConfig()`.
+            teacher_tokenizer: as `TeacherTexts`.
+            max_length: tokens that are kept of an example, at least 1; default: all.
+            allow_missing: whether an example that is not in the scores gets NaN as its losses.
+        Raises: InputError for a `max_length` below 1, a tokenizer without EOS or without the
+            template that `messages` need, and for an example that is not in the scores; CorpusError
+            for examples without text.
+        """
+        if student.eos_token_id is None:
+            raise InputError("student: its tokenizer has no eos_token, which ends an example")
+        if max_length is not None and max_length < 1:
+            raise InputError(f"max_length: expected at least 1 token, got {max_length}")
+        self._student = student
+        self._spans = TokenSpans(student)
+        self.guidance: GuidanceConfig = guidance or GuidanceConfig()
+        self._teacher: Teacher | ScoresOfTexts = (
+            ScoresOfTexts(teacher) if isinstance(teacher, ScoreStore) else teacher
+        )
+        self._texts = TeacherTexts(teacher_tokenizer)
+        self._max_length = max_length
+        self._allow_missing = allow_missing
+        self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
+        self._made_for: str = made_for(self.guidance, self._spans.fingerprint)
+
+    def __call__(self, examples: Examples) -> dict[str, list[Any]]:
+        """The columns of some examples."""
+        of_kind = self._of_messages if "messages" in examples else self._of_documents
+        rows, scores = of_kind(examples)
+        rows = [_truncated(row, self._max_length) for row in rows]
+        width = max((len(row.ids) for row in rows), default=0)
+        data = DataConfig(train="", seq_len=max(1, width - 1))
+        collator = Collator(ScoresInOrder(scores), self.guidance, data, self._line_ends)
+        columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
+        if not rows:
+            return columns
+        batch = collator(rows)
+        columns["made_for"] = [self._made_for] * len(rows)
+        columns["token_counts"] = list(batch.row_counts.astype(np.int32))
+        for name, values_BT in batch.tensors.items():
+            if name == "teacher_sums":
+                columns[name] = list(values_BT.numpy())
+            elif name in PADDING and name != "input_ids":
+                columns[name] = [
+                    _unshifted(values_T.numpy(), len(row.ids), name)
+                    for values_T, row in zip(values_BT, rows, strict=True)
+                ]
+        return columns
+
+    def _of_documents(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
+        documents = _documents(examples)
+        texts = [document.text for document in documents]
+        prompts = [document.prompt_bytes for document in documents]
+        around = self._spans.prefix_ids, self._student.eos_token_id
+        tokens, why = self._spans.try_encode(texts)
+        _say_omitted(texts, why)
+        stream = join_documents(tokens, 0, *around, prompts, skipped=why)
+        return document_rows(stream), self._scores(texts)
+
+    def _of_messages(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
+        own, read = [], []
+        for number, messages in enumerate(examples["messages"]):
+            with _naming(number):
+                own.append(conversation(messages, self._student))
+                read.append(self._texts.conversation(messages))
+        texts = [one.text for one in own]
+        tokens, why = self._spans.try_encode(texts)
+        _say_omitted(texts, why)
+        rows, scores = [], self._scores([one.text for one in read])
+        for number, (found, theirs, mine) in enumerate(zip(scores, read, own, strict=True)):
+            if number in why:
+                continue
+            compared = mine.answers
+            if not found.missing:
+                scores[number], compared = _of_answers(found, theirs.answers, mine.answers)
+            with _naming(number):
+                row = self._row(examples["messages"][number], tokens[number], number)
+            rows.append(_only_text_of(row, compared))
+        return rows, scores
+
+    def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
+        """A conversation as pieces, each of which ends with what the assistant has written."""
+        ids, learnt = learnt_tokens(messages, self._student)
+        if tokens.ids.tolist() != ids:
+            raise CorpusError(
+                "the student's tokenizer gives other ids for its chat template than for the text "
+                "of it; use `prompt` and `completion`"
+            )
+        begins = np.flatnonzero(learnt[:-1] & ~learnt[1:]) + 1
+        sizes = np.diff([0, *begins.tolist(), len(ids)]).astype(np.int32)
+        prompts = np.add.reduceat(~learnt, np.cumsum(sizes) - sizes, dtype=np.int32)
+        return Row(tokens.ids, tokens.spans, np.full(len(sizes), number), sizes, prompts)
+
+    def _scores(self, texts: list[str]) -> list[DocumentScores]:
+        if isinstance(self._teacher, Teacher):
+            return self._teacher.score(texts)
+        found = self._teacher.find(texts)
+        missing = [number for number, one in enumerate(found) if one is NOT_SCORED]
+        if missing and not self._allow_missing:
+            raise InputError(
+                f"{self._teacher.store.folder}: has no scores of {len(missing):,} of "
+                f"{len(found):,} examples; the first one begins {texts[missing[0]][:60]!r}. Score "
+                "the texts that TeacherTexts gives, or set allow_missing"
+            )
+        return found
+
+
+def _say_omitted(texts: Sequence[str], why: Mapping[int, str]) -> None:
+    for number, reason in why.items():
+        begins = texts[number][:40]
+        print(f"omitted the example that begins {begins!r}: {reason}", file=sys.stderr)
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """Adds the number of the example to an error."""
+    try:
+        yield
+    except CorpusError as error:
+        raise CorpusError(f"example {number} of its batch: {error}") from error
+
+
+def _documents(examples: Examples) -> list[Document]:
+    names = [name for name in ("text", "prompt", "completion") if name in examples]
+    if "text" not in names and "completion" not in names:
+        raise CorpusError(
+            f"expected `text`, `prompt` and `completion`, or `messages`; got {', '.join(examples)}"
+        )
+    return [
+        document_of(dict(zip(names, values, strict=True)), f"example {number} of its batch")
+        for number, values in enumerate(zip(*(examples[name] for name in names), strict=True))
+    ]
+
+
+def _truncated(row: Row, max_length: int | None) -> Row:
+    if max_length is None or len(row.ids) <= max_length:
+        return row
+    stops = np.minimum(np.cumsum(row.num_tokens), max_length)
+    sizes = np.diff(stops, prepend=0).astype(np.int32)
+    some = sizes > 0
+    return Row(
+        row.ids[:max_length],
+        row.spans[:max_length],
+        row.documents[some],
+        sizes[some],
+        np.minimum(row.num_prompt, sizes)[some],
+    )
+
+
+def _only_text_of(row: Row, parts: NDArray[np.int32]) -> Row:
+    """The same row, whose tokens cover no text unless they share some with one of these parts. So
+    what templates write is not counted as text that the teacher does not cover.
+
+    Args:
+        parts: (P, 2) bytes, in order.
+    """
+    starts, ends = row.spans.T
+    after = np.searchsorted(parts[:, 1], starts, side="right")
+    begins = np.append(parts[:, 0], np.iinfo(np.int32).max)[after]
+    return replace(row, spans=np.stack([starts, np.where(begins < ends, ends, starts)], 1))
+
+
+def _of_answers(
+    scores: DocumentScores, theirs: NDArray[np.int32], mine: NDArray[np.int32]
+) -> tuple[DocumentScores, NDArray[np.int32]]:
+    """The teacher's tokens of the answers, at their bytes in the student's text, and (A, 2) the
+    bytes of each answer from the first to the last of them that has no other text. A token that
+    covers text around an answer, too, has no loss. What the student's template writes before an
+    answer is one token without a loss, so that a token of the student that covers a part of it
+    and of an answer is in a group without a loss.
+
+    Args:
+        theirs, mine: (A, 2) bytes of the same answers in both texts.
+    """
+    spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
+    compared = mine.copy()
+    for number, ((start, end), (begins, ends)) in enumerate(
+        zip(theirs.tolist(), mine.tolist(), strict=True)
+    ):
+        spans.append(np.array([[behind, begins]], np.int32))
+        losses.append(np.full(1, np.nan, np.float16))
+        behind = ends
+        inside = np.clip(scores.spans, start, end)
+        shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
+        is_whole = (inside[shared] == scores.spans[shared]).all(1)
+        spans.append((inside[shared] + (begins - start)).astype(np.int32))
+        if is_whole.any():
+            compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
+        losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
+    # Tokens stand before the first answer, so none of these is the first of its text.
+    nll = np.concatenate(losses)
+    return replace(scores, spans=np.concatenate(spans), nll=nll, first_row=1), compared
+
+
+def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
+    """Values at the tokens themselves, from values where they are predicted. Numbers of groups and
+    lines begin with 0 in each example."""
+    dtype = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int32
+    found = np.append(PADDING[name], values[: num_tokens - 1]).astype(dtype)
+    if name in ("groups", "lines") and (found >= 0).any():
+        found = np.where(found >= 0, found - found[found >= 0].min(), found)
+    return found[:num_tokens]
+
+
+def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
+    """(B, width) a column with a value for each token, padded at the end. Numbers of groups and
+    lines are made different in different examples."""
+    dtype = torch.float32 if isinstance(PADDING[name], float) else torch.int64
+    found = torch.full((len(columns), width), PADDING[name], dtype=dtype)
+    for row, example in enumerate(columns):
+        values = torch.as_tensor(np.asarray(example[name]), dtype=dtype)
+        found[row, : len(values)] = values
+    if name in ("groups", "lines"):
+        first_B1 = torch.arange(len(columns))[:, None] * width
+        found = torch.where(found >= 0, found + first_B1, found)
+    return found.int() if name == "token_bytes" else found

@@ -1,0 +1,196 @@
+"""A teacher's log-probabilities of the tokens that a student has sampled."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vocagno.alignment.arrays import as_floats, rows_in
+from vocagno.alignment.groups import groups
+from vocagno.errors import InputError
+from vocagno.integrations.pretokenized import spans_of_same_responses
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+
+_ABOVE_ZERO = 1e-3
+"""Most by which rounding may put a log-probability above zero."""
+
+
+def credit(
+    student: TokenSpans,
+    student_ids: ArrayLike,
+    teacher: TokenSpans,
+    teacher_ids: ArrayLike,
+    teacher_logprobs: ArrayLike,
+    *,
+    student_logprobs: ArrayLike | None = None,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+    only: Literal["same_ends"] | None = None,
+    strict: bool = True,
+) -> NDArray[np.float64]:
+    """The teacher's log-probability of each sampled token: what on-policy distillation needs.
+
+    Both sides are cut into `groups`, the smallest runs of tokens with the same text. The sum of the
+    teacher's log-probabilities over a group is dealt out to its student tokens in proportion to the
+    student's own log-probabilities, or evenly. So the sums over a group, and over a text of
+    comparable groups, are the teacher's. With one token on each side nothing is shared.
+
+        credits = vocagno.credit(small, ids, large, other_ids, other_logprobs,
+                                 student_logprobs=logprobs)
+        reward = credits - logprobs  # minus the reverse KL
+
+    Args:
+        student_ids, teacher_ids: (N,) and (M,) ids of the same B texts, one after the other, such
+            as sampled responses. The student's need not be what its tokenizer makes of the text. A
+            space that only one side has, at the start of a text or after an added token, is taken
+            for a dummy prefix, if that side's tokenizer has one; a space of both sides is text. So
+            responses need no prompt.
+        teacher_logprobs: (M,) nats; NaN or masked where there is none.
+        student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
+        student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.
+        only: "same_ends": only groups of one student token and one teacher token have a credit.
+            In arXiv 2610.08448, sums dealt out to several tokens made all 18 settings worse.
+        strict: as `spans_of_same_texts`; False: tokens of texts that differ, or whose ids do not
+            determine them, get NaN.
+    Returns: (N,) nats. If both sides of a text end in one special token (end of text), that of the
+        student gets the teacher's. NaN for other special tokens that are not in the text, and for
+        groups that cannot be compared: a special token of one side faces ordinary tokens of the
+        other; a log-probability is NaN or infinite; the text from an incomplete character on (a
+        response cut by its limit of tokens), which the other side may lack or have as U+FFFD.
+    Raises: TokenizerError as `spans_of_same_texts`; InputError for another `only`; ValueError for
+        another number of log-probabilities than ids, or for positive ones (losses are minus
+        log-probabilities).
+    """
+    if only not in (None, "same_ends"):
+        raise InputError(f'only: expected "same_ends", or None for all groups, got {only!r}')
+    own, other, same_bytes = spans_of_same_responses(
+        student,
+        student_ids,
+        teacher,
+        teacher_ids,
+        student_cu_seqlens=student_cu_seqlens,
+        teacher_cu_seqlens=teacher_cu_seqlens,
+        strict=strict,
+    )
+    given = _checked(teacher_logprobs, other, "teacher_logprobs")
+    shares = np.ones(len(own.ids))
+    if student_logprobs is not None:
+        shares = np.maximum(-_checked(student_logprobs, own, "student_logprobs"), 0)
+    is_beyond, is_beyond_teacher = _is_beyond(own, same_bytes), _is_beyond(other, same_bytes)
+    shares[is_beyond], given[is_beyond_teacher] = np.nan, np.nan
+    cu_seqlens = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    found = groups(own.spans, other.spans, **cu_seqlens)
+    special, other_special = _is_special(student, own.ids), _is_special(teacher, other.ids)
+    of_student = _numbers(found.student, own, special)
+    of_teacher = _numbers(found.teacher, other, other_special)
+    sides = (of_student, special), (of_teacher, other_special)
+    is_comparable = _is_comparable(*sides, len(found.student), only_single=only is not None)
+    credits = _dealt(given, of_teacher, shares, of_student, is_comparable)
+    ends, theirs = _ends(own, special), _ends(other, other_special)
+    both = (ends >= 0) & (theirs >= 0)
+    credits[ends[both]] = given[theirs[both]]
+    credits[is_beyond] = np.nan
+    return credits
+
+
+def _is_beyond(tokens: TokenizedTexts, same_bytes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,) whether a token ends after the bytes that both sides of its text have."""
+    is_beyond: NDArray[np.bool_]
+    is_beyond = tokens.spans[:, 1] > np.repeat(same_bytes, np.diff(tokens.cu_seqlens))
+    return is_beyond
+
+
+def _is_special(side: TokenSpans, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(n,) which ids are of special tokens. A text with an id beyond the vocabulary gets NaN."""
+    return side.is_special(np.where(ids < side.vocabulary_size, ids, 0))
+
+
+def _checked(logprobs: ArrayLike, tokens: TokenizedTexts, name: str) -> NDArray[np.float64]:
+    """Log-probabilities of all tokens, NaN for infinite ones."""
+    found = as_floats(logprobs, np.float64, name)
+    if found.shape != tokens.ids.shape:
+        raise ValueError(
+            f"{name}: expected one for each of {len(tokens.ids)} ids, got shape {found.shape}"
+        )
+    found = np.where(np.isfinite(found), found, np.nan)
+    if (found > _ABOVE_ZERO).any():
+        raise ValueError(
+            f"{name}: {np.nanmax(found):.3g} is no log-probability, which is 0 at most; losses "
+            "have the other sign"
+        )
+    return found
+
+
+def _numbers(
+    ranges: NDArray[np.int32], tokens: TokenizedTexts, is_special: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """(n,) the group of each token, -1 for none and for special tokens without text.
+
+    Any other token without text is a dummy prefix, which belongs to what follows.
+    """
+    rows, count = rows_in(ranges)
+    numbers = np.full(len(tokens.ids), -1)
+    numbers[rows] = np.repeat(np.arange(len(ranges)), count)
+    has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
+    numbers[~has_text] = -1
+    is_last = np.zeros(len(numbers) + 1, bool)
+    is_last[tokens.cu_seqlens[1:] - 1] = True
+    is_prefix = ~has_text[:-1] & ~is_special[:-1] & has_text[1:] & ~is_last[: len(numbers)][:-1]
+    before = np.flatnonzero(is_prefix)
+    numbers[before] = numbers[before + 1]
+    return numbers
+
+
+def _is_comparable(
+    student: tuple[NDArray[np.int64], NDArray[np.bool_]],
+    teacher: tuple[NDArray[np.int64], NDArray[np.bool_]],
+    num_groups: int,
+    *,
+    only_single: bool,
+) -> NDArray[np.bool_]:
+    """(G,) which groups have ordinary tokens only, or special ones only.
+
+    Args:
+        student, teacher: the group of each token, and whether it is special.
+        only_single: only groups of one token of each side.
+    """
+    has = np.zeros((2, num_groups), bool)
+    is_single = np.ones(num_groups, bool)
+    for numbers, is_special in (student, teacher):
+        inside = numbers >= 0
+        has[is_special[inside].astype(int), numbers[inside]] = True
+        is_single &= np.bincount(numbers[inside], minlength=num_groups) == 1
+    is_comparable: NDArray[np.bool_] = ~has.all(0) & (is_single | (not only_single))
+    return is_comparable
+
+
+def _dealt(
+    given: NDArray[np.float64],
+    of_teacher: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    of_student: NDArray[np.int64],
+    is_comparable: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """(N,) the teacher's sum of each comparable group, dealt out by `shares`; else NaN."""
+    rows, other_rows = np.flatnonzero(of_student >= 0), np.flatnonzero(of_teacher >= 0)
+    number, share, num_groups = of_student[rows], shares[rows], len(is_comparable)
+    total = np.bincount(of_teacher[other_rows], given[other_rows], num_groups)
+    total = np.where(is_comparable, total, np.nan)
+    whole = np.bincount(number, share, num_groups)
+    share = np.where(whole[number] == 0, 1.0, share)  # the student was sure of each: evenly
+    whole = np.bincount(number, share, num_groups)
+    credits = np.full(len(of_student), np.nan)
+    credits[rows] = total[number] * (share / whole[number])
+    return credits
+
+
+def _ends(tokens: TokenizedTexts, is_special: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(B,) the row of the only special token at the end of each text, -1 for none."""
+    has_text = np.append(tokens.spans[:, 0] < tokens.spans[:, 1], True)
+    is_end_token = np.append(is_special, False) & ~has_text
+    first, stop = tokens.cu_seqlens[:-1], tokens.cu_seqlens[1:]
+    is_alone = (stop - first == 1) | has_text[np.maximum(stop - 2, 0)]
+    is_end = (stop > first) & is_end_token[stop - 1] & is_alone
+    return np.where(is_end, stop - 1, -1)

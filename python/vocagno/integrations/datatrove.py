@@ -1,0 +1,342 @@
+"""Steps of datatrove pipelines that make stores: on one machine, a Slurm cluster or Ray, from any
+source that datatrove reads. Needs `vocagno[datatrove]`.
+
+Each task writes shards of its own, so no locks are needed. A task that is started again keeps the
+shards that it finished.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocagno.config.teacher import TeacherConfig
+from vocagno.data.corpus import SHARD_BYTES, ShardTexts, text_hash, texts_hash
+from vocagno.data.prepare import ROWS, pack_shard, rows_made_from
+from vocagno.data.rows import NUMBERED_BY_SHARD
+from vocagno.data.store.building import Claim, Notes, check_files, finish_store, origin_of
+from vocagno.data.store.format import MANIFEST, Manifest, StoreKind, entry_of
+from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit, say_omitted
+from vocagno.data.store.shards import MAKING, Shard, StoreError
+from vocagno.errors import ConfigError, require
+from vocagno.models.loading import local_device
+from vocagno.system.files import write_json
+from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.teacher.corpus_scores import Teacher, write_scored
+from vocagno.teacher.scores import SCORES
+from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+
+if TYPE_CHECKING:
+
+    class PipelineStep:
+        """What is used of datatrove's class, which has no types of its own."""
+
+        def update_doc_stats(self, document: Any) -> None: ...
+        def stat_update(self, *labels: str, value: int, unit: str) -> None: ...
+        def track_time(self, unit: str) -> AbstractContextManager[Any]: ...
+
+else:
+    from datatrove.pipeline.base import PipelineStep
+
+
+class ShardMaker(PipelineStep, ABC):
+    """Makes the shards of a store from the documents that pass, and passes them on.
+
+    Follow it, in an executor that `depends` on this one, with a `StoreFinisher`.
+    """
+
+    kind: StoreKind
+
+    def __init__(self, folder: str | Path, shard_bytes: int) -> None:
+        """Args:
+        folder: of the store; all tasks must see it.
+        shard_bytes: bytes of text of a shard, or a little more; a killed task loses one.
+        """
+        super().__init__()
+        require(shard_bytes >= 1, f"shard_bytes must be positive, got {shard_bytes}")
+        self.folder: Path = Path(folder)
+        self.shard_bytes: int = shard_bytes
+
+    @abstractmethod
+    def made_from(self) -> dict[str, Any]:
+        """The inputs, apart from the text, that determine the shards."""
+
+    @abstractmethod
+    def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
+        """Writes one shard atomically."""
+
+    def run(self, data: Iterator[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        """Makes the shards of task `rank`.
+
+        Raises: StoreError if the folder has shards of other documents, or with other settings.
+        """
+        made_from, notes = self.made_from(), Notes(self.folder)
+        text = f"{world_size} tasks, shards of {self.shard_bytes} bytes"
+        Claim(self.kind.kind, text, None, made_from).save(self.folder)
+        shards, size, texts, places = 0, 0, list[str](), list[str]()
+        for document in data:
+            self.update_doc_stats(document)
+            texts.append(document.text)
+            places.append(f"document {document.id}")
+            size += len(document.text.encode())
+            yield document
+            if size >= self.shard_bytes:
+                name = f"task-{rank:05d}/shard-{shards:05d}"
+                self._make(name, texts, places, made_from, notes)
+                shards, size, texts, places = shards + 1, 0, [], []
+        if texts:
+            name = f"task-{rank:05d}/shard-{shards:05d}"
+            self._make(name, texts, places, made_from, notes)
+            shards += 1
+        write_json(
+            self.folder / MAKING / f"task-{rank:05d}.json", {"tasks": world_size, "shards": shards}
+        )
+
+    def _make(
+        self,
+        name: str,
+        texts: list[str],
+        places: list[str],
+        made_from: dict[str, Any],
+        notes: Notes,
+    ) -> None:
+        """Makes a shard, unless it is there."""
+        path, hashes = self.folder / f"{name}.arrow", [text_hash(text) for text in texts]
+        if path.is_file():
+            found = Shard(path).description
+            if (found.text_hash, found.made_from) != (texts_hash(iter(hashes)), made_from):
+                raise StoreError(
+                    f"{path}: was made from other documents, or with other settings; the input of "
+                    "this task has changed: name another folder, or delete this one"
+                )
+            return
+        began = time.monotonic()
+        with self.track_time("shard"):
+            self.make(path, ShardTexts(texts, hashes, [0] * len(texts), places), made_from)
+        shard = Shard(path)
+        entry = entry_of(name, shard)
+        notes.add(entry, time.monotonic() - began, origin_of(shard.description))
+        for unit, count in entry.counts.items():
+            if unit != "documents":  # its readers count these
+                self.stat_update(unit, value=count, unit="shard")
+
+
+class StoreFinisher(PipelineStep):
+    """Writes the manifest of a store when all tasks of a `ShardMaker` are done. For an executor
+    with one task, which `depends` on theirs."""
+
+    kind: StoreKind
+
+    def __init__(self, folder: str | Path, *, max_refused: float = MAX_REFUSED) -> None:
+        """Args:
+        folder: of the store.
+        max_refused: as `data.max_refused`.
+        """
+        super().__init__()
+        self.folder: Path = Path(folder)
+        self.max_refused: float = max_refused
+
+    def run(
+        self, data: Iterator[Any] | None = None, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Any]:
+        """Finishes the store, unless it is finished.
+
+        Raises: StoreError if a task is not done, or had more or fewer documents when the store was
+            finished, or if too many documents are omitted; as `finish_store` and `check_files`.
+        """
+        if rank == 0 and not (self.folder / MANIFEST).is_file():
+            finish_store(self.folder, _names(self.folder), self.kind.shard_type, self.kind.unit)
+        if rank == 0:
+            manifest = Manifest.load(self.folder, self.kind.kind, self.kind.version)
+            _check_same(self.folder, manifest)
+            check_files(self.folder, manifest)
+            for unit in sorted({"documents", "tokens", REFUSED, self.kind.unit}):
+                self.stat_update(unit, value=manifest.count(unit), unit="store")
+            documents, refused = manifest.count("documents"), manifest.count(REFUSED)
+            RefusalLimit(self.folder, documents, self.max_refused).check(refused)
+            say_omitted(self.folder, documents, refused)
+        yield from data or ()
+
+
+class RowPacker(ShardMaker):
+    """Tokenizes the documents that pass for a student, packs them into rows, and passes them on.
+
+    The rows of a shard are those that `vocagno prepare` makes of the same documents: a shard begins
+    a new row. A document is its text; there are no prompts. Follow it, in an executor that
+    `depends` on this one, with `FinishRows`; training takes the folder as `data.rows`.
+    """
+
+    name = "vocagno: rows"
+    type = "TOKENIZER"
+    kind = ROWS
+
+    def __init__(
+        self,
+        folder: str | Path,
+        tokenizer: str | Path,
+        *,
+        seq_len: int = 2048,
+        eos: str | None = None,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        """Args:
+            folder: of the store; all tasks must see it.
+            tokenizer: the student's tokenizer.json(.gz), folder or hub name.
+            seq_len: predicted tokens of a row.
+            eos: token after every document; default: the tokenizer's own.
+            shard_bytes: bytes of text of a shard, or a little more; a killed task loses one.
+        Raises: ConfigError for a number that is not positive.
+        """
+        super().__init__(folder, shard_bytes)
+        require(seq_len >= 1, f"seq_len must be positive, got {seq_len}")
+        self.tokenizer: str = str(tokenizer)
+        self.seq_len: int = seq_len
+        self.eos: str | None = eos
+
+    def made_from(self) -> dict[str, Any]:
+        """As of `vocagno prepare`, and that documents are numbered in each shard."""
+        tokenizer = _loaded(self.tokenizer, self.eos)
+        return rows_made_from(tokenizer, self.seq_len) | NUMBERED_BY_SHARD
+
+    def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
+        """Packs one shard."""
+        tokenizer = _loaded(self.tokenizer, self.eos)
+        pack_shard(path, documents, 0, tokenizer, self.seq_len, made_from)
+
+
+class FinishRows(StoreFinisher):
+    """Writes the manifest of a store when all tasks of `RowPacker` are done. For an executor with
+    one task, which `depends` on theirs."""
+
+    name = "vocagno: finish"
+    type = "TOKENIZER"
+    kind = ROWS
+
+
+def _names(folder: Path) -> list[str]:
+    """The shards of all tasks, in order.
+
+    Raises: StoreError if a task is not done.
+    """
+    done = _done(folder)
+    if not done:
+        raise StoreError(f"{folder}: no task that makes this store is done")
+    (tasks, *others) = {fields["tasks"] for fields in done.values()}
+    missing = [rank for rank in range(tasks) if f"task-{rank:05d}" not in done]
+    if missing or others:
+        raise StoreError(
+            f"{folder}: {len(missing):,} of {tasks:,} tasks are not done (numbers "
+            f"{', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}); run them "
+            "again"
+        )
+    names = [name for task, fields in done.items() for name in _of_task(task, fields["shards"])]
+    if not names:
+        raise StoreError(f"{folder}: the tasks had no documents")
+    return names
+
+
+def _done(folder: Path) -> dict[str, dict[str, int]]:
+    """The notes of the tasks that are done since the store was finished, or at all, by name."""
+    return {
+        path.stem: json.loads(path.read_bytes())
+        for path in sorted((folder / MAKING).glob("task-*.json"))
+    }
+
+
+def _of_task(task: str, shards: int) -> list[str]:
+    return [f"{task}/shard-{number:05d}" for number in range(shards)]
+
+
+def _check_same(folder: Path, manifest: Manifest) -> None:
+    """Compares the shards of tasks that ran again with those of a finished store.
+
+    Raises: StoreError for a task with more or fewer documents.
+    """
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in manifest.shards:
+        names[entry.name.partition("/")[0]].append(entry.name)
+    for task, noted in _done(folder).items():
+        finished = names[task]
+        if finished != _of_task(task, noted["shards"]):
+            raise StoreError(
+                f"{folder}: this finished store has {len(finished):,} shards of {task}, which now "
+                f"has {noted['shards']:,}: its documents have changed; name another folder, or "
+                "delete this one"
+            )
+
+
+@lru_cache(maxsize=1)
+def _loaded(source: str, eos: str | None) -> StudentTokenizer:
+    """The tokenizer; a process that does several tasks loads it once."""
+    return student_tokenizer(source, eos)
+
+
+_CACHE = Path(".cache/vocagno")
+
+
+class TeacherScorer(ShardMaker):
+    """Scores the documents that pass, and passes them on.
+
+    The scores of a document are those of `vocagno score` under the same options: it is read on its
+    own. Follow it, in an executor that `depends` on this one, with `FinishScores`.
+    """
+
+    name = "vocagno: teacher"
+    type = "SCORER"
+    kind = SCORES
+
+    def __init__(
+        self,
+        folder: str | Path,
+        teacher: Mapping[str, Any],
+        *,
+        shard_bytes: int = SHARD_BYTES,
+        cache: str | Path = _CACHE,
+    ) -> None:
+        """Args:
+            folder: of the store; all tasks must see it.
+            teacher: options of `TeacherConfig`, such as `{"model": NAME, "dtype": "bfloat16"}`.
+            shard_bytes: bytes of text of a shard, or a little more; a killed task loses one.
+            cache: folder of the hashes of weights.
+        Raises: ConfigError for an unknown option, or options that do not name a teacher.
+        """
+        super().__init__(folder, shard_bytes)
+        known = {field.name for field in fields(TeacherConfig)}
+        if unknown := set(teacher) - known:
+            raise ConfigError(f"teacher: no such options: {', '.join(sorted(unknown))}")
+        self.cache: Path = Path(cache)
+        self.config: TeacherConfig = TeacherConfig(**teacher)
+        if (self.config.model or self.config.server) is None or self.config.tensor_parallel:
+            raise ConfigError("teacher: needs a model, and no tensor_parallel")
+
+    def made_from(self) -> dict[str, Any]:
+        """As of `vocagno score`. Raises: ConfigError if the teacher cannot read texts."""
+        teacher = ConfiguredTeacher(self.config, self.cache, local_device())
+        teacher.check()
+        return teacher.made_from
+
+    def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
+        """Scores one shard."""
+        scores = _loaded_teacher(self.config, self.cache, self.folder).score(documents.texts)
+        write_scored(path, documents, scores, made_from)
+
+
+class FinishScores(StoreFinisher):
+    """Writes the manifest of a store when all tasks of `TeacherScorer` are done. For an executor
+    with one task, which `depends` on theirs."""
+
+    name = "vocagno: finish"
+    type = "SCORER"
+    kind = SCORES
+
+
+@lru_cache(maxsize=1)
+def _loaded_teacher(config: TeacherConfig, cache: Path, folder: Path) -> Teacher:
+    """The teacher; a process that does several tasks loads it once."""
+    return ConfiguredTeacher(config, cache, local_device()).load_for(folder)

@@ -1,0 +1,380 @@
+"""Exports scores as Parquet with a dataset card, and imports them to the same bytes.
+
+A Parquet file contains some shards of a store: a row group per shard, a row per document, no text.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import DatasetCard, DatasetCardData
+from numpy.typing import NDArray
+
+from vocagno.data.store.building import finish_store
+from vocagno.data.store.format import Entry, check_names
+from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.shards import Refused, StoreError
+from vocagno.data.store.span_codec import decode_spans
+from vocagno.system.files import appearing, appearing_files
+from vocagno.system.records import checked
+from vocagno.teacher.scores import (
+    KIND,
+    UNIT,
+    VERSION,
+    DocumentScores,
+    ScoreShard,
+    ScoreStore,
+    write_scores,
+)
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+"""Lower ends of the histogram's bins, in nats; the last bin is open."""
+
+_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The losses of a store, in nats."""
+
+    counts: NDArray[np.int64]
+    """(65536,) how often each float16 value occurs, indexed by its bits."""
+
+    @property
+    def scored(self) -> int:
+        """Number of tokens with a loss."""
+        return int(self.counts[np.isfinite(_VALUES)].sum())
+
+    @property
+    def without(self) -> int:
+        """Number of tokens without a loss."""
+        return int(self.counts[np.isnan(_VALUES)].sum())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Mean, deviation, quantiles and a histogram; only the counts if no token has a loss."""
+        counted: dict[str, Any] = {"scored": self.scored, "without": self.without}
+        if not self.scored:
+            return counted
+        finite = np.isfinite(_VALUES)
+        order = np.flatnonzero(finite)[np.argsort(_VALUES[finite], kind="stable")]
+        values, counts = _VALUES[order].astype(np.float64), self.counts[order]
+        mean = float((values * counts).sum() / self.scored)
+        spread = float(np.sqrt((counts * (values - mean) ** 2).sum() / self.scored))
+        ends = np.cumsum(counts)
+        ranks = [max(1, int(np.ceil(share * self.scored))) for share in QUANTILES]
+        quantiles = [float(values[np.searchsorted(ends, rank)]) for rank in ranks]
+        below = np.concatenate([[0], ends])[np.searchsorted(values, EDGES[1:], side="left")]
+        bins = np.diff(np.concatenate([[0], below, [self.scored]]))
+        return {
+            **counted,
+            "mean": round(mean, 4),
+            "standard_deviation": round(spread, 4),
+            "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
+            "max": float(values[np.flatnonzero(counts)[-1]]),
+            "histogram": dict(zip(map(str, EDGES), bins.tolist(), strict=True)),
+        }
+
+
+def losses_of(store: ScoreStore, advance: Callable[[int], None] = lambda tokens: None) -> Losses:
+    """Reads all losses of a store; calls `advance` with the number of tokens read so far."""
+    counts = np.zeros(1 << 16, np.int64)
+    read = 0
+    for shard in store.shards():
+        values = shard.nll.values.view(np.uint16)
+        counts += np.bincount(values, minlength=1 << 16)
+        read += len(values)
+        advance(read)
+    return Losses(counts)
+
+
+SHARDS_PER_FILE = 256
+CARD = "README.md"
+
+_METADATA_KEY = b"vocagno"
+_SCHEMA = pa.schema(
+    [
+        ("text_hash", pa.string()),  # of the document's UTF-8 bytes, hexadecimal
+        ("nll", pa.list_(pa.float32())),  # nats
+        ("byte_start", pa.list_(pa.int32())),
+        ("byte_end", pa.list_(pa.int32())),
+        ("unscored", pa.int32()),
+        ("check", pa.uint32()),
+    ]
+)
+
+
+def export_scores(
+    store: ScoreStore,
+    folder: Path,
+    card: str,
+    advance: Callable[[int], None] = lambda shards: None,
+) -> list[Path]:
+    """Writes a store as Parquet files and a dataset card, all of them or none; calls `advance` with
+    the shards done.
+
+    Raises: StoreError for a folder that is not empty, or a damaged document.
+    """
+    _check_empty(folder, "export")
+    entries = store.manifest.shards
+    starts = range(0, len(entries), SHARDS_PER_FILE)
+    names = [f"scores-{n:05d}-of-{len(starts):05d}.parquet" for n in range(len(starts))]
+    with appearing_files(folder) as place:
+        for name, start in zip(names, starts, strict=True):
+            part = entries[start : start + SHARDS_PER_FILE]
+            with appearing(place / name) as file, _writer(file, store, part) as writer:
+                for index in range(start, start + len(part)):
+                    table = _table(store, index)
+                    writer.write_table(table, row_group_size=max(1, len(table)))
+                    advance(index + 1)
+        with appearing(place / CARD) as file:
+            file.write(card.encode())
+    return [folder / name for name in names]
+
+
+def _check_empty(folder: Path, what: str) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(f"{folder}: is not empty; name a new folder for the {what}")
+
+
+def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
+    shards = [
+        {"name": e.name, "text_hash": e.text_hash, "counts": e.counts, **_refused(store, e)}
+        for e in entries
+    ]
+    about = {
+        "kind": KIND,
+        "version": VERSION,
+        "made_from": store.manifest.made_from,
+        "shards": shards,
+    }
+    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
+    encodings = {
+        "nll.list.element": "BYTE_STREAM_SPLIT",
+        "byte_start.list.element": "DELTA_BINARY_PACKED",
+        "byte_end.list.element": "DELTA_BINARY_PACKED",
+    }
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding=encodings,
+        write_page_checksum=True,
+    )
+
+
+def _refused(store: ScoreStore, entry: Entry) -> dict[str, Any]:
+    """The documents that a shard omits, if there are any."""
+    if REFUSED not in entry.counts:
+        return {}
+    return {"refused": entry.open(store.folder, ScoreShard).description.refused}
+
+
+def _table(store: ScoreStore, index: int) -> pa.Table:
+    """A shard as rows of a Parquet file."""
+    shard: ScoreShard = store.shard(index)
+    shard.check("document")
+    rows = range(len(shard))
+    spans = [decode_spans(shard.coded(row)) for row in rows]
+    columns = [
+        [bytes(text).hex() for text in shard.text_hashes.tolist()],
+        [shard.nll[row].astype(np.float32) for row in rows],
+        [span[:, 0] for span in spans],
+        [span[:, 1] for span in spans],
+        shard.unscored.tolist(),
+        shard.checks,
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.table(arrays, schema=_SCHEMA)
+
+
+def import_scores(
+    folder: Path, store: Path, advance: Callable[[int], None] = lambda shards: None
+) -> ScoreStore:
+    """Makes a store from exported Parquet files, with the same bytes as the exported store; all of
+    it or nothing.
+
+    Raises: StoreError for files that are missing, damaged, of several stores, or not an export.
+    """
+    _check_empty(store, "import")
+    with appearing_files(store) as place:
+        _import_into(place, folder, advance)
+    return ScoreStore(store)
+
+
+class _Shard(TypedDict):
+    name: str
+    text_hash: str
+    counts: dict[str, int]
+    refused: list[tuple[int, str, str]] | None
+
+
+class _Format(TypedDict):
+    kind: str
+    version: int
+
+
+class _About(_Format):
+    """The description of an exported file."""
+
+    made_from: dict[str, Any]
+    shards: list[_Shard]
+
+
+def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> None:
+    names: list[str] = []
+    made_from: dict[str, Any] | None = None
+    for path in _exported(folder):
+        with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            found = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+            fault = partial(_no_export, path)
+            form = checked(_Format, found, fault)
+            if (form["kind"], form["version"]) != (KIND, VERSION):
+                raise StoreError(
+                    f"{path}: contains {form['kind']} {form['version']}, expected {KIND} {VERSION}"
+                )
+            about = checked(_About, found, fault)
+            if made_from is not None and about["made_from"] != made_from:
+                raise StoreError(f"{path}: not from the same store as the files before it")
+            made_from = about["made_from"]
+            shards = about["shards"]
+            if not shards or len(shards) != file.num_row_groups:
+                raise fault(f"{len(shards)} shards in {file.num_row_groups} row groups")
+            check_names(names + [what["name"] for what in shards], path)
+            for group, what in enumerate(shards):
+                _import_shard(file.read_row_group(group), store, what, made_from, path)
+                names.append(what["name"])
+                advance(len(names))
+    finish_store(store, names, ScoreShard, UNIT)
+
+
+def _no_export(path: Path, words: str) -> StoreError:
+    return StoreError(f"{path}: not a complete export of scores: {words}; export the store again")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turns any error from a file that is not an export into a StoreError that names the file."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise _no_export(path, repr(error)) from error
+
+
+def _exported(folder: Path) -> Iterator[Path]:
+    found = sorted(folder.glob("scores-*-of-*.parquet")) if folder.is_dir() else []
+    count = len(found)
+    expected = [f"scores-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
+    if not found or [path.name for path in found] != expected:
+        raise StoreError(
+            f"{folder}: expected all files from scores-00000-of-N.parquet, found "
+            f"{', '.join(path.name for path in found) or 'none'}"
+        )
+    yield from found
+
+
+def _import_shard(
+    table: pa.Table, store: Path, what: _Shard, made_from: dict[str, Any], path: Path
+) -> None:
+    hashes = [bytes.fromhex(text) for text in table["text_hash"].to_pylist()]
+    columns = [_lists(table[name]) for name in ("nll", "byte_start", "byte_end")]
+    documents = [
+        DocumentScores(np.stack([start, end], axis=1), nll.astype(np.float16), num_unscored=count)
+        for nll, start, end, count in zip(*columns, table["unscored"].to_pylist(), strict=True)
+    ]
+    file = store / f"{what['name']}.arrow"
+    refused = [Refused(*one) for one in what["refused"] or ()]
+    write_scores(file, hashes, documents, made_from, refused=refused)
+    shard = ScoreShard(file)
+    found = asdict(shard.description)
+    is_same = (found["text_hash"], found["counts"]) == (what["text_hash"], what["counts"])
+    if not is_same or shard.checks.tolist() != table["check"].to_pylist():
+        file.unlink()
+        raise StoreError(f"{path}: shard {what['name']} is damaged (its checks differ)")
+
+
+def _lists(column: pa.ChunkedArray) -> list[Any]:
+    array = column.combine_chunks()
+    flat, offsets = array.values.to_numpy(), array.offsets.to_numpy()
+    return [flat[start:stop] for start, stop in pairwise(offsets)]
+
+
+def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
+    """A dataset card in Markdown, with the metadata of the Hugging Face hub on top."""
+    made_from, found = store.manifest.made_from, losses.as_dict()
+    settings = "\n".join(
+        f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
+    )
+    quantiles = "\n".join(
+        f"| {float(share):.0%} | {value:.3f} |"
+        for share, value in found.get("quantiles", {}).items()
+    )
+    metadata = DatasetCardData(
+        pretty_name=title,
+        tags=["vocagno", "token-level-losses"],
+        size_categories=[_size_category(len(store))],
+        configs=[{"config_name": "default", "data_files": "scores-*.parquet"}],
+    )
+    body = f"""# {title}
+
+Losses of a teacher language model: one for each token of {len(store):,} documents,
+{store.num_tokens:,} tokens in all. Each loss is stored with the bytes of text that its token
+covers, so it can guide a student with any tokenizer. The texts are not included: a document is
+identified by the hash of its text. Decide which licence applies to the scores, the teacher's or the
+text's, before you share them.
+
+| column | |
+|---|---|
+| `text_hash` | BLAKE2b, 16 bytes, hexadecimal, of the document's UTF-8 bytes |
+| `nll` | loss of each teacher token in nats; NaN where it has none |
+| `byte_start`, `byte_end` | half-open range of UTF-8 bytes that each token covers |
+| `unscored` | number of tokens whose loss was NaN or infinite |
+| `check` | CRC-32 of the document as stored |
+
+Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.scores STORE`.
+
+## Made from
+
+| | |
+|---|---|
+{settings}
+
+## Losses
+
+{found["scored"]:,} tokens have a loss, {found["without"]:,} have none.
+
+| quantile | nats |
+|---|---|
+{quantiles}
+"""
+    return str(DatasetCard(f"---\n{metadata}\n---\n{body}"))
+
+
+def _size_category(documents: int) -> str:
+    """The size category by the hub's names."""
+    limits = [
+        (1_000, "1K"),
+        (10_000, "10K"),
+        (100_000, "100K"),
+        (1_000_000, "1M"),
+        (10_000_000, "10M"),
+        (100_000_000, "100M"),
+        (1_000_000_000, "1B"),
+    ]
+    low = "n"
+    for limit, name in limits:
+        if documents < limit:
+            return f"{low}<n<{name}" if low != "n" else f"n<{name}"
+        low = name
+    return "n>1B"

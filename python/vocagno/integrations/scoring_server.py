@@ -1,0 +1,372 @@
+"""A teacher behind an HTTP server: vLLM, SGLang, or one with OpenAI's completions and `echo`.
+
+The server gets ids and gives log-probabilities of these ids. Needs `vocagno[server]`.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import numpy as np
+import requests
+from numpy.typing import NDArray
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from vocagno.config.teacher import TeacherConfig
+from vocagno.data.store.building import Advance
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import InputError
+from vocagno.system.files import write_json
+from vocagno.system.records import Count, checked
+from vocagno.system.shared_work import LOCKS
+from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.windows import TextReader, Window, losses_of
+
+_TRIES = 8
+_BACKOFF = 0.5
+"""Seconds before the second retry; they double, up to two minutes."""
+_SECONDS = 600.0
+"""Until a request counts as lost."""
+
+TOLERANCE = 0.1
+"""Largest mean difference in nats of two answers of one model about `PROBE`. Batches and kernels
+round bfloat16 differently. SmolLM2-135M by three implementations: 0.04 to 0.05; with 8-bit integer
+weights 0.08, with 8-bit float weights 0.13, with 4-bit weights 0.6."""
+
+PROBE = '''\
+A baker sells bread in bags of 12. On Monday she fills 37 bags and has 5 loaves left, so she baked \
+37 * 12 + 5 = 449 loaves. How many bags does she need for 600 loaves? 600 / 12 = 50, so she needs \
+50 bags.
+
+def area(width, height):
+    """The area of a rectangle."""
+    return width * height
+
+Let $f(x) = x^2 - 4x + 3$. Then $f(x) = (x - 1)(x - 3)$, and $f$ is zero at $x = 1$ and at $x = 3$.
+Its minimum is $-1$, at $x = 2$. The river rises in the hills near the town, flows north for 80
+kilometres and reaches the sea at a small harbour. In winter it floods the meadows; in summer
+children swim in it.
+'''
+"""Prose, code and mathematics, about 200 tokens. On text the rounding matters little; on random ids
+it changes the losses by 1.3 nats a token."""
+
+LogProbabilities = list[float | None]
+T = TypeVar("T")
+
+
+class ServerError(InputError):
+    """A server refuses, lies, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of a server."""
+
+    name: str
+    longest: int | None
+    """Most tokens of a request, if the server says so."""
+
+
+class _Model(TypedDict):
+    id: str
+    max_model_len: Count | None
+    owned_by: str | None
+
+
+class _Models(TypedDict):
+    data: list[_Model]
+
+
+class _LogProbability(TypedDict):
+    logprob: float
+
+
+class _VllmChoice(TypedDict):
+    prompt_logprobs: list[dict[str, _LogProbability] | None]
+    prompt_token_ids: list[int] | None
+
+
+class _VllmCompletion(TypedDict):
+    choices: tuple[_VllmChoice]
+
+
+class _EchoLogProbabilities(TypedDict):
+    token_logprobs: list[float | None]
+
+
+class _EchoChoice(TypedDict):
+    logprobs: _EchoLogProbabilities
+
+
+class _EchoCompletion(TypedDict):
+    choices: tuple[_EchoChoice]
+
+
+class _SglangModel(TypedDict):
+    model_path: str | None
+
+
+class _SglangMeta(TypedDict):
+    input_token_logprobs: list[tuple[float | None, int]]
+
+
+class _SglangCompletion(TypedDict):
+    meta_info: _SglangMeta
+
+
+class ServerScorer:
+    """A `Scorer` that keeps `teacher.requests` requests under way.
+
+    A lost connection and a status of 429 or 5xx are tried again, with growing pauses. Any other
+    status stops, with the server's words.
+    """
+
+    def __init__(self, config: TeacherConfig) -> None:
+        """Args: config: with `server`; `model`, if given, is the name of the model there."""
+        if config.server is None:
+            raise ValueError("teacher.server: is not given")
+        self._config = config
+        self._url = config.server.rstrip("/")
+        if not self._url.lower().startswith(("http://", "https://")):
+            raise ServerError(
+                f"teacher.server: expected an address such as http://127.0.0.1:8000, got "
+                f"{config.server}"
+            )
+        retry = Retry(
+            total=_TRIES,
+            backoff_factor=_BACKOFF,
+            status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods=None,  # a request changes nothing on the server
+            raise_on_status=False,
+        )
+        adapter = HTTPAdapter(max_retries=retry, pool_maxsize=config.requests)
+        self._session = requests.Session()
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    @cached_property
+    def served(self) -> Served:
+        """The model that is asked.
+
+        Raises: ServerError if the server has none of that name, or several and no name is given, or
+            if it is one that ignores what it is asked for.
+        """
+        if self._config.protocol == "sglang":
+            return Served(self._get("/get_model_info", _SglangModel)["model_path"] or "?", None)
+        models = self._get("/v1/models", _Models)["data"]
+        if any(one["owned_by"] == "llamacpp" for one in models):
+            raise ServerError(
+                f"{self._url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
+                "GGUF file in this process: --teacher.gguf_file"
+            )
+        names = [one["id"] for one in models]
+        wanted = self._config.model or (names[0] if len(names) == 1 else None)
+        if wanted not in names:
+            raise ServerError(
+                f"{self._url}: has the models {', '.join(names) or '(none)'}; name one with "
+                "--teacher.model"
+            )
+        longest = next(one for one in models if one["id"] == wanted)["max_model_len"]
+        return Served(wanted, longest)
+
+    def check(self, reader: TextReader) -> None:
+        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice.
+
+        Raises: ServerError if not.
+        """
+        needed = self._config.context + 2  # a prefix, and the token that it is to write
+        longest = self.served.longest
+        if longest is not None and longest < needed:
+            raise ServerError(
+                f"{self._url}: reads {longest:,} tokens (max_model_len), and teacher.context "
+                f"{self._config.context:,} needs {needed:,}; lower teacher.context, or raise the "
+                "server's limit"
+            )
+        first, second = (self.losses_of(PROBE, reader) for _ in range(2))
+        if not difference(first, second) <= TOLERANCE:
+            raise ServerError(f"{self._url}: gives other losses of the same ids when asked twice")
+
+    def losses_of(self, text: str, reader: TextReader) -> NDArray[np.float32]:
+        """Losses of the tokens of a short text, in order."""
+        reader.spans.encode([text])  # raises if it cannot be read
+        found = dict(self.score(reader.read([text]).windows))
+        return np.concatenate([found[number] for number in sorted(found)])
+
+    @property
+    def where(self) -> str:
+        """The model and the address, for errors."""
+        return f"{self.served.name} at {self._url}"
+
+    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """As `Scorer.score`."""
+        asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
+        pool = ThreadPoolExecutor(self._config.requests)
+        try:
+            tasks = {pool.submit(self._losses, windows[number]): number for number in asked}
+            for task in as_completed(tasks):
+                yield tasks[task], task.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _losses(self, window: Window) -> NDArray[np.float32]:
+        """Losses in nats of the requested tokens; NaN where the server has none."""
+        ids = window.ids.tolist()
+        found = _ASK[self._config.protocol](self, ids)
+        if len(found) != len(ids):
+            raise ServerError(
+                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
+                "truncates the prompt, or adds to it"
+            )
+        asked = found[window.asked_from :]
+        return losses_of(asked, lambda words: ServerError(f"{self._url} {words}"))
+
+    def _vllm(self, ids: list[int]) -> LogProbabilities:
+        asked = {"prompt_logprobs": 0, "add_special_tokens": False, "return_token_ids": True}
+        choice = self._completion(ids, asked, _VllmCompletion)["choices"][0]
+        self._compare(choice["prompt_token_ids"], ids)
+        found = choice["prompt_logprobs"]
+        if any(at is not None and str(one) not in at for one, at in zip(ids, found, strict=False)):
+            raise ServerError(f"{self._url}: gives log-probabilities of other ids than were sent")
+        return [
+            None if at is None else at[str(one)]["logprob"]
+            for one, at in zip(ids, found, strict=False)
+        ] + [None] * (len(found) - len(ids))
+
+    def _openai(self, ids: list[int]) -> LogProbabilities:
+        asked = {"echo": True, "logprobs": 0}
+        choice = self._completion(ids, asked, _EchoCompletion)["choices"][0]
+        found = choice["logprobs"]["token_logprobs"]
+        if len(found) != len(ids) + 1:  # one token is written
+            raise ServerError(
+                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
+                "the server ignores `echo`, or truncates the prompt"
+            )
+        return found[: len(ids)]
+
+    def _sglang(self, ids: list[int]) -> LogProbabilities:
+        sampling = {"max_new_tokens": 0, "temperature": 1.0}
+        asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        reply = self._post("/generate", {**asked, "logprob_start_len": 0}, _SglangCompletion)
+        found = reply["meta_info"]["input_token_logprobs"]
+        self._compare([at[1] for at in found], ids)
+        return [at[0] for at in found]
+
+    def _completion(self, ids: list[int], asked: dict[str, Any], kind: type[T]) -> T:
+        given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
+        return self._post("/v1/completions", {**given, **asked}, kind)
+
+    def _compare(self, found: list[int] | None, sent: list[int]) -> None:
+        if found is not None and found != sent:
+            raise ServerError(f"{self._url}: read other ids than were sent")
+
+    def _get(self, path: str, kind: type[T]) -> T:
+        return self._asked(path, self._session.get, kind)
+
+    def _post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        return self._asked(
+            path, lambda url, **more: self._session.post(url, json=body, **more), kind
+        )
+
+    def _asked(self, path: str, ask: Callable[..., requests.Response], kind: type[T]) -> T:
+        """The answer to a request. Raises: ServerError if it is not of this type."""
+        try:
+            reply = ask(self._url + path, timeout=_SECONDS)
+        except requests.exceptions.InvalidURL as error:
+            raise ServerError(f"teacher.server: {error}") from error
+        except requests.RequestException as error:
+            raise ServerError(
+                f"{self._url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "
+                "are kept: start the server, and the same command again"
+            ) from error
+        if reply.status_code != requests.codes.ok:
+            words = " ".join(reply.text[:500].split())
+            raise ServerError(f"{self._url}{path}: status {reply.status_code}: {words}")
+        try:
+            answer = json.loads(reply.content)
+        except (ValueError, RecursionError) as error:
+            raise ServerError(f"{self._url}{path}: the answer is not JSON ({error})") from error
+        protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
+        return checked(
+            kind,
+            answer,
+            lambda words: ServerError(f"{self._url}{path}: the answer: {words}; {protocol}"),
+        )
+
+
+def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Mean absolute difference of losses of the same tokens; infinite if one side lacks some."""
+    lacks = np.isnan(first), np.isnan(second)
+    if not np.array_equal(*lacks):
+        return math.inf
+    return float(np.abs(first - second)[~lacks[0]].mean()) if not lacks[0].all() else 0.0
+
+
+_ASK: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {
+    "vllm": ServerScorer._vllm,
+    "openai": ServerScorer._openai,
+    "sglang": ServerScorer._sglang,
+}
+
+
+class ProbedTeacher(Teacher):
+    """A teacher behind a server, for the scores in one folder."""
+
+    def __init__(self, server: ServerScorer, reader: TextReader, folder: Path) -> None:
+        """Args: folder: of the store; the losses of the text are noted in it."""
+        super().__init__(server, reader)
+        self._server = server
+        self._folder = folder
+        self._is_checked = False
+
+    def score(
+        self, texts: list[str], advance: Advance = lambda fraction, tokens: None
+    ) -> list[DocumentScores]:
+        """As `Teacher.score`.
+
+        Raises: StoreError if the model has changed, now or since the first shard of the store.
+        """
+        if not self._is_checked:
+            self._note()
+            self.check()
+            self._is_checked = True
+        scores = super().score(texts, advance)
+        self.check()  # a server that was started again may have another model
+        return scores
+
+    def check(self) -> None:
+        """Compares the model with that of the scores in the folder, if its losses are noted.
+
+        Raises: StoreError if it is another one.
+        """
+        if not self._path.is_file():
+            return
+        noted = json.loads(self._path.read_bytes())
+        losses = self._server.losses_of(noted["text"], self.reader)
+        far = difference(np.array(noted["losses"], np.float32), losses)
+        if not far <= TOLERANCE:
+            raise StoreError(
+                f"{self._folder}: the scores here are of another model than {self._server.where} "
+                f"has now: its losses of a fixed text differ by {far:.2g} nats a token (rounding: "
+                f"up to {TOLERANCE}); serve the model of these scores again, or name another folder"
+            )
+
+    def _note(self) -> None:
+        """Notes the losses, unless another process has. If two processes do so at once, the last
+        note counts; if their models differ, the other process stops at its next check."""
+        if self._path.is_file():
+            return
+        found = self._server.losses_of(PROBE, self.reader).tolist()
+        losses = [round(one, 4) if math.isfinite(one) else None for one in found]
+        if not self._path.is_file():  # still
+            write_json(self._path, {"text": PROBE, "losses": losses})
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / LOCKS / "probe.json"

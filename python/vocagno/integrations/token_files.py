@@ -1,0 +1,354 @@
+"""Token files of other trainers: the ids of documents, one after the other, and where each ends.
+
+Megatron's `.bin` with its `.idx`, datatrove's `.ds` with its `.ds.index`, and `.npy` (NumPy's, or
+the plain ids that OLMo and dolma write under that suffix). Files are memory-mapped.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.errors import InputError
+from vocagno.system.files import digest
+
+_HEADER = struct.Struct("<9sQBQQ")
+"""Of Megatron's index: magic, version, code of the type, numbers of sequences and of entries in the
+list of documents. The sequences' lengths (int32), their first bytes in the `.bin` (int64) and the
+list of documents (int64) follow; multimodal files have a mode (int8) for each sequence, too."""
+_MAGIC = b"MMIDIDX\x00\x00"
+_VERSION = 1
+_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""Integer types by their codes."""
+_BLOCK = 1 << 20
+_LONGEST = 1 << 27
+"""Most tokens between two separators. More are a sign of a wrong separator."""
+
+
+class TokenFileError(InputError):
+    """A token file is missing, damaged, or another one than expected."""
+
+
+class Ends(Protocol):
+    """Where documents end. The next one begins there."""
+
+    def first_start(self, token: int) -> int:
+        """The first place from `token` on at which a document begins, or the end of the file."""
+
+    def between(self, first: int, stop: int) -> NDArray[np.int64]:
+        """The ends of the documents in `[first, stop)`; a document begins at both places."""
+
+    def identity(self) -> dict[str, Any]:
+        """What documents are found by, if it is not in an index."""
+
+
+class KnownEnds:
+    """Ends from an index."""
+
+    def __init__(self, ends: NDArray[np.int64]) -> None:
+        """Args: ends: (documents,) in order; the last one is the number of tokens."""
+        self._ends = ends
+
+    def first_start(self, token: int) -> int:
+        if token <= 0:
+            return 0
+        place = min(int(np.searchsorted(self._ends, token)), len(self._ends) - 1)
+        return int(self._ends[place])
+
+    def between(self, first: int, stop: int) -> NDArray[np.int64]:
+        start, end = np.searchsorted(self._ends, [first, stop], side="right").tolist()
+        return np.array(self._ends[start:end], np.int64)
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+
+class SeparatedEnds:
+    """Ends behind a separator, found where they are needed."""
+
+    def __init__(self, ids: NDArray[Any], separator: int, name: str) -> None:
+        """Args: name: of the file, for messages."""
+        self._ids = ids
+        self._separator = separator
+        self._name = name
+
+    def first_start(self, token: int) -> int:
+        """As `Ends.first_start`.
+
+        Raises: TokenFileError if no document ends in the next 134 million tokens.
+        """
+        if token <= 0:
+            return 0
+        for first in range(token - 1, len(self._ids), _BLOCK):
+            if first - token > _LONGEST:
+                raise TokenFileError(
+                    f"{self._name}: id {self._separator} is not in the {_LONGEST:,} tokens after "
+                    f"{token:,}; is the end-of-document token (--eos) another one?"
+                )
+            found = np.flatnonzero(self._ids[first : first + _BLOCK] == self._separator)
+            if len(found):
+                return first + int(found[0]) + 1
+        return len(self._ids)
+
+    def between(self, first: int, stop: int) -> NDArray[np.int64]:
+        ends = np.flatnonzero(self._ids[first:stop] == self._separator) + first + 1
+        return np.append(ends, stop).astype(np.int64)
+
+    def identity(self) -> dict[str, Any]:
+        return {"eos_id": self._separator}
+
+
+def megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
+    """The type of the ids, and the (documents,) ends of the documents, in tokens.
+
+    Raises: TokenFileError for an index that is truncated or damaged, of another version, or of
+        anything but ids in the order of the file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+        if not head.startswith(_MAGIC) or len(head) < _HEADER.size:
+            raise TokenFileError(f"{path}: not an index of Megatron (it begins with {head[:9]!r})")
+        _, version, code, sequences, entries = _HEADER.unpack(head)
+        if version != _VERSION:
+            raise TokenFileError(f"{path}: version {version} of the index; expected {_VERSION}")
+        if code not in _TYPES:
+            raise TokenFileError(
+                f"{path}: type code {code} is not of integers ({', '.join(map(str, _TYPES))})"
+            )
+        expected = _HEADER.size + 12 * sequences + 8 * entries
+        if size not in (expected, expected + sequences):
+            raise TokenFileError(
+                f"{path}: has {size:,} bytes; its header says {expected:,}: truncated or damaged"
+            )
+        lengths = np.fromfile(file, "<i4", sequences)
+        pointers = np.fromfile(file, "<i8", sequences)
+        documents = np.fromfile(file, "<i8", entries)
+    dtype = np.dtype(_TYPES[code])
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if (lengths < 0).any() or (pointers != (ends - lengths) * dtype.itemsize).any():
+        raise TokenFileError(
+            f"{path}: its sequences do not follow one another as {dtype.name} ids: damaged, of "
+            "another type, or of a .bin in another order"
+        )
+    borders = [documents[0], documents[-1]] if entries else []
+    if borders != [0, sequences] or not sequences or (np.diff(documents) < 0).any():
+        raise TokenFileError(
+            f"{path}: damaged: its documents do not hold all {sequences} sequences"
+        )
+    return dtype, np.append(0, ends)[documents[1:]]
+
+
+PlainType = Literal["uint16", "uint32"]
+
+_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+_NUMPY = b"\x93NUMPY"
+
+
+class TokenFile:
+    """The documents of a token file, by the places of their tokens in it."""
+
+    def __init__(self, path: Path, ids: NDArray[Any], ends: Ends, index: Path | None) -> None:
+        self.path: Path = path
+        self.ids: NDArray[Any] = ids
+        """(num_tokens,) memory-mapped."""
+        self.index: Path | None = index
+        """The file that says where documents end."""
+        self._ends = ends
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def first_byte(self) -> int:
+        """Bytes of the file before the first token."""
+        return self.path.stat().st_size - self.ids.nbytes
+
+    def identity(self) -> dict[str, Any]:
+        """Changes (as JSON) if the tokens or the documents may have changed; names no place."""
+        found: dict[str, Any] = {
+            "bytes": self.path.stat().st_size,
+            "sample_hash": sample_hash(self.path),
+            "dtype": self.ids.dtype.name,
+        }
+        if self.index is not None:
+            found["index_hash"] = sample_hash(self.index)
+        return found | self._ends.identity()
+
+    def first_start(self, token: int) -> int:
+        """The first place from `token` on at which a document begins; `num_tokens` if none does."""
+        return self._ends.first_start(token)
+
+    def batches(self, first: int, stop: int, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Whole documents between two places at which documents begin, about `size` tokens at a
+        time: the place of the first token, and the boundaries from there, beginning with 0.
+        """
+        while first < stop:
+            behind = min(self.first_start(min(first + size, stop)), stop)
+            ends = np.unique(self._ends.between(first, behind))
+            yield first, np.concatenate([[0], ends - first])
+            first = behind
+
+
+def tokens_path(path: Path) -> Path:
+    """The file of ids. Megatron names a pair of `.bin` and `.idx` by the path without suffix."""
+    if path.suffix == ".idx":
+        return path.with_suffix(".bin")
+    pair = path.with_name(f"{path.name}.bin")
+    return pair if not path.is_file() and pair.is_file() else path
+
+
+def open_token_file(
+    path: Path,
+    *,
+    eos_id: int | None = None,
+    boundaries: Path | None = None,
+    dtype: PlainType | None = None,
+) -> TokenFile:
+    """A token file of any of the formats.
+
+    Args:
+        path: a `.bin`, its `.idx` or both without suffix; a `.ds`; a `.npy`.
+        eos_id: `.npy`: the id that ends every document.
+        boundaries: `.npy`: a `.npy` of (documents + 1,) places at which documents begin and end,
+            in the place of `eos_id`.
+        dtype: `.npy`: the type of ids in a file without NumPy's header.
+    Raises: TokenFileError for another format, and for a file that is missing, truncated, damaged or
+        of another type than its index says.
+    """
+    path = tokens_path(path)
+    if not path.is_file():
+        raise TokenFileError(f"{path}: this token file does not exist")
+    if path.suffix == ".npy":
+        return _numpy_file(path, eos_id, boundaries, dtype)
+    given = {"--eos": eos_id, "--boundaries": boundaries, "--dtype": dtype}
+    for name, value in given.items():
+        if value is not None:
+            raise TokenFileError(f"{name}: is for .npy; {path} has an index of its documents")
+    if path.suffix == ".bin":
+        return _megatron_file(path)
+    if path.suffix == ".ds":
+        return _datatrove_file(path)
+    raise TokenFileError(
+        f"{path}: expected a token file of Megatron (.bin, .idx), datatrove (.ds) or NumPy (.npy)"
+    )
+
+
+def sample_hash(path: Path) -> str:
+    """Hash of a file's size and of 64 pieces of it, 64 KiB each: of all of a file up to 4 MiB.
+
+    It tells files apart at once, however large they are. It does not see a change of a few bytes.
+    """
+    size = path.stat().st_size
+    state = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as file:
+        if size <= _SAMPLES * _SAMPLE_BYTES:
+            state.update(file.read())
+        else:
+            for number in range(_SAMPLES):
+                file.seek((size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
+                state.update(file.read(_SAMPLE_BYTES))
+    return state.hexdigest()
+
+
+def blocks_hash(path: Path, first_byte: int, block_bytes: int) -> str:
+    """Hash of all bytes of a file from `first_byte` on, from the hashes of its blocks."""
+    found = []
+    with path.open("rb") as file:
+        file.seek(first_byte)
+        while block := file.read(block_bytes):
+            found.append(digest(block))
+    return digest(*found)
+
+
+def _megatron_file(path: Path) -> TokenFile:
+    index = path.with_suffix(".idx")
+    if not index.is_file():
+        raise TokenFileError(f"{index}: the index of {path} does not exist")
+    dtype, ends = megatron_index(index)
+    expected, found = int(ends[-1]) * dtype.itemsize, path.stat().st_size
+    if found != expected:
+        raise TokenFileError(
+            f"{path}: has {found:,} bytes, but {index.name} says {expected:,} ({int(ends[-1]):,} "
+            f"tokens of {dtype.name}): truncated, or written with another type or another index"
+        )
+    return TokenFile(path, _mapped(path, dtype), KnownEnds(ends), index)
+
+
+def _datatrove_file(path: Path) -> TokenFile:
+    index = path.with_name(f"{path.name}.index")
+    if not index.is_file():
+        raise TokenFileError(
+            f"{index}: the index of {path} does not exist; datatrove writes it with save_index"
+        )
+    if index.stat().st_size % 8 or not index.stat().st_size:
+        raise TokenFileError(f"{index}: truncated, or not an index (8 bytes a document)")
+    ends = _mapped(index, np.dtype("<i8"))
+    if ends[0] < 0 or (ends[1:] < ends[:-1]).any():
+        raise TokenFileError(f"{index}: damaged, or not an index: its document ends decrease")
+    size = path.stat().st_size
+    dtype: np.dtype[Any] = np.dtype("<u2" if size == int(ends[-1]) * 2 else "<u4")
+    if size != int(ends[-1]) * dtype.itemsize:
+        raise TokenFileError(
+            f"{path}: has {size:,} bytes, expected 2 or 4 for each of the {int(ends[-1]):,} tokens "
+            f"of {index.name}: truncated, or of another index"
+        )
+    return TokenFile(path, _mapped(path, dtype), KnownEnds(ends), index)
+
+
+def _numpy_file(
+    path: Path, eos_id: int | None, boundaries: Path | None, dtype: PlainType | None
+) -> TokenFile:
+    if (eos_id is None) == (boundaries is None):
+        raise TokenFileError(f"{path}: give either --eos or --boundaries, to find its documents")
+    with path.open("rb") as file:
+        has_header = file.read(len(_NUMPY)) == _NUMPY
+    if has_header == (dtype is not None):
+        raise TokenFileError(
+            f"{path}: NumPy's header says the type of the ids; omit --dtype"
+            if has_header
+            else f"{path}: without NumPy's header; give --dtype uint16 or uint32"
+        )
+    ids = _mapped(path, np.dtype(f"<{np.dtype(dtype).str[1:]}")) if dtype else numpy_array(path)
+    if boundaries is None:
+        assert eos_id is not None
+        return TokenFile(path, ids, SeparatedEnds(ids, eos_id, str(path)), None)
+    borders = numpy_array(boundaries).astype(np.int64)
+    if not len(borders) or borders[0] != 0 or (np.diff(borders) < 0).any():
+        raise TokenFileError(f"{boundaries}: expected places that begin with 0 and never decrease")
+    if borders[-1] != len(ids):
+        raise TokenFileError(
+            f"{path}: has {len(ids):,} tokens, but {boundaries} ends at {borders[-1]:,}"
+        )
+    return TokenFile(path, ids, KnownEnds(borders[1:]), boundaries)
+
+
+def numpy_array(path: Path) -> NDArray[Any]:
+    """A memory-mapped `.npy` of (n,) integers.
+
+    Raises: TokenFileError for anything else.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, SyntaxError) as error:
+        raise TokenFileError(f"{path}: not a .npy, or truncated ({error})") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
+        raise TokenFileError(
+            f"{path}: expected integers of shape (n,), got {array.dtype} of shape {array.shape}"
+        )
+    return array
+
+
+def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = path.stat().st_size
+    if not size or size % dtype.itemsize:
+        raise TokenFileError(
+            f"{path}: has {size:,} bytes, not tokens of {dtype.itemsize} bytes each; truncated, or "
+            "of another type"
+        )
+    return np.memmap(path, dtype, mode="r")

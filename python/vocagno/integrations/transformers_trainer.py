@@ -1,0 +1,356 @@
+"""Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from transformers import Trainer
+
+from vocagno.config.guidance import GuidanceConfig, as_naive
+from vocagno.config.options import DataConfig
+from vocagno.data.rows import Row
+from vocagno.errors import ConfigError, InputError
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.checks import (
+    BatchFacts,
+    check_columns,
+    check_coverage,
+    check_guidance,
+)
+from vocagno.guidance.loss import chunk_ends_of
+from vocagno.guidance.methods import method_of, method_of_other_loops
+from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.tensors import LossSums, TokenCounts
+from vocagno.integrations.columns import OF_EXAMPLES, PADDING, padded
+from vocagno.models.head import without_wrapper
+from vocagno.models.losses import IGNORED, causal_shift
+from vocagno.teacher.scores import MatchedScores
+from vocagno.tokens.token_spans import TokenSpans
+from vocagno.training.monitoring import token_entry
+from vocagno.training.student import GuidedForward
+
+
+class GuidedCollator:
+    """Rows of a `RowStore` to what `GuidedTrainer` takes."""
+
+    def __init__(
+        self,
+        scores: MatchedScores | None,
+        guidance: GuidanceConfig,
+        *,
+        seq_len: int,
+        line_ends: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
+        is that of the rows. `line_ends`: for `window_max_loss`, `TokenSpans.line_ends`
+        of the student.
+
+        Raises: StoreError if less than `guidance.min_coverage` of the rows' tokens are in documents
+            with scores.
+        """
+        if isinstance(scores, MatchedScores) and guidance.needs_teacher:
+            scores.check(guidance.min_coverage)
+        data = DataConfig(train="", seq_len=seq_len)
+        self._collator = Collator(scores, guidance, data, line_ends)
+        is_naive = scores is None and guidance.needs_teacher
+        self._guidance = as_naive(guidance) if is_naive else guidance
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
+        teacher_loss, (B, T) each; what else the guidance needs; `num_kept`, how many tokens will be
+        kept (at most, where the losses decide); and `facts`, which are no input of the model."""
+        batch = self._collator(list(rows))
+        facts = BatchFacts(self._guidance, batch.counts)
+        return batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
+
+
+class DataCollatorWithTeacherLoss:
+    """Pads the columns of `add_teacher_loss` to what `GuidedTrainer` takes."""
+
+    def __init__(
+        self, guidance: GuidanceConfig | None = None, *, pad_to_multiple_of: int | None = None
+    ) -> None:
+        """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example."""
+        self._guidance: GuidanceConfig = guidance or GuidanceConfig()
+        self._method: Method = method_of(self._guidance)
+        self._multiple: int = pad_to_multiple_of or 1
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As `GuidedCollator`, of examples that are not packed.
+
+        Raises: ValueError for examples without the columns that the guidance needs; ConfigError
+            for columns of other guidance, or of several student tokenizers.
+        """
+        names = _columns_for(self._guidance)
+        if missing := [name for name in names if any(one.get(name) is None for one in examples)]:
+            raise ValueError(
+                f"examples without {', '.join(missing)}: make the columns by add_teacher_loss with "
+                "this guidance, and let the trainer keep them (remove_unused_columns=False)"
+            )
+        students = set()
+        if self._guidance.needs_teacher:
+            made = {example["made_for"] for example in examples}
+            students = {check_columns(one, self._guidance) for one in made}
+        if len(students) > 1:
+            raise ConfigError("columns of several student tokenizers: make all of them with one")
+        # One place is gone after the shift.
+        longest = max(2, *(len(example["input_ids"]) for example in examples)) - 1
+        width = -(-longest // self._multiple) * self._multiple + 1
+        tensors: dict[str, Any] = {}
+        for name in PADDING:
+            if name in examples[0]:
+                inputs, labels = causal_shift(padded(examples, name, width))
+                tensors[name] = (inputs if name == "input_ids" else labels).contiguous()
+        if "teacher_sums" in examples[0]:
+            sums = np.array([example["teacher_sums"] for example in examples])
+            tensors["teacher_sums"] = torch.from_numpy(sums)
+        competing, included = self._method.roles(tensors["teacher_loss"], tensors["labels"])
+        num_kept = self._method.most_kept(competing, included, tensors)
+        if (ends := chunk_ends_of(tensors, self._guidance)) is not None:
+            tensors["chunk_ends"] = ends
+        nothing = np.zeros(len(TokenCounts._fields), np.int64)
+        total = sum((np.asarray(one.get("token_counts", nothing)) for one in examples), nothing)
+        counts = TokenCounts(*total.tolist())._replace(
+            predicted=int((tensors["labels"] != IGNORED).sum()),
+            kept=num_kept,
+            competing=int(competing.sum()),
+            included=int(included.sum()),
+        )
+        facts = BatchFacts(self._guidance, counts, *students)
+        return tensors | {"num_kept": num_kept, "facts": facts}
+
+
+class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
+    """A Trainer that trains on the tokens that the teacher chooses.
+
+    Another trainer becomes guided by both as bases: `class Guided(GuidedTrainer, SFTTrainer)`.
+
+    The model stays what it is: it is saved, loaded, copied and generates as ever. Given a
+    `teacher_loss`, its forward pass gives a `StudentOutput` instead of logits. A step's loss is
+    divided by one count over all its micro-batches and processes. With the loss of training it
+    logs how many tokens are kept and covered by the teacher, and the threshold, as `train.py` does.
+    """
+
+    _signature_columns: Any
+
+    def __init__(
+        self,
+        model: Any,
+        *arguments: Any,
+        guidance: GuidanceConfig,
+        **options: Any,
+    ) -> None:
+        """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
+            `DataCollatorWithTeacherLoss` as `data_collator`.
+
+        Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
+            one process with several GPUs, for Apple's GPU, for a stream that one process reads for
+            all, and for options of a loss or of logits, which the trainer would ignore.
+        """
+        self._method = method_of_other_loops(guidance)
+        super().__init__(model, *arguments, **options)
+        # The loss is divided by the count of a whole step, and nothing else may divide it by the
+        # accumulation. Before transformers 5.19 the second line says so, and 5.5.3 needs the third,
+        # too. As an attribute of the class the first would make TRL replace the loss function.
+        self.loss_is_scaled_for_ga: bool | None = True
+        self.model_accepts_loss_kwargs = True
+        self.accelerator.gradient_accumulation_steps = 1
+        _check_arguments(self.args)
+        self._sums = torch.zeros(
+            len(LossSums._fields), dtype=torch.float64, device=self.args.device
+        )
+        self._counts: TokenCounts | None = None  # since the last log, as the sums
+        self._has_seen_scores = False
+        for name, why in _UNSUPPORTED.items():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: not supported by a guided trainer; {why}")
+        validation = self.eval_dataset
+        several = validation.values() if isinstance(validation, dict) else [validation]
+        for dataset in (self.train_dataset, *several):
+            self._check_stream(dataset)
+        self.model.forward = _guided_forward(self.model, guidance)
+
+    def _check_stream(self, dataset: Any) -> None:
+        """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
+        dispatch = self.accelerator.dispatch_batches
+        is_dispatched = isinstance(dataset, IterableDataset) if dispatch is None else dispatch
+        if is_dispatched and self.accelerator.num_processes > 1:
+            raise ValueError(
+                "one process would read the batches of all: set accelerator_config="
+                '{"dispatch_batches": False} in the arguments; Accelerate then divides the stream'
+            )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """As the trainer's, of a dataset that is given later, too."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            self._check_stream(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        names = [*self._signature_columns, *PADDING, *OF_EXAMPLES]
+        self._signature_columns = list(dict.fromkeys(names))
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor]:
+        """The micro-batches of a step, and the count that its loss is divided by, on the device.
+
+        Raises: ConfigError for batches that were made for other guidance.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        counts = [self._checked(batch).counts for batch in batches]
+        is_mean_of_all = self._method.guidance.normalize == "tokens"
+        count = sum(one.predicted if is_mean_of_all else one.kept for one in counts)
+        return batches, self.accelerator.reduce(torch.full((), count, device=device))
+
+    def _checked(self, batch: Mapping[str, Any]) -> BatchFacts:
+        """What the host knows of a batch that is to be trained on."""
+        facts: BatchFacts | None = batch.get("facts")
+        if facts is None:
+            raise InputError(
+                "a batch without `facts`: give a GuidedCollator or a DataCollatorWithTeacherLoss "
+                "as data_collator, and pass on all that it returns"
+            )
+        check_guidance(facts.guidance, self._method.guidance, "collator and trainer")
+        if facts.student and self._student and facts.student != self._student:
+            raise ConfigError(
+                "processing_class: is not the student's tokenizer that the columns were made with; "
+                "make them with this one, or load that one"
+            )
+        return facts
+
+    @cached_property
+    def _student(self) -> str | None:
+        """The fingerprint of the tokenizer, if the trainer has one."""
+        tokenizer = self.processing_class
+        return None if tokenizer is None else TokenSpans(tokenizer).fingerprint
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The loss of a micro-batch, scaled so that the gradients of all add up to the step's; in
+        evaluation the mean over the predicted tokens of a batch (the Trainer averages batches)."""
+        facts: BatchFacts | None = inputs.pop("facts", None)
+        output: StudentOutput = model(**inputs)
+        if model.training:
+            assert facts is not None  # `get_batch_samples` has seen it
+            self._counts = facts.counts.plus(self._counts or TokenCounts())
+            self._sums += output.sums.to(self._sums.device)
+            scale = self.accelerator.num_processes / num_items_in_batch.clamp_min(1)
+            loss = output.loss * scale.to(output.loss.device)
+        else:
+            loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
+        return (loss, (loss,)) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *more: Any, **named: Any) -> None:
+        """As the trainer's. What is logged of training includes the tokens that were trained on
+        since the last time, of all processes.
+
+        Raises: GuidanceError as `check_coverage`, after the logging.
+        """
+        counts = None
+        if self._counts is not None and not logs.keys().isdisjoint(("loss", "train_loss")):
+            own = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
+            totals = self.accelerator.reduce(torch.cat([self._sums, own])).tolist()
+            sums, counts = (
+                LossSums(*totals[: -len(own)]),
+                TokenCounts(*map(int, totals[-len(own) :])),
+            )
+            self._counts = None
+            self._sums.zero_()
+            entry = token_entry(f"step {self.state.global_step}", self._method, sums, counts)
+            if counts.missing:
+                entry["missing"] = counts.missing / counts.predicted
+            for name in ("loss", "tokens", "unmapped"):  # the loss is that of all tokens
+                entry.pop(name, None)
+            logs |= entry
+        super().log(logs, *more, **named)
+        if counts is not None:
+            if self._has_seen_scores:  # a few steps may be of a document without scores
+                counts = counts._replace(missing=0)
+            self._has_seen_scores |= counts.with_text > 0
+            check_coverage(counts, self._method.guidance, f"step {self.state.global_step}")
+
+    def predict(self, *_: Any, **__: Any) -> Any:
+        """Raises: ValueError, because there are no logits to return."""
+        raise ValueError(
+            "predict: a guided trainer computes no logits; use evaluate, or transformers.Trainer "
+            "with the same model"
+        )
+
+
+def _columns_for(guidance: GuidanceConfig) -> list[str]:
+    """The columns that examples must have; which method made them is in `made_for`."""
+    is_needed = {
+        "groups": guidance.unit == "group" or guidance.needs_group_loss,
+        "group_loss": guidance.needs_group_loss,
+        "lines": guidance.window == "line",
+        "token_bytes": guidance.window_max_loss is not None,
+        "teacher_sums": guidance.unmapped == "mean",
+        "token_counts": True,
+        "made_for": True,
+    }
+    needed = [name for name, needs in is_needed.items() if needs and guidance.needs_teacher]
+    return sorted(["input_ids", "labels", "teacher_loss", *needed])
+
+
+_UNSUPPORTED = {
+    "model_init": "give the model",
+    "compute_metrics": "it computes no logits",
+    "preprocess_logits_for_metrics": "it computes no logits",
+    "compute_loss_func": "the loss is that of the guidance",
+}
+
+
+def _check_arguments(arguments: Any) -> None:
+    """Raises: ValueError for arguments that a guided trainer would ignore, for several GPUs, and
+    for Apple's."""
+    if arguments.device.type == "mps":
+        raise ValueError("Apple's GPU has no float64, which sums of losses need: set use_cpu=True")
+    if arguments.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {arguments.n_gpu} GPUs, and nn.DataParallel is not supported: "
+            "start by `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    if arguments.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor: the loss is that of the guidance; set it to 0")
+    usual = getattr(type(arguments), "loss_type", None)  # the default, of TRL's arguments
+    if usual is not None and arguments.loss_type != usual:
+        raise ValueError(
+            f"loss_type {arguments.loss_type}: the loss is that of the guidance; leave it at "
+            f"{usual}"
+        )
+
+
+def _guided_forward(model: Any, guidance: GuidanceConfig) -> MethodType:
+    """The forward pass of a model, guided where a teacher's loss is given.
+
+    Bound to the model, and it refers to no other, so that a copy of the model gets its own.
+    """
+    guided = GuidedForward(without_wrapper(model), guidance)
+    usual = model.forward
+    function = getattr(usual, "__func__", None)  # None where another library has put a closure
+
+    def forward(self: Any, *inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
+        if teacher_loss is not None:
+            return guided(without_wrapper(self), teacher_loss=teacher_loss, **named)
+        return function(self, *inputs, **named) if function else usual(*inputs, **named)
+
+    # `generate` gives only the inputs that it finds here.
+    asked = inspect.signature(usual)
+    inputs = [value for name, value in asked.parameters.items() if name != "self"]
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = asked.replace(parameters=[own, *inputs])  # type: ignore[attr-defined]
+    return MethodType(forward, model)

@@ -1,0 +1,82 @@
+"""The loss of every token without the logits of every token.
+
+N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
+"""
+
+from typing import Any, TypeVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.models.head import Head, LanguageHead, chunks
+
+
+def _for_states(head: Head, hidden_NH: Tensor) -> Head:
+    """The head with its weights converted once for all chunks of these states."""
+    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
+        return head.as_type(torch.float32)
+    return head.for_chunks()
+
+
+@torch.no_grad()
+def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
+    """(N,) float32: the loss of each label in nats, from the states that predict it.
+
+    Logits exist for one chunk at a time, so memory does not grow with N times V.
+    """
+    head = _for_states(head, hidden_NH)
+    nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
+    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
+        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
+        nll_N[place] = losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0]
+    return nll_N
+
+
+@torch.no_grad()
+def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
+    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
+    head = _for_states(head, hidden_NH)
+    entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
+    room = head.room_for(hidden_NH.shape[0])
+    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
+        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
+    return entropy_N
+
+
+def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """(C,) the loss of each label, and (C, 1) row sums of exponentials. Overwrites the logits with
+    their exponentials after subtracting each row's maximum, so no other matrix is needed."""
+    picked_C1 = logits_CV.gather(1, labels_C1)
+    top_C1 = logits_CV.amax(1, keepdim=True)
+    sum_C1 = logits_CV.sub_(top_C1).exp_().sum(1, keepdim=True)
+    return (sum_C1.log() + top_C1 - picked_C1).squeeze(1), sum_C1
+
+
+IGNORED = -100
+"""The label of padding and of tokens that are not predicted."""
+
+AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
+
+
+def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The inputs and labels of a causal model: token i is predicted from token i - 1.
+
+    The last axis is the position. The first token is only an input, the last only a label. The
+    shift is defined only here, for student and teacher, ids and losses.
+    """
+    return sequence[..., :-1], sequence[..., 1:]
+
+
+def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """The sum of the losses of the kept tokens, float32 (Eq. 3 without its denominator).
+
+    The loop divides by one count for the whole optimizer step. `weights_BT` has no gradient.
+    """
+    if nll_BT.shape != weights_BT.shape:
+        raise ValueError(f"nll {tuple(nll_BT.shape)} and weights {tuple(weights_BT.shape)} differ")
+    # Fill before multiplying: an infinite loss at a dropped token would make inf * 0 = nan.
+    return (nll_BT.masked_fill(weights_BT == 0, 0.0) * weights_BT).sum()

@@ -1,0 +1,400 @@
+"""The log of a run: sums over a window of steps, anomalies, trackers and profiles."""
+
+import importlib.util
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import TrainConfig
+from vocagno.data.rows import MixedRows
+from vocagno.errors import ConfigError, GuidanceError
+from vocagno.guidance.methods.base import Method
+from vocagno.guidance.tensors import REASONS, LossSums, TokenCounts
+from vocagno.system.collectives import HostSum
+from vocagno.training.sampler import MicroBatches
+
+_SETTLED = 0.25
+"""Share of a run after which the threshold of its quota is judged."""
+_LEAST_KEPT = 0.5
+"""Share of the tokens; below it a window that drops noise says so."""
+_USUAL_DEVIATION = 0.1
+"""Of the share of kept tokens from `top_fraction`, before a run says so."""
+
+
+class DeviceTime:
+    """Time that the device spends on something, added up without the host waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[tuple[Any, Any]] = []
+        self._seconds = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Adds the time of the block."""
+        if self._device.type == "cpu":
+            began = time.monotonic()
+            yield
+            self._seconds += time.monotonic() - began
+            return
+        begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._events.append((begin, end))
+
+    def seconds(self) -> float:
+        """All so far; waits for the device."""
+        for begin, end in self._events:
+            end.synchronize()
+            self._seconds += begin.elapsed_time(end) / 1e3
+        self._events.clear()
+        return self._seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step; its tensors stay on the device."""
+
+    step: int
+    """Steps before it."""
+    counts: TokenCounts
+    """Over all processes."""
+    norm: Tensor
+    """Of the gradient, before clipping."""
+    sums: Tensor
+    """`LossSums.tensor`, of this process."""
+    row_sums: list[Tensor]
+    """Of each micro-batch: (B,) the sum of the losses of each row."""
+    is_skipped: bool = False
+    """Skipped, because its gradient is NaN or infinite."""
+
+
+class Window:
+    """The steps since the last entry."""
+
+    def __init__(self, device: torch.device, method: Method) -> None:
+        self.method = method
+        self.records: list[StepRecord] = []
+        self.teacher_time: DeviceTime = DeviceTime(device)
+        """Of a live teacher."""
+        self._started = time.monotonic()
+        self._waited = 0.0
+
+    def add_wait(self, seconds: float) -> None:
+        """Adds time in which the step stood still for its rows: loading, aligning, collating."""
+        self._waited += seconds
+
+    def pass_over(self, seconds: float) -> None:
+        """Does not count time in which the run did something else."""
+        self._started += seconds
+
+    def sums(self) -> Tensor:
+        """(steps, 10) on the host, each as `LossSums.tensor`, of this process; waits for the
+        device."""
+        return torch.stack([record.sums for record in self.records]).cpu()
+
+    @property
+    def counts(self) -> TokenCounts:
+        """Those of the steps that were not skipped, over all processes."""
+        taken = (record.counts for record in self.records if not record.is_skipped)
+        return reduce(TokenCounts.plus, taken, TokenCounts())
+
+    def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
+        """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
+        if all steps were skipped."""
+        is_taken = torch.tensor([not record.is_skipped for record in self.records])
+        taken = [record for record in self.records if not record.is_skipped]
+        skipped = len(self.records) - len(taken)
+        if not taken:
+            return {"step": step, "skipped": skipped}
+        total = LossSums.of(sums[is_taken].sum(0))
+        tokens = token_entry(f"step {step}", self.method, total, self.counts)
+        elapsed = time.monotonic() - self._started
+        entry: dict[str, Any] = {
+            "step": step,
+            **tokens,
+            "tokens_per_s": round(tokens["tokens"] / elapsed, 1),
+            "data_share": round(self._waited / elapsed, 4),
+            "grad_norm": float(taken[-1].norm),
+        }
+        if skipped:
+            entry["skipped"] = skipped
+        if teacher := self.teacher_time.seconds():
+            entry["teacher_share"] = round(teacher / elapsed, 4)
+        return entry
+
+
+def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
+    """What a log says of the tokens of some steps, given the totals of all processes.
+
+    Raises: GuidanceError if others were kept on the device than the alignment says; `where` stands
+    before the message.
+    """
+    kept = counts.kept if method.knows_kept else sums.kept
+    if kept != sums.kept and math.isfinite(sums.nll):
+        raise GuidanceError(
+            f"{where}: {sums.kept:,.0f} tokens were kept where the alignment says "
+            f"{kept:,}: what the device ranked is not what the host aligned"
+        )
+    predicted = max(1, counts.predicted)
+    entry: dict[str, Any] = {
+        "loss": sums.nll / predicted,
+        "kept_loss": sums.kept_nll / (kept or 1),
+        "kept_fraction": kept / predicted,
+        "tokens": counts.predicted,
+        **counts.shares,
+    }
+    if counts.with_text:  # aligned to a teacher
+        entry["unmapped"] = {reason: getattr(counts, reason) for reason in REASONS}
+    return entry | method.log(sums, counts)
+
+
+class ThresholdWatch:
+    """Says once if the paper's rule flattens the student (docs/guidance.md)."""
+
+    def __init__(self, guidance: GuidanceConfig, steps: int) -> None:
+        self._is_over = not (guidance.keeps_quota and guidance.criterion == "excess")
+        self._quota = guidance.top_fraction
+        self._first_step = steps * _SETTLED
+
+    def look(self, entry: dict[str, Any]) -> str | None:
+        """A warning after a window, if its threshold is above zero, and a quarter of
+        the run is over."""
+        threshold = entry.get("threshold")
+        if self._is_over or threshold is None or entry["step"] < self._first_step:
+            return None
+        self._is_over = True  # once, whatever it is
+        if threshold <= 0:
+            return None
+        return (
+            f"step {entry['step']}: the threshold of guidance.top_fraction {self._quota} is "
+            f"{threshold:+.2f} nats: tokens on which the student is behind the teacher by less are "
+            "not trained, which raises the held-out loss of clean text; a run without "
+            "guidance.top_fraction drops lines of noise instead (docs/guidance.md)"
+        )
+
+
+def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
+    """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
+    of the text is noise to the teacher, if they are; or how many have no scores, if these are more
+    than `guidance.min_coverage` allows of a corpus."""
+    reasons = entry.get("unmapped") or {}
+    tokens = max(1, entry.get("tokens", 1))
+    missing = reasons.get("missing", 0) / tokens
+    if missing > 1 - guidance.min_coverage:
+        return (
+            f"step {entry['step']}: {missing:.0%} of the tokens are in text without scores, which "
+            "the teacher's tokenizer cannot read or which was not scored, and guidance.unmapped is "
+            f"{guidance.unmapped}"
+        )
+    if guidance.has_no_threshold and entry["kept_fraction"] < _LEAST_KEPT:
+        return (
+            f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
+            "others are noise by guidance.window_max_loss. If the text is clean, that is too low "
+            "for this teacher; `vocagno limit` finds one"
+        )
+    if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:
+        return None
+    kept, wanted = entry["kept_fraction"], guidance.top_fraction
+    if abs(kept - wanted) <= _USUAL_DEVIATION:
+        return None
+    worst = max(reasons, key=lambda reason: reasons[reason])
+    without = sum(reasons.values()) / tokens
+    return (
+        f"step {entry['step']}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
+        f"{without:.0%} have no teacher loss (most of them: {worst}), and guidance.unmapped is "
+        f"{guidance.unmapped}"
+    )
+
+
+_MOST_SKIPPED = 10
+"""Steps in a row that may be skipped."""
+_MOST_ROWS = 4
+"""Rows of a step that are named: those with the largest losses."""
+
+
+class Watch:
+    """Keeps an eye on a run; every process calls it alike."""
+
+    def __init__(
+        self,
+        train: TrainConfig,
+        batches: MicroBatches,
+        rows: MixedRows,
+        seq_len: int,
+        host_sum: HostSum,
+    ) -> None:
+        self.train = train
+        self.batches = batches
+        self.rows = rows
+        self.seq_len = seq_len
+        self.host_sum = host_sum
+        self._skipped = 0  # steps in a row, up to now
+
+    def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
+        """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
+
+        Args:
+            sums: `window.sums()` added up over all processes.
+            usual_loss: the mean of the window before, if there was one.
+        Raises: GuidanceError for a step with a NaN or infinite loss or gradient, unless it was
+            skipped; or if too many steps in a row were.
+        """
+        spikes = []
+        for record, loss in self._losses(window, sums):
+            norm = float(record.norm)
+            self._skipped = self._skipped + 1 if record.is_skipped else 0
+            if self._skipped >= _MOST_SKIPPED:
+                raise GuidanceError(
+                    f"step {record.step + 1}: {self._skipped} steps in a row were skipped "
+                    "(optimizer.skip_nonfinite), since none had a finite gradient; lower "
+                    "optimizer.lr (in another `output`). The last checkpoint is as it was."
+                )
+            if record.is_skipped:
+                continue
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._refuse(record, loss, norm)
+            if usual_loss is not None and loss > self.train.spike_ratio * usual_loss:
+                spikes.append({"step": record.step + 1, "loss": loss, "rows": self.largest(record)})
+        return spikes
+
+    def largest(self, record: StepRecord) -> list[dict[str, Any]]:
+        """The rows of a step with the largest losses, over all processes, worst first."""
+        mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
+        losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
+        found = [self._named(row) | {"loss": loss} for row, loss in zip(mine, losses, strict=True)]
+        together = [row for part in self.host_sum.gathered(_worst(found)) for row in part]
+        return _worst(together)
+
+    def _named(self, row: int) -> dict[str, Any]:
+        """A row by its number in its corpus, which is named if there are several."""
+        corpus, number = self.rows.place(row)
+        stores = self.rows.stores
+        documents = stores[corpus][number].documents.tolist()
+        name = {"corpus": corpus} if len(stores) > 1 else {}
+        return name | {"row": number, "documents": documents}
+
+    @staticmethod
+    def _losses(window: Window, sums: Tensor) -> Iterator[tuple[StepRecord, float]]:
+        for record, of_step in zip(window.records, sums, strict=True):
+            yield record, LossSums.of(of_step).nll / max(1, record.counts.predicted)
+
+    def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
+        rows = self.largest(record)
+        bad = [row for row in rows if _size(row) == math.inf] or rows
+        what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
+        raise GuidanceError(
+            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, skip "
+            "such steps (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
+            "`output`). The last checkpoint is as it was."
+        )
+
+
+def described(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a sentence names them."""
+    return "; ".join(
+        f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("
+        f"loss {row['loss']:.3g}, documents {', '.join(map(str, row['documents']))})"
+        for row in rows
+    )
+
+
+def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=_size, reverse=True)[:_MOST_ROWS]
+
+
+def _size(row: dict[str, Any]) -> float:
+    """Its loss: NaN counts as infinite."""
+    loss = float(row["loss"])
+    return loss if math.isfinite(loss) else math.inf
+
+
+Log = Callable[[Mapping[str, Any]], None]
+"""Takes a line of `metrics.jsonl`."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises: ConfigError for a tracker whose package is not installed (Accelerate would
+    silently continue without it)."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"train.log_with: {name} is not installed; `pip install {name}`, or omit it"
+            )
+
+
+@contextmanager
+def tracking(
+    accelerator: Accelerator, project: str, run: str, options: Mapping[str, Any]
+) -> Iterator[Log]:
+    """Starts the trackers of a run on its first process, and ends them whatever happens."""
+    names = {"wandb": {"name": run}, "trackio": {"name": run}}
+    accelerator.init_trackers(project, _plain(options), names)
+    try:
+        yield lambda entry: accelerator.log(_numbers(entry), step=entry["step"])
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        accelerator.trackers.clear()
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in options.items()
+    }
+
+
+def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line, those of `unmapped` as unmapped/REASON; spikes by their number."""
+    found: dict[str, float] = {}
+    for name, value in entry.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}/{key}": number for key, number in value.items()}
+        elif isinstance(value, list):
+            found[name] = len(value)
+        elif name != "step":
+            found[name] = value
+    return found
+
+
+_BEFORE = 1
+"""Steps before the profiler warms up, which takes another one."""
+
+
+@contextmanager
+def profiling(
+    steps: int, folder: Path, process: int, device: torch.device
+) -> Iterator[Callable[[], None]]:
+    """Yields what is to be called after each step.
+
+    Args:
+        steps: how many are traced, after two others; 0: none.
+        folder: for `process-N.json.gz`, which https://ui.perfetto.dev and chrome://tracing show.
+    """
+    if steps == 0:
+        yield lambda: None
+        return
+
+    def save(traced: profile) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        traced.export_chrome_trace(str(folder / f"process-{process}.json.gz"))
+
+    kinds = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        kinds.append(ProfilerActivity.CUDA)
+    phases = schedule(wait=_BEFORE, warmup=1, active=steps, repeat=1)
+    with profile(activities=kinds, schedule=phases, on_trace_ready=save) as profiler:
+        yield profiler.step

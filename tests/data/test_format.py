@@ -1,0 +1,412 @@
+"""Rows and scores on disk: what comes back, what is refused, what survives a failure."""
+
+import errno
+import json
+import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import vocagno
+from vocagno.data.corpus import text_hash
+from vocagno.data.rows import RowsShard, RowStore, cut_rows, join_documents, write_rows
+from vocagno.data.store.building import finish_store
+from vocagno.data.store.format import Manifest, entry_of
+from vocagno.data.store.shards import Shard, StoreError, write_shard
+from vocagno.system.files import appearing, write_json
+from vocagno.teacher import scores as scores_module
+from vocagno.teacher.scores import (
+    DocumentScores,
+    MatchedScores,
+    ScoreShard,
+    ScoreStore,
+    write_scores,
+)
+from vocagno.tokens.token_spans import TokenizedTexts
+
+MADE_FROM = {"teacher": "t", "tokenizer": "tok", "prefix": [], "unit": "nats"}
+
+
+def documents(seed=0, sizes=(3, 0, 300, 1)):
+    rng = np.random.default_rng(seed)
+    result = []
+    for size in sizes:
+        lengths = rng.integers(0, 9, size)
+        if size > 5:
+            lengths[5] = 1000
+        ends = np.cumsum(lengths)
+        spans = np.stack([ends - lengths, ends], 1).astype(np.int32)
+        nll = rng.exponential(2, size).astype(np.float16)
+        nll[:1] = np.nan
+        result.append(DocumentScores(spans, nll))
+    return result
+
+
+def score_store(folder, names=("shard-00000", "shard-00001")):
+    docs = [documents(seed) for seed in range(len(names))]
+    for number, name in enumerate(names):
+        hashes = [text_hash(f"{number} {i}") for i in range(len(docs[number]))]
+        write_scores(folder / f"{name}.arrow", hashes, docs[number], MADE_FROM)
+    finish_store(folder, names, ScoreShard, "documents")
+    return [document for shard in docs for document in shard]
+
+
+def test_scores_come_back_by_document(tmp_path):
+    expected = score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    assert len(store) == 8
+    assert store.num_tokens == sum(len(document.nll) for document in expected)
+    for index in (7, 0, 2, 6, 5, 1, 3, 4):
+        found = store.document(index)
+        np.testing.assert_array_equal(found.nll, expected[index].nll)
+        sizes = np.diff(expected[index].spans, axis=1)[:, 0]
+        np.testing.assert_array_equal(found.spans[sizes > 0], expected[index].spans[sizes > 0])
+    with pytest.raises(IndexError):
+        store.document(8)
+
+
+def test_a_store_goes_to_a_worker_by_name(tmp_path):
+    expected = score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    store.document(2)
+    sent = pickle.dumps(store)
+    assert len(sent) < 500
+    np.testing.assert_array_equal(pickle.loads(sent).document(2).nll, expected[2].nll)
+
+
+def test_spans_that_do_not_tile_come_back(tmp_path):
+    spans = np.array([[0, 4], [0, 4], [4, 700], [702, 703]], np.int32)
+    document = DocumentScores(spans, np.ones(4, np.float16))
+    write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], MADE_FROM)
+    finish_store(tmp_path, ["s"], ScoreShard, "documents")
+    np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
+
+
+@pytest.mark.parametrize("kind", ["tiling", "holes", "shared", "empty"])
+def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(scores_module, "_WHOLE", 4)
+    rng = np.random.default_rng(0)
+    ends = np.cumsum(rng.integers(1, 6, 400))
+    spans = np.stack([np.append(0, ends[:-1]), ends], 1).astype(np.int32)
+    if kind == "holes":
+        spans = np.delete(spans, rng.integers(0, 400, 60), axis=0)
+    elif kind == "shared":
+        spans[100:300:2] = spans[101:301:2]
+    elif kind == "empty":
+        spans[rng.integers(1, 399, 60)] = 0
+    nll = rng.exponential(1, len(spans)).astype(np.float16)
+    nll[rng.integers(0, len(nll), 50)] = np.nan
+    scores = [DocumentScores(spans, nll)]
+    write_scores(tmp_path / "s.arrow", [bytes(16)], scores, MADE_FROM)
+    finish_store(tmp_path, ["s"], ScoreShard, "documents")
+    store = ScoreStore(tmp_path)
+    whole = store.document(0)
+    student_ends = np.cumsum(rng.integers(1, 9, 260))  # the teacher's text ends before
+    student = np.stack([np.append(0, student_ends[:-1]), student_ends], 1).astype(np.int32)
+    for _ in range(60):
+        first, stop = np.sort(rng.choice(len(student) + 1, 2, replace=False))
+        tokens = student[first:stop]
+        piece = store.piece(0, int(tokens[0, 0]), int(tokens[-1, 1]))
+        assert len(piece.nll) <= 5 * len(tokens) + 70
+        results = []
+        for part in (whole, piece):
+            mapping = vocagno.align(tokens, part.spans)
+            losses = part.nll.astype(np.float32)
+            reasons = vocagno.unmapped_reasons(tokens, part.spans, mapping, losses=losses)
+            rows = np.where(mapping < 0, -1, mapping + part.first_row)
+            results.append((rows, reasons, vocagno.reduce(losses, mapping)))
+        for ours, expected in zip(*results[::-1], strict=True):
+            np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize(("length", "limit"), [(300, 3.5), (40, 5.0)])
+def test_what_a_token_costs(tmp_path, length, limit):
+    docs = [documents(seed, sizes=(length,))[0] for seed in range(200)]
+    hashes = [text_hash(str(i)) for i in range(200)]
+    write_scores(tmp_path / "s.arrow", hashes, docs, MADE_FROM)
+    assert (tmp_path / "s.arrow").stat().st_size / (200 * length) <= limit
+
+
+def test_truncation_anywhere_is_seen_and_named(tmp_path):
+    score_store(tmp_path)
+    path = tmp_path / "shard-00000.arrow"
+    data = path.read_bytes()
+    for fiftieth in range(50):
+        path.write_bytes(data[: len(data) * fiftieth // 50])
+        store = ScoreStore(tmp_path)
+        with pytest.raises(StoreError, match=r"bytes, but the manifest says .* truncated"):
+            store.document(0)
+        assert any("truncated" in damage.what for damage in store.damages())
+        with pytest.raises(StoreError, match="not a complete vocagno shard"):
+            Shard(path)
+    path.unlink()
+    store = ScoreStore(tmp_path)
+    with pytest.raises(StoreError, match="the shard is missing"):
+        store.document(0)
+    assert [damage.what for damage in store.damages()] == [f"{path}: the shard is missing"]
+
+
+def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path):
+    """1,000 random bits of a shard, one after the other; each document is either refused or right.
+
+    Bits that belong to no document (padding between columns) can only be seen by `damages`.
+    """
+    rng = np.random.default_rng(0)
+    expected = score_store(tmp_path, names=("shard-00000",))
+    path = tmp_path / "shard-00000.arrow"
+    data = bytearray(path.read_bytes())
+    refused = 0
+    for bit in rng.choice(len(data) * 8, 1000, replace=False).tolist():
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        store = ScoreStore(tmp_path)
+        assert list(store.damages())
+        refusals = 0
+        for number, document in enumerate(expected):
+            try:
+                found = store.document(number)
+            except StoreError:
+                refusals += 1
+                continue
+            np.testing.assert_array_equal(found.nll, document.nll)
+            full = document.spans[:, 0] < document.spans[:, 1]
+            np.testing.assert_array_equal(found.spans[full], document.spans[full])
+        assert refusals or is_padding(path, bit // 8), f"bit {bit} changed nothing"
+        refused += refusals > 0
+        data[bit // 8] ^= 1 << bit % 8
+    assert refused > 900
+    path.write_bytes(data)
+    assert list(ScoreStore(tmp_path).damages()) == []
+
+
+def is_padding(path, place):
+    """Whether a byte of a shard lies between its columns' buffers."""
+    shard = Shard(path)
+    buffers = [b for c in shard.batch.columns for b in c.buffers() if b is not None and b.size]
+    starts = [b.address - shard._bytes.address for b in buffers]
+    inside = any(s <= place < s + b.size for s, b in zip(starts, buffers, strict=True))
+    return min(starts) <= place and not inside
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_of_the_manifest_is_seen(tmp_path):
+    """Every bit of it."""
+    score_store(tmp_path, names=("s",))
+    path = tmp_path / "manifest.json"
+    data = bytearray(path.read_bytes())
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(StoreError, match=r"not a vocagno manifest|manifest is damaged"):
+            ScoreStore(tmp_path)
+        data[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.slow
+def test_ten_thousand_shards_open_in_a_second(tmp_path):
+    """And any document is there at once, without a file left open for each shard."""
+    names = [f"shard-{number:05d}" for number in range(10_000)]
+    expected = documents(0)
+    hashes = [text_hash(str(i)) for i in range(len(expected))]
+    write_scores(tmp_path / f"{names[0]}.arrow", hashes, expected, MADE_FROM)
+    for name in names[1:]:
+        (tmp_path / f"{name}.arrow").hardlink_to(tmp_path / f"{names[0]}.arrow")
+    shard = ScoreShard(tmp_path / f"{names[0]}.arrow")
+    entry, what = entry_of(names[0], shard), shard.description
+    entries = [replace(entry, name=name) for name in names]
+    Manifest(what.kind, what.version, what.made_from, entries).save(tmp_path)
+    began = time.process_time()  # of the processor: machines are shared
+    store = ScoreStore(tmp_path)
+    assert time.process_time() - began < 1
+    assert len(store) == 40_000
+    files = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+    for index in np.random.default_rng(0).integers(0, len(store), 3000).tolist():
+        np.testing.assert_array_equal(store.document(index).nll, expected[index % 4].nll)
+    if files:
+        assert len(list(Path("/proc/self/fd").iterdir())) < files + 10
+
+
+def test_another_store_is_refused_by_name(tmp_path, monkeypatch):
+    with pytest.raises(StoreError, match="does not exist"):
+        ScoreStore(tmp_path / "missing")
+    with pytest.raises(StoreError, match="is unfinished"):
+        ScoreStore(tmp_path)
+    score_store(tmp_path)
+    store = ScoreStore(tmp_path)
+    store.check_tokenizer("tok", "teacher")
+    with pytest.raises(StoreError, match="another tokenizer"):
+        store.check_tokenizer("other", "teacher")
+    with pytest.raises(StoreError, match="holds scores, expected rows"):
+        RowStore(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    write_json(tmp_path / "manifest.json", {**manifest, "version": 3})
+    with pytest.raises(StoreError, match="the manifest is damaged"):
+        ScoreStore(tmp_path)
+    monkeypatch.setattr(scores_module, "VERSION", 3)
+    score_store(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="format version 3, but this vocagno reads 2"):
+        ScoreStore(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(StoreError, match="not a vocagno manifest"):
+        ScoreStore(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "shard.arrow"
+    path.write_bytes(b"old")
+
+    def fail():
+        with appearing(path) as file:
+            file.write(b"new, but")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["shard.arrow"]
+
+
+def tokens_of(sizes, length=2):
+    """Documents of tokens of `length` bytes each, ids counted up."""
+    n = sum(sizes)
+    spans = [(i * length, (i + 1) * length) for size in sizes for i in range(size)]
+    cu = np.cumsum([0, *sizes])
+    return TokenizedTexts(
+        np.arange(10, 10 + n, dtype=np.int32),
+        np.array(spans, np.int32).reshape(-1, 2),
+        cu,
+        np.ones(len(sizes), bool),
+    )
+
+
+def test_rows_by_hand():
+    """BOS 1, EOS 2; documents of 3, 0 and 2 tokens; rows of 4 predicted tokens."""
+    stream = join_documents(tokens_of([3, 0, 2]), 7, (1,), 2)
+    assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 2, 1, 13, 14, 2]
+    rows = cut_rows(stream, 4)
+    assert [row.ids.tolist() for row in rows] == [[1, 10, 11, 12, 2], [2, 1, 2, 1, 13], [13, 14, 2]]
+    assert [row.documents.tolist() for row in rows] == [[7], [7, 8, 9], [9]]
+    assert [row.num_tokens.tolist() for row in rows] == [[5], [1, 2, 2], [3]]
+    assert rows[0].spans.tolist() == [[0, 0], [0, 2], [2, 4], [4, 6], [0, 0]]
+    assert rows[2].spans.tolist() == [[0, 2], [2, 4], [0, 0]]
+    predicted = [token for row in rows for token in row.ids[1:].tolist()]
+    assert predicted == stream.ids[1:].tolist()  # every token once, but the very first
+
+
+def test_a_row_cut_inside_a_document_keeps_its_bytes(tmp_path):
+    stream = join_documents(tokens_of([9]), 0, (), 2)
+    rows = cut_rows(stream, 4)
+    assert [row.spans[0].tolist() for row in rows] == [[0, 2], [8, 10], [16, 18]]
+    store = row_store(tmp_path, rows)
+    assert [store[i].spans[0].tolist() for i in range(3)] == [[0, 2], [8, 10], [16, 18]]
+
+
+def row_store(folder, rows, seq_len=4):
+    first = int(rows[0].documents[0])
+    hashes = [text_hash(str(i)) for i in range(first, int(rows[-1].documents[-1]) + 1)]
+    write_rows(folder / "s.arrow", rows, seq_len, 100, hashes, first, {})
+    finish_store(folder, ["s"], RowsShard, "rows")
+    return RowStore(folder)
+
+
+def test_rows_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    tokens = tokens_of([5, 0, 11, 1, 2])
+    spans = tokens.spans.copy()
+    spans[6:8] = [[0, 700], [0, 700]]  # a long token, and two that share their bytes
+    tokens = TokenizedTexts(tokens.ids, spans, tokens.cu_seqlens, tokens.proved)
+    rows = cut_rows(join_documents(tokens, 3, (1,), 2), 4)
+    store = row_store(tmp_path, rows)
+    assert len(store) == len(rows)
+    assert store.num_tokens == sum(len(row.ids) - 1 for row in rows)
+    for index in rng.permutation(len(rows)):
+        found, expected = store[int(index)], rows[index]
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.documents, expected.documents)
+        np.testing.assert_array_equal(found.num_tokens, expected.num_tokens)
+        full = expected.spans[:, 0] < expected.spans[:, 1]
+        np.testing.assert_array_equal(found.spans[full], expected.spans[full])
+        assert (found.spans[~full, 0] >= found.spans[~full, 1]).all()
+
+
+def test_small_vocabularies_take_two_bytes_an_id(tmp_path):
+    rows = cut_rows(join_documents(tokens_of([9]), 0, (), 2), 4)
+    for size, width in ((1 << 16, 2), ((1 << 16) + 1, 4)):
+        write_rows(tmp_path / "s.arrow", rows, 4, size, [bytes(16)], 0, {})
+        assert Shard(tmp_path / "s.arrow").values("ids").itemsize == width
+
+
+def test_prompts_by_hand(tmp_path):
+    """BOS 1, EOS 2; tokens of 2 bytes; prompts of 3 bytes (inside id 11), of none, of all."""
+    stream = join_documents(tokens_of([3, 2, 2]), 0, (1,), 2, [3, 0, 4])
+    assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 13, 14, 2, 1, 15, 16, 2]
+    assert np.flatnonzero(stream.is_prompt).tolist() == [
+        0,
+        1,
+        9,
+        10,
+        11,
+    ]  # id 11 crosses the border
+    rows = cut_rows(stream, 5)
+    assert [row.num_prompt.tolist() for row in rows] == [[2, 0], [0, 2], [2]]
+    store = row_store(tmp_path, rows, 5)
+    assert [store[i].num_prompt.tolist() for i in range(3)] == [[2, 0], [0, 2], [2]]
+
+
+def test_scores_are_found_by_what_a_document_says(tmp_path):
+    """Rows of documents 0 to 4; scores of 4, 2, other, 0: two are missing."""
+    rows = cut_rows(join_documents(tokens_of([3, 1, 2, 5, 1]), 0, (), 2), 4)
+    store = row_store(tmp_path / "rows", rows)
+    order = [4, 2, 99, 0]
+    scores = [DocumentScores(np.array([[0, 2]], np.int32), np.full(1, n)) for n in order]
+    hashes = [text_hash(str(number)) for number in order]
+    write_scores(tmp_path / "scores" / "s.arrow", hashes, scores, MADE_FROM)
+    finish_store(tmp_path / "scores", ["s"], ScoreShard, "documents")
+    matched = MatchedScores(ScoreStore(tmp_path / "scores"), store)
+    found = [matched.piece(number, 0, 2).nll.tolist() for number in range(5)]
+    assert found == [[0.0], [], [2.0], [], [4.0]]
+    assert matched.missing_documents == 2
+    _, tokens = store.documents()
+    assert matched.missing_share == (tokens[1] + tokens[3]) / tokens.sum()
+    sent = pickle.loads(pickle.dumps(matched))
+    assert sent.piece(2, 0, 2).nll.tolist() == [2.0]
+
+
+def test_a_shard_that_is_damaged_before_the_manifest_is_not_blessed(tmp_path):
+    """A count or a document changed while the other shards were made."""
+    score_store(tmp_path, names=("s",))
+    path = tmp_path / "s.arrow"
+    data = path.read_bytes()
+    description = ScoreShard(path).description
+    counts = {**description.counts, "documents": 5}
+    batch = ScoreShard(path).batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    write_shard(path, columns, replace(description, counts=counts))
+    with pytest.raises(StoreError, match="the shard's description is damaged; delete the shard"):
+        finish_store(tmp_path, ["s"], ScoreShard, "documents")
+    place = data.find(documents(0)[2].nll.tobytes())
+    path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    with pytest.raises(StoreError, match="document 2 of this shard is damaged; delete the shard"):
+        finish_store(tmp_path, ["s"], ScoreShard, "documents")
+
+
+def test_a_shard_without_rows(tmp_path):
+    """A single empty document: EOS alone predicts nothing."""
+    hashes = [text_hash(str(number)) for number in range(2)]
+    rows = cut_rows(join_documents(tokens_of([3]), 0, (), 2), 4)
+    write_rows(tmp_path / "a.arrow", rows, 4, 100, hashes[:1], 0, {})
+    none = cut_rows(join_documents(tokens_of([0]), 1, (), 2), 4)
+    assert none == []
+    write_rows(tmp_path / "b.arrow", none, 4, 100, hashes[1:], 1, {})
+    finish_store(tmp_path, ["a", "b"], RowsShard, "rows")
+    store = RowStore(tmp_path)
+    assert list(store.damages()) == []
+    found, tokens = store.documents()
+    assert tokens.tolist() == [4, 0]
+    assert bytes(found[0]) == hashes[0]

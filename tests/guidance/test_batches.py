@@ -1,0 +1,346 @@
+"""The collator by hand: which teacher loss stands at which label, and what is counted."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader
+
+import vocagno
+from tiny_models import tiny_llama
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
+from vocagno.errors import ConfigError
+from vocagno.guidance import batches as data_module
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.methods import base
+from vocagno.models.batching import check_isolation, isolation
+from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.token_spans import TokenizedTexts
+
+NAN = float("nan")
+
+
+class Scores:
+    """Two documents: 'proofread' as pr|oofre|ad without a BOS, and 'ab' as one token with one."""
+
+    documents = (
+        DocumentScores(
+            np.array([[0, 2], [2, 7], [7, 9]], np.int32), np.array([NAN, 0.25, 0.75], np.float16)
+        ),
+        DocumentScores(np.array([[0, 2]], np.int32), np.array([1.5], np.float16)),
+    )
+
+    def piece(self, index, first_byte, end_byte):
+        return self.documents[index]
+
+
+def rows(seq_len):
+    """The student: BOS pro|of|read EOS, BOS a|b EOS."""
+    spans = np.array([[0, 3], [3, 5], [5, 9], [0, 1], [1, 2]], np.int32)
+    ids = np.array([10, 11, 12, 13, 14], np.int32)
+    tokens = TokenizedTexts(ids, spans, np.array([0, 3, 5]), np.ones(2, bool))
+    return cut_rows(join_documents(tokens, 0, (1,), 2), seq_len)
+
+
+def collate(seq_len, scores=Scores(), isolate=False, **guidance):  # noqa: B008 - never changed
+    data = DataConfig(train="unused", seq_len=seq_len, isolate=isolate)
+    guidance = GuidanceConfig(**{"top_fraction": 0.4} | guidance)
+    return Collator(scores, guidance, data)(rows(seq_len))
+
+
+def counts_of(batch):
+    return batch.counts._asdict()
+
+
+def check_one_row():
+    batch = collate(10)
+    tensors = batch.tensors
+    # BOS   pro  of  read  EOS  BOS  a  b  EOS  padding
+    assert tensors["input_ids"].tolist() == [[1, 10, 11, 12, 2, 1, 13, 14, 2, 0]]
+    assert tensors["labels"].tolist() == [[10, 11, 12, 2, 1, 13, 14, 2, -100, -100]]
+    # pro covers pr (no loss) and oofre; of lies in oofre; read covers oofre and ad; a, b lie in ab
+    expected = [0.25, 0.25, 0.75, NAN, NAN, 1.5, 1.5, NAN, NAN, NAN]
+    np.testing.assert_array_equal(tensors["teacher_loss"][0], np.array(expected, np.float32))
+    assert tensors["reasons"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 1, 1, 1]]
+    assert counts_of(batch) == {
+        "predicted": 8,
+        "kept": 2 + 3,
+        "competing": 5,
+        "included": 3,
+        "with_text": 5,
+        "mapped": 5,
+        "scorable": 5,
+        "scored": 5,
+        "special": 3,
+        "truncated": 0,
+        "hole": 0,
+        "unscored": 0,
+        "missing": 0,
+        "partial": 0,
+    }
+
+
+def test_bos_eos_document_starts_and_padding_by_hand():
+    check_one_row()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda sequence: (sequence[..., :-1], sequence[..., :-1]),
+        lambda sequence: (sequence[..., 1:], sequence[..., 1:]),
+        lambda sequence: (sequence[..., 1:], sequence[..., :-1]),
+    ],
+)
+def test_a_planted_shift_by_one_is_seen(monkeypatch, planted):
+    monkeypatch.setattr(data_module, "causal_shift", planted)
+    with pytest.raises(AssertionError):
+        check_one_row()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the worker is forked")
+def test_a_worker_aligns_on_one_core(monkeypatch):
+    """Several workers, each with threads for all cores, would stand in each other's way."""
+
+    def threads(_):
+        asked = []
+
+        def align(*arguments, num_threads, **cu_seqlens):
+            asked.append(num_threads)
+            return vocagno.align(*arguments, num_threads=num_threads, **cu_seqlens)
+
+        monkeypatch.setattr(base, "align", align)
+        collate(10)
+        return asked
+
+    for workers, expected in ((0, [None]), (1, [1])):
+        context = "fork" if workers else None
+        loader = DataLoader(
+            [0], None, num_workers=workers, multiprocessing_context=context, collate_fn=threads
+        )
+        assert list(loader) == [expected]
+
+
+def test_rows_cut_inside_a_document_by_hand():
+    batch = collate(2)
+    labels = batch.tensors["labels"].tolist()
+    assert labels == [[10, 11], [12, 2], [1, 13], [14, 2]]
+    expected = [[0.25, 0.25], [0.75, NAN], [NAN, 1.5], [1.5, NAN]]
+    np.testing.assert_array_equal(batch.tensors["teacher_loss"], np.array(expected, np.float32))
+
+
+GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "isolate", "first_nll", "losses", "partial"),
+    [
+        # BOS pro of read EOS BOS a b EOS: 'proofread' is one group, of which pr has no loss
+        (10, False, NAN, [NAN, NAN, NAN, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 3),
+        (10, False, 0.5, [0.5, 0.5, 0.5, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 0),
+        (10, True, 0.5, [0.5, 0.5, 0.5, NAN, NAN, 0.75, 0.75, NAN, NAN, NAN], 0),
+        # BOS pro of | of read EOS | EOS BOS a | a b EOS: every group is cut
+        (2, False, 0.5, [[NAN, NAN]] * 4, 5),
+    ],
+)
+def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
+    scores = Scores()
+    spans, (_, *others) = scores.documents[0].spans, scores.documents[0].nll
+    nll = np.array([first_nll, *others], np.float16)
+    scores.documents = (DocumentScores(spans, nll), scores.documents[1])
+    batch = collate(seq_len, scores, isolate, **GROUPS)
+    expected = np.array(losses, np.float32).reshape(batch.tensors["labels"].shape)
+    np.testing.assert_array_equal(batch.tensors["teacher_loss"], expected)
+    groups = batch.tensors["groups"].numpy()
+    assert ((groups < 0) == np.isnan(expected)).all()
+    counts = counts_of(batch)
+    assert counts["partial"] == partial
+    assert counts["scored"] == 5  # a group that is cut is not the teacher's fault
+    assert counts["competing"] == np.isfinite(expected).sum()
+
+
+def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
+    breaks = np.zeros(20, bool)
+    breaks[[11, 13]] = True
+    guidance = GuidanceConfig(window="line", window_max_loss=1.0, **GROUPS)
+    data = DataConfig(train="unused", seq_len=10)
+    batch = Collator(Scores(), guidance, data, breaks)(rows(10))
+    # BOS pro of read EOS | BOS a b EOS: of and a break
+    assert batch.tensors["lines"].tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
+    assert batch.tensors["token_bytes"].tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
+    with pytest.raises(ValueError, match="line_ends"):
+        Collator(Scores(), guidance, data)
+    Collator(None, guidance, data)(rows(10))  # nothing is ranked
+
+
+@pytest.mark.parametrize(("how", "read"), [("mean", 0.5), ("sum", 1.0), ("min", 0.25)])
+def test_aggregations_by_hand(how, read):
+    assert collate(10, aggregation=how).tensors["teacher_loss"][0, 2] == read
+
+
+def test_the_first_teacher_token_of_a_document_is_nobodys_fault():
+    class FirstOnly(Scores):
+        documents = (
+            DocumentScores(np.array([[0, 3], [3, 9]], np.int32), np.array([NAN, 1.0], np.float16)),
+            Scores.documents[1],
+        )
+
+    batch = collate(10, FirstOnly())
+    counts = counts_of(batch)
+    assert (counts["with_text"], counts["mapped"]) == (5, 5)
+    assert (counts["scorable"], counts["scored"], counts["unscored"]) == (4, 4, 1)
+
+
+def test_a_teacher_cut_short_is_counted_as_truncated():
+    class Short(Scores):
+        documents = (
+            DocumentScores(np.array([[0, 4]], np.int32), np.array([1.0], np.float16)),
+            DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16)),
+        )
+
+    counts = counts_of(collate(10, Short()))
+    assert (counts["truncated"], counts["mapped"], counts["with_text"]) == (3, 2, 5)
+
+
+@pytest.mark.parametrize("how", ["max", "sum"])
+def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
+    """Each token once, whatever is aggregated; those that share text with the row."""
+    assert "teacher_sums" not in collate(2).tensors
+    batch = collate(2, unmapped="mean", aggregation=how)
+    # BOS pro of | of read EOS | EOS BOS a | a b EOS: pr has no loss, oofre is in two rows
+    assert batch.tensors["teacher_sums"].tolist() == [[0.25, 1], [1.0, 2], [1.5, 1], [1.5, 1]]
+    assert collate(10, unmapped="mean").tensors["teacher_sums"].tolist() == [[2.5, 3]]
+
+
+def test_losses_of_a_prompt_are_in_no_mean():
+    data, guidance = (
+        DataConfig(train="unused", seq_len=10),
+        GuidanceConfig(unmapped="mean", top_fraction=0.4),
+    )
+    (row,) = rows(10)
+    # Neither nor; BOS pro, BOS a b; all of the first; all of both
+    cases = [([0, 0], [2.5, 3]), ([2, 3], [1.0, 2]), ([5, 0], [1.5, 1]), ([5, 4], [0, 0])]
+    for num_prompt, expected in cases:
+        asked = replace(row, num_prompt=np.array(num_prompt, np.int32))
+        batch = Collator(Scores(), guidance, data)([asked])
+        assert batch.tensors["teacher_sums"].tolist() == [expected]
+
+
+def test_without_scores_nothing_is_aligned():
+    batch = collate(10, None, method="cpt")
+    assert batch.tensors["teacher_loss"].isnan().all()
+    counts = counts_of(batch)
+    assert (counts["predicted"], counts["kept"], counts["with_text"]) == (8, 8, 0)
+
+
+def test_isolated_documents_read_nothing_of_each_other():
+    batch = collate(10, isolate=True)
+    assert batch.tensors["labels"].tolist() == [[10, 11, 12, 2, -100, 13, 14, 2, -100, -100]]
+    assert "attention_mask" not in batch.tensors  # it is made on the device
+    model = tiny_llama(20, attn_implementation="sdpa")
+    tensors = batch.to(torch.device("cpu"))
+    assert tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
+    with torch.no_grad():
+        packed = model(
+            input_ids=tensors["input_ids"],
+            attention_mask=tensors["attention_mask"],
+            position_ids=tensors["position_ids"],
+        ).logits[0]
+        for place in (slice(0, 5), slice(5, 9)):
+            alone = model(input_ids=tensors["input_ids"][:, place]).logits[0]
+            torch.testing.assert_close(packed[place], alone)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_travels_to_a_device_is_contiguous_and_small(isolate):
+    """Whatever is not contiguous would be copied by way of pageable memory, for which a host waits;
+    the mask of a row of 2,048 tokens would be 4 MB."""
+    batch = collate(2048, isolate=isolate)
+    assert all(tensor.is_contiguous() for tensor in batch.tensors.values())
+    assert ("piece" in batch.tensors) == isolate
+    size = sum(tensor.nbytes for tensor in batch.tensors.values())
+    assert size <= 32 * batch.tensors["labels"].numel()
+
+
+def test_a_mask_made_on_a_device_stays_there():
+    """Fake tensors of a GPU that need not be there; an operation between devices is an error."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
+    assert {name: value.device.type for name, value in made.items()} == {
+        "position_ids": "cuda",
+        "attention_mask": "cuda",
+    }
+    assert made["attention_mask"].shape == (2, 1, 16, 16)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "jamba"])
+def test_new_models_whose_other_layers_read_across_are_refused(kind):
+    """Their weights are so small that logits differ by less than 1e-3; trained ones would not."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {
+        "lfm2": {"layer_types": ["conv", "full_attention"]},
+        "jamba": {
+            "num_experts": 2,
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+            "use_mamba_kernels": False,
+            "mamba_d_state": 4,
+        },
+    }
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+    }
+    config = AutoConfig.for_model(kind, **sizes, **options[kind])
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
+    ):
+        check_isolation(AutoModelForCausalLM.from_config(config), 32)
+
+
+def test_a_mask_that_would_undo_a_sliding_window_is_refused():
+    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
+    check_isolation(model, 24)
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
+    ):
+        check_isolation(model, 25)
+    # Qwen names a window that none of its layers has, unless it is told to.
+    options = {"sliding_window": 24, "layer_types": ["full_attention"]}
+    check_isolation(Qwen2ForCausalLM(Qwen2Config(vocab_size=50, **sizes, **options)), 25)
+
+
+def test_a_model_that_ignores_the_mask_is_refused():
+    check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
+    with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
+        check_isolation(tiny_llama(20, attn_implementation="eager"), 32)
+
+
+def test_an_empty_row_asks_for_nothing():
+    data = DataConfig(train="unused", seq_len=4)
+    batch = Collator(None, GuidanceConfig(top_fraction=0.4), data)([EMPTY_ROW, EMPTY_ROW])
+    assert batch.tensors["labels"].tolist() == [[-100] * 4] * 2
+    assert counts_of(batch)["predicted"] == 0

@@ -1,0 +1,250 @@
+"""Chunk alignment as guidance, against its definition written out plainly."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from live_documents import DOCUMENTS, SEQ_LEN
+from method_runs import config_writer, prepared
+from runs import metrics, train_here
+from vocagno import TokenSpans
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.mappings import (
+    chunk_numbers,
+    sharing_text,
+)
+from vocagno.guidance.methods.selection import chunk_weights, most_kept, random_ranks
+from vocagno.teacher.live import LivePieces
+from vocagno.teacher.scores import DocumentScores
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def config(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model):
+    return config_writer(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model)
+
+
+@pytest.fixture
+def rows(tmp_path, tokenizer_files):
+    return prepared(tmp_path, tokenizer_files)
+
+
+def plain_chunk_weights(nll, teacher, labels, numbers, chunks, fraction, unmapped):
+    """One row; chunks as lists of places."""
+    members = [
+        [i for i, n in enumerate(numbers) if n == c and labels[i] >= 0] for c in range(chunks)
+    ]
+    losses = [teacher[m[0]] if m else NAN for m in members]
+    known = [c for c in range(chunks) if members[c] and np.isfinite(losses[c])]
+    unknown = [c for c in range(chunks) if members[c] and c not in known]
+    mean = np.mean([losses[c] for c in known]) if known else 0.0
+    if unmapped == "mean":
+        known, losses = sorted(known + unknown), [x if np.isfinite(x) else mean for x in losses]
+        unknown = []
+    excess = {c: np.mean([nll[i] for i in members[c]]) - losses[c] for c in known}
+    ranked = sorted(known, key=lambda c: (-excess[c], c))
+    chosen = ranked[: math.ceil(fraction * len(known))]
+    chosen += unknown if unmapped == "include" else []
+    return [float(any(i in members[c] for c in chosen)) for i in range(len(nll))]
+
+
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_chunks_are_ranked_by_their_mean_loss(unmapped, fraction):
+    rng = np.random.default_rng(1)
+    sizes, chunks, width = [30, 17, 3, 0], 7, 32
+    nll = rng.integers(0, 9, (4, width)).astype(np.float32) / 2  # ties, and exact sums
+    teacher = np.full((4, width), np.nan, np.float32)
+    numbers = np.full((4, width), -1)
+    labels = np.where(rng.random((4, width)) < 0.8, 1, -100)
+    for row, size in enumerate(sizes):
+        numbers[row, :size] = chunk_numbers(size, chunks)
+        losses = np.where(rng.random(chunks) < 0.7, rng.integers(0, 4, chunks), np.nan)
+        teacher[row, :size] = losses[numbers[row, :size]]
+        labels[row, size:] = -100
+    config = GuidanceConfig(method="chunk", chunks=chunks, unmapped=unmapped, top_fraction=fraction)
+    found = chunk_weights(
+        torch.from_numpy(nll),
+        torch.from_numpy(teacher),
+        torch.from_numpy(labels),
+        torch.from_numpy(numbers),
+        config,
+    )
+    for row in range(4):
+        expected = plain_chunk_weights(
+            nll[row], teacher[row], labels[row], numbers[row], chunks, fraction, unmapped
+        )
+        assert found[row].tolist() == expected, row
+
+
+def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path, rows, tokenizers):
+    """Scores stand on whole documents; of them the part that shares text with the row counts."""
+    store, _ = rows
+    teacher = TokenSpans(tokenizers["byte-level"])
+    rng = np.random.default_rng(2)
+
+    class Whole:
+        def __init__(self):
+            self.of = {}
+
+        def piece(self, document, first_byte, end_byte):
+            if document not in self.of:
+                spans = teacher.encode([DOCUMENTS[document]]).spans
+                nll = rng.random(len(spans)).astype(np.float16)
+                self.of[document] = DocumentScores(spans, nll)
+            return self.of[document]
+
+    scores = Whole()
+    guidance = GuidanceConfig(method="chunk", chunks=4, aggregation="mean")
+    collator = Collator(scores, guidance, DataConfig(train="unused", seq_len=SEQ_LEN))
+    chosen = [store[index] for index in range(0, len(store), 2)]
+    view = collator.aligned(chosen)
+    before = 0
+    for row in chosen:
+        losses = []
+        ends = np.cumsum(row.num_tokens)
+        for document, stop, count in zip(row.documents, ends, row.num_tokens, strict=True):
+            own = row.spans[stop - count : stop]
+            of = scores.piece(document, 0, 0)
+            first, last = own[:, 0].min(), own[:, 1].max()
+            inside = [i for i, (s, e) in enumerate(of.spans) if s < e and s < last and e > first]
+            losses += [float(of.nll[i]) for i in inside]
+        n, m = len(row.ids), len(losses)
+        for token in range(n):
+            chunk = next(c for c in range(4) if c * n // 4 <= token < (c + 1) * n // 4)
+            part = losses[chunk * m // 4 : (chunk + 1) * m // 4]
+            wanted = np.float32(np.mean(part)) if part else np.float32(np.nan)
+            np.testing.assert_allclose(view.teacher_loss[before + token], wanted, rtol=1e-5)
+        before += n
+
+
+def test_what_shares_text():
+    spans = np.array([[0, 3], [3, 3], [3, 5], [5, 9], [9, 12], [0, 4]], np.int32)
+    inside = sharing_text(spans, np.array([0, 5, 6]), [4, 4], [9, 9])
+    assert inside.tolist() == [False, False, True, True, False, False]
+
+
+def test_stored_and_live_cut_the_same_teacher_tokens(tmp_path, rows, tokenizers):
+    """A dummy prefix before each live piece, and bytes that complete a character, are no text of
+    the row."""
+    from vocagno.teacher.windows import TextReader
+
+    store, texts = rows
+    teacher = TokenSpans(tokenizers["metaspace-always"])
+    reader = TextReader(teacher, (), context=512, min_context=64)
+
+    class Stored:
+        def piece(self, document, first_byte, end_byte):
+            spans = teacher.encode([DOCUMENTS[document]]).spans
+            return DocumentScores(spans, np.zeros(len(spans), np.float16))
+
+    guidance = GuidanceConfig(method="chunk", chunks=8)
+    data = DataConfig(train="unused", seq_len=SEQ_LEN)
+    stored, live = (
+        Collator(which, guidance, data) for which in (Stored(), LivePieces(texts, reader))
+    )
+    same = 0
+    for index in range(len(store)):
+        views = [collator.aligned([store[index]]) for collator in (stored, live)]
+        texts_of_chunks = [
+            [
+                tuple(view.teacher_spans[a:b][lengths(view.teacher_spans[a:b]) > 0].flatten())
+                for a, b in view.mapping
+            ]
+            for view in views
+        ]
+        same += texts_of_chunks[0] == texts_of_chunks[1]
+    # Where a row begins inside a word, the live teacher cuts that word otherwise.
+    assert same > len(store) / 2
+
+
+def lengths(spans):
+    return spans[:, 1] - spans[:, 0]
+
+
+def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers):
+    from vocagno.teacher.scores import NOT_SCORED
+
+    store, _ = rows
+    teacher = TokenSpans(tokenizers["byte-level"])
+
+    class WithoutFirst:
+        def piece(self, document, first_byte, end_byte):
+            if document == 0:
+                return NOT_SCORED
+            spans = teacher.encode([DOCUMENTS[document]]).spans
+            return DocumentScores(spans, np.zeros(len(spans), np.float16))
+
+    guidance = GuidanceConfig(method="chunk", chunks=4)
+    collator = Collator(WithoutFirst(), guidance, DataConfig(train="unused", seq_len=SEQ_LEN))
+    chosen = [store[index] for index in range(6)]
+    view, before = collator.aligned(chosen), 0
+    for row in chosen:
+        found = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
+        assert found.any() != (0 in row.documents)
+        before += len(row.ids)
+
+
+@pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
+def test_no_more_is_kept_than_the_host_expects(unmapped):
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        labels = torch.from_numpy(np.where(rng.random((3, 20)) < 0.7, 1, -100))
+        numbers = torch.from_numpy(np.stack([chunk_numbers(20, 6)] * 3))
+        losses = rng.permuted([[1.0, NAN, 2.0, 3.0, NAN, 0.0]] * 3, axis=1).astype(np.float32)
+        teacher = torch.from_numpy(losses).gather(1, numbers)
+        nll = torch.from_numpy(rng.random((3, 20)).astype(np.float32))
+        config = GuidanceConfig(method="chunk", chunks=6, unmapped=unmapped)
+        kept = int(chunk_weights(nll, teacher, labels, numbers, config).sum())
+        most = most_kept(labels, numbers, teacher, config)
+        assert kept <= most < kept + 3 * 3 * 4
+
+
+def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_path, config):
+    guidance = {"method": "chunk", "selection": "random", "chunks": 4, "top_fraction": 0.5}
+    for name, rows in (("whole", 8), ("cut", 2)):
+        path = config(
+            name,
+            guidance=guidance,
+            teacher={"model": None},
+            train={"micro_batch": rows, "log_every": 1},
+        )
+        assert train_here(path) == 0
+    logs = [metrics(tmp_path / name)[0] for name in ("whole", "cut")]
+    for one, other in zip(*logs, strict=True):
+        assert one["kept_fraction"] == other["kept_fraction"]
+        assert one["kept_loss"] == pytest.approx(other["kept_loss"], rel=1e-5)
+        assert 0.4 < one["kept_fraction"] < 0.6
+    assert len({entry["kept_fraction"] for entry in logs[0]}) > 1
+    assert not (tmp_path / "cache" / "scores").exists()
+
+
+def test_random_ranks_follow_from_seed_and_sample():
+    scores = random_ranks(0, range(3, 6), 8)
+    assert scores.shape == (3, 8)
+    assert torch.equal(scores[1:2], random_ranks(0, [4], 8))
+    assert not torch.equal(scores, random_ranks(1, range(3, 6), 8))
+    assert len(scores.unique()) == 24
+
+
+@pytest.mark.parametrize("mode", ["stored", "live"])
+def test_chunks_in_a_run(tmp_path, config, teacher_model, mode):
+    path = config(
+        "run",
+        teacher_model,
+        guidance={"method": "chunk", "chunks": 8},
+        teacher={"mode": mode},
+        train={"log_every": 1, "sample_every": 3},
+    )
+    assert train_here(path) == 0
+    for entry in metrics(tmp_path / "run")[0]:
+        assert 0.35 < entry["kept_fraction"] < 0.6
+        assert entry["coverage"] == 1.0
+        assert 3 < entry["mean_excess_loss"] + entry["mean_teacher_loss"] < 8  # a mean student loss
+    assert (tmp_path / "run" / "samples" / "step_3.html").is_file()

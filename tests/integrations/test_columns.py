@@ -1,0 +1,476 @@
+"""Columns of a data set: the losses, labels and groups of our own rows, for any trainer."""
+
+import pickle
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+datasets = pytest.importorskip("datasets")
+
+from corpora import write_corpus
+from families import HARD_TEXTS, TEXTS, without_unknown_token
+from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.config.teacher import TeacherConfig
+from vocagno.data.documents import CorpusError
+from vocagno.data.rows import document_rows, join_documents
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import GuidanceError, InputError
+from vocagno.guidance import Criteria, Units, selective_cross_entropy
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.checks import BatchFacts
+from vocagno.guidance.tensors import TokenCounts
+from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
+from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
+from vocagno.teacher.corpus_scores import Teacher, load_teacher_of
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import TextReader
+from vocagno.tokens.token_spans import TokenSpans
+
+DOCUMENTS = [*TEXTS, *HARD_TEXTS, "x", ""]
+RULES = {
+    "default": GuidanceConfig(),
+    "paper": GuidanceConfig(top_fraction=0.4),
+    "mean": GuidanceConfig(top_fraction=0.4, unmapped="mean"),
+    "groups": GuidanceConfig(unit="group", max_threshold=0.0),
+    "lines of tokens": GuidanceConfig(unit="token"),
+    "chunks": GuidanceConfig(method="chunk", top_fraction=0.4),
+}
+STUDENT = (
+    "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+)
+TEACHER = "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}<end> {% endfor %}"
+CHAT = [
+    [
+        {"role": "user", "content": "Was ist 12 + 7? Yes."},
+        {"role": "assistant", "content": "Yes. 12 + 7 = 19"},
+        {"role": "user", "content": "Déjà vu?"},
+        {"role": "assistant", "content": "  Yes, naïvely: x² ≥ 3.14 👩‍🔬\n"},
+    ],
+    [{"role": "system", "content": "Short."}, {"role": "user", "content": "19"}],
+    [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "日本語"}],
+]
+
+
+def wrapped(tokenizer, **options):
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+
+
+@pytest.fixture(scope="module")
+def student(tokenizers):
+    return wrapped(tokenizers["llama"], eos_token="</s>", chat_template=STUDENT)
+
+
+@pytest.fixture(scope="module")
+def teacher_tokenizer(tokenizers):
+    return wrapped(tokenizers["byte-level"], chat_template=TEACHER)
+
+
+@pytest.fixture(scope="module")
+def teacher(teacher_model):
+    spans = TokenSpans(teacher_model / "tokenizer.json")
+    config = TeacherConfig(model=str(teacher_model), context=256)
+    return load_teacher_of(config, spans, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, teacher_model):
+    """The scores of `DOCUMENTS`, in another order."""
+    folder = tmp_path_factory.mktemp("columns")
+    corpus = write_corpus(folder / "c.jsonl", DOCUMENTS[::-1])
+    words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
+    scores = folder / "scores"
+    assert main(["score", str(corpus), *words, "--out", str(scores)]) == 0
+    return ScoreStore(scores)
+
+
+class Known:
+    """Scores by the number of the document."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def piece(self, document, first_byte, end_byte):
+        return self.scores[document]
+
+
+def own_batch(documents, student, teacher, guidance, prompt_bytes=None):
+    """The batch of our own collator, each document a row."""
+    spans = TokenSpans(student)
+    tokens = spans.encode(documents)
+    around = spans.prefix_ids, student.eos_token_id
+    rows = document_rows(join_documents(tokens, 0, *around, prompt_bytes))
+    width = max(len(row.ids) for row in rows)
+    data = DataConfig(train="", seq_len=width - 1)
+    return Collator(Known(teacher.score(documents)), guidance, data, spans.line_ends())(rows)
+
+
+def canonical(numbers):
+    """Numbers of groups as places: equal for equal groups."""
+    found = {}
+    flat = numbers.flatten().tolist()
+    return [-1 if one < 0 else found.setdefault(one, len(found)) for one in flat]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("source", ["teacher", "store"])
+def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, rule, source):
+    guidance = RULES[rule]
+    given = request.getfixturevalue(source)
+    made = TeacherLossColumns(student, given, guidance)({"text": DOCUMENTS})
+    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+    ours = DataCollatorWithTeacherLoss(guidance)(examples)
+    expected = own_batch(DOCUMENTS, student, teacher, guidance)
+    inputs = expected.inputs()
+    assert ours.keys() == inputs.keys() | {"num_kept", "facts"}
+    for name, value in inputs.items():
+        if name in ("groups", "lines"):
+            assert canonical(ours[name]) == canonical(value)
+            assert int(ours[name].max()) < value.shape[0] * (value.shape[1] + 1)
+        else:
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    counts = expected.counts
+    assert ours["num_kept"] == counts.kept
+    assert ours["facts"] == BatchFacts(guidance, counts, TokenSpans(student).fingerprint)
+    for example, text in zip(examples, DOCUMENTS, strict=True):
+        assert example["labels"][0] == -100
+        assert np.isnan(example["teacher_loss"][0])
+        assert len(example["input_ids"]) == len(example["labels"]) == len(example["teacher_loss"])
+        assert text or not np.isfinite(example["teacher_loss"]).any()
+
+
+@pytest.mark.parametrize("rule", ["default", "groups", "lines of tokens"])
+def test_rows_may_be_longer_than_a_chunk_of_logits(monkeypatch, student, teacher, rule):
+    """A chunk then holds the end of one row and the start of the next one."""
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 7)
+    guidance = RULES[rule]
+    made = TeacherLossColumns(student, teacher, guidance)({"text": DOCUMENTS})
+    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+    batch = DataCollatorWithTeacherLoss(guidance)(examples)
+    criteria = Criteria(units=Units.of_batch(batch), chunk_ends=batch.get("chunk_ends"))
+    size = TokenSpans(student).vocabulary_size
+    hidden, weight = torch.randn(*batch["labels"].shape, 8), torch.randn(size, 8)
+    given = weight, batch["labels"], batch["teacher_loss"], guidance
+    _, of_rows = selective_cross_entropy(hidden, *given, criteria=criteria)
+    with torch.no_grad():
+        _, expected = selective_cross_entropy(hidden, *given, criteria=criteria)
+    assert torch.equal(of_rows.weights_BT, expected.weights_BT)
+    assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+@pytest.mark.parametrize("source", ["teacher", "store"])
+def test_map_gives_the_columns_in_any_number_of_processes(request, student, source, num_proc):
+    given = request.getfixturevalue(source)
+    data = datasets.Dataset.from_dict({"text": DOCUMENTS, "more": list(range(len(DOCUMENTS)))})
+    made = add_teacher_loss(data, student, given, num_proc=num_proc, batch_size=5)
+    whole = TeacherLossColumns(student, given)({"text": DOCUMENTS})
+    assert set(made.column_names) == whole.keys()
+    assert made.features["teacher_loss"].feature.dtype == "float32"
+    assert made.features["input_ids"].feature.dtype == "int32"
+    for index, example in enumerate(made.with_format("numpy")):
+        for name, values in whole.items():
+            if name == "made_for":
+                assert example[name] == values[index]
+                continue
+            rtol = 0 if source == "store" else 1e-3  # float16, of batches of other sizes
+            np.testing.assert_allclose(example[name], values[index], rtol, atol=rtol)
+
+
+def test_prompts_are_not_learnt(student, teacher):
+    prompts = [text[: len(text) // 2] for text in TEXTS]
+    completions = [text[len(text) // 2 :] for text in TEXTS]
+    made = TeacherLossColumns(student, teacher)({"prompt": prompts, "completion": completions})
+    sizes = [len(prompt.encode()) for prompt in prompts]
+    expected = own_batch(TEXTS, student, teacher, GuidanceConfig(), sizes).tensors["labels"]
+    for labels, row in zip(made["labels"], expected, strict=True):
+        np.testing.assert_array_equal(labels[1:], row[: len(labels) - 1])
+        assert (labels[:2] == -100).all()
+        assert labels[-1] == student.eos_token_id
+
+
+def test_only_what_the_assistant_has_written_is_learnt(student, teacher, teacher_tokenizer):
+    columns = TeacherLossColumns(
+        student, teacher, RULES["paper"], teacher_tokenizer=teacher_tokenizer
+    )
+    made = columns({"messages": CHAT})
+    spans = TokenSpans(student)
+    for messages, ids, labels, losses in zip(
+        CHAT, made["input_ids"], made["labels"], made["teacher_loss"], strict=True
+    ):
+        masked = student.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
+        assert ids.tolist() == masked["input_ids"]
+        learnt = np.array(masked["assistant_masks"], bool)
+        np.testing.assert_array_equal(labels, np.where(learnt, ids, -100))
+        text = student.apply_chat_template(messages, tokenize=False)
+        found = spans.encode([text]).spans
+        answers = np.zeros(len(text.encode()) + 1, bool)
+        at = 0
+        for message in messages:
+            answer = message["content"].strip()
+            at = text.index(answer, text.index(f"<{message['role']}>", at))
+            if message["role"] == "assistant":
+                first = len(text[:at].encode())
+                answers[first : first + len(answer.encode())] = True
+        in_answer = np.array([answers[start:end].any() for start, end in found])
+        assert not np.isfinite(losses[~in_answer]).any()
+        assert np.isfinite(losses[in_answer]).mean() > 0.8 if in_answer.any() else True
+
+
+def test_an_answer_has_the_losses_of_the_teachers_own_template(student, teacher, teacher_tokenizer):
+    """Computed by hand from the teacher's losses of its own text."""
+    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    assert texts[2] == "[user] Hi<end> [assistant] 日本語<end> "
+    scores = teacher.score([texts[2]])[0]
+    first = len(b"[user] Hi<end> [assistant] ")
+    inside = (scores.spans[:, 0] >= first) & (scores.spans[:, 1] <= first + 9)
+    total = float(scores.nll[inside].astype(np.float32).max())
+    columns = TeacherLossColumns(
+        student, teacher, RULES["paper"], teacher_tokenizer=teacher_tokenizer
+    )
+    losses = columns({"messages": CHAT[2:]})["teacher_loss"][0]
+    assert np.nanmax(losses) == pytest.approx(total)
+
+
+JOINED = (
+    "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }},\n{% endgeneration %}{% else %}{{ m.content }}\n{% endif %}{% endfor %}"
+)
+"""Some tokens of this text cover an end of an answer and what the template writes next to it."""
+
+
+def test_a_group_with_text_around_an_answer_has_no_loss(tokenizers, teacher, teacher_tokenizer):
+    student = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=JOINED)
+    chat = [
+        {"role": role, "content": content}
+        for said in ("Let x = 42", "exactly x = 42", "has x = 42")
+        for role, content in (("user", "Hi"), ("assistant", said))
+    ]
+    made = TeacherLossColumns(
+        student, teacher, RULES["groups"], teacher_tokenizer=teacher_tokenizer
+    )({"messages": [chat]})
+    (ids,), (groups,), (losses,) = (made[name] for name in ("input_ids", "groups", "teacher_loss"))
+    ends = student.convert_tokens_to_ids(["▁Let", "▁exactly", "▁has", "▁42,"])
+    at_ends = np.flatnonzero(np.isin(ids, ends))
+    assert len(at_ends) == 6
+    assert (groups[at_ends] < 0).all()
+    assert np.isnan(losses[at_ends]).all()
+    assert (np.diff(at_ends)[::2] == 3).all()
+    inside = np.add.outer(at_ends[::2], [1, 2]).ravel()
+    assert groups[inside].tolist() == list(range(6))
+    assert np.isfinite(losses[inside]).all()
+
+
+def test_scores_of_conversations_are_found(
+    student, teacher, teacher_tokenizer, teacher_model, tmp_path
+):
+    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+    words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
+    assert main(["score", str(corpus), *words, "--out", str(tmp_path / "scores")]) == 0
+    options = {"teacher_tokenizer": teacher_tokenizer}
+    stored = TeacherLossColumns(student, ScoreStore(tmp_path / "scores"), **options)
+    live = TeacherLossColumns(student, teacher, **options)
+    again = pickle.loads(pickle.dumps(stored))
+    for one in (stored, again):
+        for found, expected in zip(
+            one({"messages": CHAT})["teacher_loss"],
+            live({"messages": CHAT})["teacher_loss"],
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-2)
+
+
+def test_a_teacher_without_a_template_reads_the_contents(student, teacher):
+    assert TeacherTexts()({"messages": CHAT[2:]}) == {"text": ["Hi\n\n日本語"]}
+    losses = TeacherLossColumns(student, teacher)({"messages": CHAT[2:]})["teacher_loss"][0]
+    assert np.isfinite(losses).any()
+
+
+def test_the_bos_of_a_template_is_not_read_twice(tokenizers):
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    backend = Tokenizer.from_str(tokenizers["llama"].to_str())
+    bos = ("<s>", backend.token_to_id("<s>"))
+    for adds_bos in (False, True):
+        single = "<s> $A" if adds_bos else "$A"
+        backend.post_processor = TemplateProcessing(single=single, special_tokens=[bos])
+        tokenizer = wrapped(backend, bos_token="<s>", chat_template="<s>" + TEACHER)
+        text = TeacherTexts(tokenizer)({"messages": CHAT[2:]})["text"][0]
+        assert text.startswith("[user]" if adds_bos else "<s>[user]")
+
+
+@pytest.mark.parametrize("length", [2, 7, 12])
+def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
+    for examples in ({"text": DOCUMENTS}, {"messages": CHAT}):
+        options = {"teacher_tokenizer": teacher_tokenizer}
+        whole = TeacherLossColumns(student, teacher, RULES["paper"], **options)(examples)
+        cut = TeacherLossColumns(student, teacher, RULES["paper"], max_length=length, **options)(
+            examples
+        )
+        for name in ("input_ids", "labels", "teacher_loss"):
+            for some, more in zip(cut[name], whole[name], strict=True):
+                np.testing.assert_array_equal(some, more[:length])
+
+
+def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokenizer, tokenizers):
+    def refused(words, error, examples, *given, **options):
+        with pytest.raises(error, match=words):
+            TeacherLossColumns(*given, **options)(examples)
+
+    text = {"text": [*TEXTS[:2], "not scored"]}
+    refused("has no scores of 1 of 3 examples; .* 'not scored'", InputError, text, student, store)
+    found = TeacherLossColumns(student, store, allow_missing=True)(text)["teacher_loss"][2]
+    assert np.isnan(found).all()
+    chat = {"messages": CHAT}
+    no_marks = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=TEACHER)
+    refused(r"does not mark what the assistant writes", InputError, chat, no_marks, teacher)
+    none = wrapped(tokenizers["llama"], eos_token="</s>")
+    refused("has no chat template", InputError, chat, none, teacher)
+    refused("no eos_token", InputError, text, wrapped(tokenizers["llama"]), teacher)
+    for length in (0, -5):
+        words = f"max_length: expected at least 1 token, got {length}"
+        refused(words, InputError, text, student, teacher, max_length=length)
+    image = {"messages": [[{"role": "user", "content": [{"type": "image"}]}]]}
+    refused("example 0 of its batch: message 0: expected", CorpusError, image, student, teacher)
+    refused("got other", CorpusError, {"other": ["a"]}, student, teacher)
+    messages = {"prompt": [CHAT[0][:1]], "completion": [CHAT[0][1:2]]}
+    refused("`prompt` must be a string", CorpusError, messages, student, teacher)
+    changing = wrapped(
+        tokenizers["byte-level"],
+        chat_template="{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+    )
+    refused(
+        "changes answer|is not in what",
+        CorpusError,
+        chat,
+        student,
+        teacher,
+        teacher_tokenizer=changing,
+    )
+    with pytest.raises(ValueError, match="without groups, lines, made_for, teacher_loss, token_b"):
+        DataCollatorWithTeacherLoss()([{"input_ids": [1, 2], "labels": [1, 2]}])
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "message"),
+    [
+        ("default", "paper", "made for guidance.unit group, not token"),
+        ("paper", "groups", "without groups: make"),
+        ("paper", "mean", "without teacher_sums: make"),
+        ("paper", "chunks", "made for guidance.method vocagno, not chunk; make"),
+        (
+            "chunks",
+            GuidanceConfig(method="chunk", top_fraction=0.4, chunks=8),
+            "made for guidance.chunks 32, not 8; make",
+        ),
+        ("paper", GuidanceConfig(top_fraction=0.4, aggregation="sum"), "aggregation max, not sum;"),
+        (
+            "paper",
+            GuidanceConfig(top_fraction=0.4, window_max_loss=1.0),
+            "without group_loss, groups, lines, token_bytes: make",
+        ),
+        ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),
+        ("default", GuidanceConfig(method="cpt"), None),
+    ],
+    ids=str,
+)
+def test_columns_of_other_guidance_are_refused(student, teacher, made, used, message):
+    columns = TeacherLossColumns(student, teacher, RULES[made])({"text": TEXTS[:3]})
+    rows = zip(*columns.values(), strict=True)
+    examples = [dict(zip(columns, values, strict=True)) for values in rows]
+    collate = DataCollatorWithTeacherLoss(RULES.get(used, used))
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        collate(examples)
+
+
+def test_what_templates_write_is_not_counted_as_text(student, teacher, teacher_tokenizer):
+    """A data set of conversations is covered as one of texts is, unless its answers are so short
+    that no token of the teacher is in them."""
+    options = {"teacher_tokenizer": teacher_tokenizer}
+    data = datasets.Dataset.from_dict({"messages": CHAT})
+    made = add_teacher_loss(data, student, teacher, RULES["paper"], **options)
+    total = TokenCounts(*np.array(made["token_counts"]).sum(0).tolist())
+    assert total.shares == {"coverage": 1, "scored": 1}
+    assert 20 < total.with_text < total.predicted
+    short = [[{"role": "user", "content": "12 + 7?"}, {"role": "assistant", "content": "1"}]] * 2
+    data = datasets.Dataset.from_dict({"messages": short})
+    with pytest.raises(GuidanceError, match=r"^dataset: only 0.00% of the tokens have a teacher l"):
+        add_teacher_loss(data, student, teacher, RULES["paper"], **options)
+
+
+def test_scores_of_another_corpus_stop_where_missing_ones_are_allowed(student, store):
+    def share(known, **options):
+        texts = [*TEXTS[:known], *(f"{text}!" for text in TEXTS[known:])]
+        data = datasets.Dataset.from_dict({"text": texts})
+        return add_teacher_loss(
+            data, student, store, GuidanceConfig(**options), allow_missing=True, batch_size=5
+        )
+
+    for known in (0, len(TEXTS) // 2):
+        with pytest.raises(
+            GuidanceError, match=r"dataset: only \d+.\d+% of the tokens to learn are"
+        ):
+            share(known)
+    assert len(share(len(TEXTS) // 2, min_coverage=0.1)) == len(TEXTS)
+    assert len(share(0, method="cpt")) == len(TEXTS)
+
+
+def test_answers_are_found_where_the_template_puts_them(tokenizers):
+    """Also where a user has said the same before, and white space was removed."""
+    from vocagno.integrations.conversations import conversation
+
+    for template in (STUDENT, TEACHER, None):
+        tokenizer = template and wrapped(tokenizers["llama"], chat_template=template)
+        for messages in CHAT:
+            found = conversation(messages, tokenizer)
+            raw = found.text.encode()
+            said = [raw[start:end].decode() for start, end in found.answers]
+            wanted = [m["content"].strip() for m in messages if m["role"] == "assistant"]
+            assert said == wanted
+
+
+@pytest.mark.parametrize("kind", ["text", "messages"])
+def test_examples_that_cannot_be_read_are_omitted_or_have_no_losses(teacher, kind, capsys):
+    """Those of the student are omitted; those of the teacher count as missing."""
+    datasets = pytest.importorskip("datasets")
+    unigram = without_unknown_token("☃")
+    unigram.add_special_tokens(["<user>", "<assistant>"])
+    student = wrapped(unigram, eos_token="</s>", chat_template=STUDENT)
+    texts = ["the first", "a ☃", *["one more, and a longer one"] * 40, "a ♞", "the last"]
+    examples = texts
+    if kind == "messages":
+        examples = [
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+            for text in texts
+        ]
+    dataset = datasets.Dataset.from_dict({kind: examples})
+    reader = TextReader(TokenSpans(without_unknown_token("♞")), (), context=64, min_context=16)
+    knightless = Teacher(teacher.scorer, reader)
+    guidance = GuidanceConfig(min_coverage=0.5)
+    made = add_teacher_loss(dataset, student, knightless, guidance)
+    assert len(made) == len(texts) - 1
+    assert "omitted the example that begins" in capsys.readouterr().err
+    has_loss = [np.isfinite(example["teacher_loss"]).any() for example in made]
+    assert [number for number, has in enumerate(has_loss) if not has] == [len(texts) - 3]
+    missing = [example["token_counts"][TokenCounts._fields.index("missing")] for example in made]
+    assert [number for number, count in enumerate(missing) if count] == [len(texts) - 3]
+    with pytest.raises(StoreError, match=r"of 1 of 44 documents .* max_refused allows none"):
+        add_teacher_loss(dataset, student, knightless, guidance, max_refused=0)
+
+
+def test_a_batch_of_examples_that_cannot_be_read_has_no_rows(teacher):
+    student = wrapped(without_unknown_token("☃"), eos_token="</s>")
+    dataset = datasets.Dataset.from_dict({"text": ["a ☃", "☃", "the first", "the last"]})
+    guidance = GuidanceConfig(min_coverage=0.5)
+    assert len(add_teacher_loss(dataset, student, teacher, guidance, batch_size=2)) == 2
+    assert len(add_teacher_loss(dataset.take(2), student, teacher, guidance)) == 0

@@ -1,0 +1,312 @@
+"""GuidedTrainer: copies of its model, and the options that it cannot follow."""
+
+import copy
+import functools
+import inspect
+import math
+from io import BytesIO
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+
+from tiny_models import tiny_llama
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.rows import Row
+from vocagno.errors import ConfigError, GuidanceError, InputError
+from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedCollator, GuidedTrainer
+from vocagno.guidance.checks import made_for
+from vocagno.guidance.methods.base import StudentOutput
+from vocagno.guidance.tensors import LossSums, TokenCounts
+from vocagno.integrations.transformers_trainer import _check_arguments
+
+GUIDANCE = GuidanceConfig(top_fraction=0.4)
+IDS = torch.arange(6)[None]
+
+
+def examples(count=4, length=12, guidance=GUIDANCE, student="", **counts):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 50, (count, length), generator=generator)
+    losses = torch.rand(count, length, generator=generator)
+    names = "with_text", "mapped", "scorable", "scored"
+    counts = TokenCounts(**dict.fromkeys(names, length - 1) | counts)
+    shared = {"made_for": made_for(guidance, student), "token_counts": counts}
+    return [
+        {"input_ids": row.numpy(), "labels": row.numpy(), "teacher_loss": loss.numpy(), **shared}
+        for row, loss in zip(ids, losses, strict=True)
+    ]
+
+
+def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options):
+    usual = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    given = {
+        "train_dataset": examples(guidance=guidance),
+        "data_collator": DataCollatorWithTeacherLoss(guidance),
+        **options,
+    }
+    arguments = TrainingArguments(str(folder), **{**usual, **(arguments or {})})
+    return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **given)
+
+
+def test_a_step_of_an_example_without_scores_stops_nothing(tmp_path):
+    """Where other examples have scores: add_teacher_loss has counted those without."""
+    (missing,) = examples(1, with_text=0, mapped=0, scorable=0, scored=0, missing=11)
+    missing["teacher_loss"] = np.full(12, np.nan, np.float32)
+    data = [*examples(2), missing]
+    options = {"max_steps": 3, "per_device_train_batch_size": 1}
+    trained = trainer(tmp_path, train_dataset=data, arguments=options)
+    trained._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(data)
+    trained.train()
+    assert [line.get("missing") for line in trained.state.log_history][:3] == [None, None, 1]
+
+
+def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
+    trained = trainer(tmp_path)
+    trained.train()
+    model = trained.model
+    found = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter.zero_()
+    assert not found(input_ids=IDS).logits.any()
+    assert model(input_ids=IDS).logits.any()
+    guided = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
+    found(input_ids=IDS, **guided).loss.backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert any(parameter.grad is not None for parameter in found.parameters())
+
+
+def test_the_model_is_saved_whole(tmp_path):
+    model = trainer(tmp_path).model
+    file = BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert torch.equal(again(input_ids=IDS).logits, model(input_ids=IDS).logits)
+
+
+def test_a_second_trainer_of_the_model_follows_its_own_guidance(tmp_path):
+    model = trainer(tmp_path).model
+    trainer(tmp_path, model=model, guidance=GuidanceConfig(method="cpt"))
+    given = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
+    assert model(input_ids=IDS, **given).weights_BT.all()
+    assert model(input_ids=IDS).logits.shape == (1, 6, 50)
+
+
+def test_the_model_generates_from_padded_prompts_as_ever(tmp_path):
+    """Positions are learned, so each prompt has its own only if the pass is known to take them."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(100)  # a position decides
+    mask = (torch.arange(6) > 2).long()[None]
+    given = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(IDS, **given)
+    assert not torch.equal(model(IDS, attention_mask=mask).logits[0, -1].argmax(), expected[0, 6])
+    guided = trainer(tmp_path, model=model).model.eval()
+    assert torch.equal(guided.generate(IDS, **given), expected)
+
+
+def test_a_forward_pass_that_another_library_has_wrapped(tmp_path):
+    model = tiny_llama(50)
+    usual = model.forward
+
+    @functools.wraps(type(model).forward)  # its signature has `self`, its calls have none
+    def wrapped(*inputs, **named):
+        return usual(*inputs, **named)
+
+    model.forward = wrapped
+    trained = trainer(tmp_path, model=model)
+    assert "position_ids" in inspect.signature(trained.model.forward).parameters
+    assert trained.model(input_ids=IDS).logits.shape == (1, 6, 50)
+
+
+def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
+    trained = trainer(tmp_path, arguments={"bf16": True})
+    trained.train()
+    usual = trained.accelerator.unwrap_model(trained.model_wrapped, keep_fp32_wrapper=False)
+    assert usual(input_ids=IDS).logits.shape == (1, 6, 50)
+
+
+def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
+    guidance = GuidanceConfig(top_fraction=None, max_threshold=0.0)
+    options = {"max_steps": 1, "logging_nan_inf_filter": False}
+    trained = trainer(tmp_path, guidance=guidance, arguments=options)
+    with torch.no_grad():
+        trained.model.model.norm.weight.fill_(torch.nan)
+    trained.train()
+    losses = [line["loss"] for line in trained.state.log_history if "loss" in line]
+    assert math.isnan(losses[0])
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_accumulation_divides_nothing(tmp_path, accepts):
+    """Also for models that say that they do not divide by the count of a step."""
+    norms = []
+    for rows in (8, 1):
+        model = tiny_llama(50)
+        model.accepts_loss_kwargs = accepts
+        sizes = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 8 // rows}
+        arguments = {"max_steps": 1, "max_grad_norm": 1e9, **sizes}
+        trained = trainer(tmp_path, model=model, arguments=arguments, train_dataset=examples(8))
+        trained.train()
+        norms.append([trained.state.log_history[0][name] for name in ("loss", "grad_norm")])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+def test_kept_and_covered_tokens_are_logged(tmp_path):
+    trained = trainer(tmp_path, arguments={"logging_steps": 2, "max_steps": 3})
+    trained.train()
+    *entries, last = trained.state.log_history
+    for entry in (*entries, last):  # the third step is logged at the end
+        assert entry["kept_fraction"] == pytest.approx(5 / 11)
+        assert (entry["coverage"], entry["scored"]) == (1, 1)
+        assert math.isfinite(entry["threshold"])
+        assert 0 < entry["mean_teacher_loss"] < 1
+    assert len(entries) == 1
+    assert entries[0]["loss"] > 0
+    assert "unmapped" not in last
+
+
+@pytest.mark.parametrize("logging_steps", [1, 500])
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"mapped": 10, "hole": 1}, r"only 90.91% of the tokens map .* Main cause: hole \("),
+        ({"scored": 5, "unscored": 6}, r"only 45.45% of the tokens have a .* unscored \("),
+        ({"with_text": 0, "missing": 11}, "has scores: the scores are of another corpus"),
+    ],
+    ids=["hole", "unscored", "missing"],
+)
+def test_too_few_teacher_losses_stop_training(tmp_path, counts, message, logging_steps):
+    trained = trainer(
+        tmp_path, arguments={"logging_steps": logging_steps}, train_dataset=examples(**counts)
+    )
+    with pytest.raises(
+        GuidanceError, match=rf"^step {1 if logging_steps == 1 else 2}: .*{message}"
+    ):
+        trained.train()
+    assert "kept_fraction" in trained.state.log_history[-1]
+
+
+def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_path, tokenizers):
+    trained, usual = trainer(tmp_path), DataCollatorWithTeacherLoss(GUIDANCE)
+
+    def refused(words, dataset, collator=usual, error=ConfigError):
+        trained.train_dataset, trained.data_collator = dataset, collator
+        with pytest.raises(error, match=words):
+            trained.get_batch_samples(iter(trained.get_train_dataloader()), 1, torch.device("cpu"))
+
+    other = DataCollatorWithTeacherLoss(GuidanceConfig(top_fraction=0.8))
+    words = "collator and trainer: made for guidance"
+    refused(rf"^{words}.top_fraction 0.8, not 0.4; give both", examples(), other)
+    ids, spans = np.arange(12, dtype=np.int32), np.stack([np.arange(12), np.arange(1, 13)], 1)
+    row = Row(ids, spans.astype(np.int32), np.array([0]), np.array([12]), np.array([0]))
+    no_scores = GuidedCollator(None, GUIDANCE, seq_len=11)
+    refused(rf"^{words}.method cpt, not vocagno", [row] * 4, no_scores)
+    groups = examples(guidance=GuidanceConfig())
+    refused(r"^columns of another guidance: made for guidance.unit group, not token", groups)
+    bare = [{name: one[name] for name in ("input_ids", "labels", "teacher_loss")} for one in groups]
+    refused("^examples without made_for, token_counts: make the columns by", bare, error=ValueError)
+
+    def without_facts(rows):
+        return {name: value for name, value in usual(rows).items() if name != "facts"}
+
+    refused("^a batch without `facts`: give a GuidedColl", examples(), without_facts, InputError)
+    both = [*examples(1, student="a"), *examples(1, student="b")]
+    refused("^columns of several student tokenizers", both)
+    from transformers import PreTrainedTokenizerFast
+
+    trained.processing_class = PreTrainedTokenizerFast(tokenizer_object=tokenizers["llama"])
+    refused("^processing_class: is not the student's tokenizer that", examples(student="a"))
+
+
+def test_the_host_does_not_wait_in_a_step(tmp_path):
+    """Values of tensors on `meta` cannot be asked for."""
+    trained = trainer(tmp_path)
+    trained._sums = trained._sums.to("meta")
+    batch = trained.data_collator(examples())
+    batches, count = trained.get_batch_samples(iter([batch]), 1, torch.device("meta"))
+    sums = torch.empty(len(LossSums._fields), dtype=torch.float64, device="meta")
+    output = StudentOutput(torch.empty((), device="meta"), sums, *torch.empty(2, 4, 11))
+
+    def model(**_):
+        return output
+
+    model.training = True
+    loss = trained.compute_loss(model, batches[0], num_items_in_batch=count)
+    assert loss.device == count.device == trained._sums.device
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"compute_metrics": lambda _: {}}, {}, "compute_metrics: not supported"),
+        ({"compute_loss_func": lambda *_: 0}, {}, "compute_loss_func: not supported"),
+        (
+            {"preprocess_logits_for_metrics": lambda logits, _: logits},
+            {},
+            "preprocess_logits_for_metrics: not supported",
+        ),
+        ({}, {"label_smoothing_factor": 0.1}, "label_smoothing_factor: the loss is"),
+    ],
+    ids=["metrics", "loss", "logits", "smoothing"],
+)
+def test_options_that_would_be_ignored_are_refused(tmp_path, options, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, arguments=arguments, **options)
+
+
+def test_a_model_is_given_not_made(tmp_path):
+    with pytest.raises(ValueError, match="model_init: not supported"):
+        GuidedTrainer(
+            None,
+            TrainingArguments(str(tmp_path), use_cpu=True, report_to=[]),
+            guidance=GUIDANCE,
+            model_init=lambda: tiny_llama(50),
+        )
+
+
+def test_gpus_that_cannot_be_used_are_refused():
+    apples = SimpleNamespace(device=torch.device("mps"), n_gpu=1)
+    with pytest.raises(ValueError, match="set use_cpu=True"):
+        _check_arguments(apples)
+    several = SimpleNamespace(device=torch.device("cuda"), n_gpu=2)
+    with pytest.raises(ValueError, match="one process sees 2 GPUs"):
+        _check_arguments(several)
+
+
+def test_nothing_is_predicted(tmp_path):
+    with pytest.raises(ValueError, match="predict: a guided trainer computes no logits"):
+        trainer(tmp_path).predict(examples())
+
+
+def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatch):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(examples())
+
+    found = trainer(tmp_path)
+    found._check_stream(Stream())
+    monkeypatch.setattr(type(found.accelerator), "num_processes", 2)
+    with pytest.raises(ValueError, match="dispatch_batches"):
+        found._check_stream(Stream())
+    with pytest.raises(ValueError, match="dispatch_batches"):
+        found.evaluate(Stream())
+    found._check_stream(examples())
+    found.accelerator.dataloader_config.dispatch_batches = False
+    found._check_stream(Stream())

@@ -1,0 +1,185 @@
+"""vLLM in process: what it is asked for, and what becomes of its answers.
+
+Another module stands for vLLM; `test_real_server.py` has the real one.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from folders import contents
+from stand_in_vllm import LLM, stand_in
+from tiny_models import tiny_llama
+from vocagno.cli.app import main
+from vocagno.config.teacher import TeacherConfig
+from vocagno.errors import ConfigError
+from vocagno.integrations import vllm_engine
+from vocagno.integrations.vllm_engine import VllmError, VllmScorer, check_vllm
+from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.windows import Window
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch):
+    found = stand_in()
+    monkeypatch.setitem(sys.modules, "vllm", found)
+    for name in vllm_engine._ENVIRONMENT:
+        monkeypatch.setenv(name, "1")
+    return found
+
+
+def engine(folder, **options):
+    return VllmScorer(TeacherConfig(model=str(folder), engine="vllm", **options), 400, CPU)
+
+
+def window(length=10, asked_from=1):
+    return Window(np.arange(5, 5 + length, dtype=np.int64), asked_from)
+
+
+def all_losses(folder):
+    store = ScoreStore(folder)
+    return np.concatenate([store.document(n).nll for n in range(len(store))])
+
+
+def test_the_command(teacher_model, corpus, tmp_path, capsys):
+    """The losses are ours, also over windows that overlap; the engine stands in what they are
+    made from."""
+    command = ["score", str(corpus), "--teacher.model", str(teacher_model)]
+    command += ["--teacher.context", "16", "--teacher.batch_tokens", "2"]
+    command += ["--cache", str(tmp_path / "cache"), "--out"]
+    assert main([*command, str(tmp_path / "ours")]) == 0
+    assert LLM.made == []
+    assert main([*command, str(tmp_path / "theirs"), "--teacher.engine", "vllm"]) == 0
+    ours, theirs = (all_losses(tmp_path / name) for name in ("ours", "theirs"))
+    assert len(ours) > 500
+    assert (np.isnan(ours) == np.isnan(theirs)).all()
+    np.testing.assert_allclose(theirs, ours, rtol=2e-3)
+    (llm,) = LLM.made
+    assert len(llm.calls) > 5  # so that progress is shown
+    assert max(map(max, llm.calls)) == 17
+    made_from = [ScoreStore(tmp_path / name).manifest.made_from for name in ("ours", "theirs")]
+    assert made_from[1] == made_from[0] | {"engine": "vllm"}
+    before = contents(tmp_path / "ours")
+    assert main([*command, str(tmp_path / "ours"), "--teacher.engine", "vllm"]) == 2
+    assert "finished scores of another engine (None, now vllm)" in capsys.readouterr().err
+    assert contents(tmp_path / "ours") == before
+
+
+def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
+    for name in vllm_engine._ENVIRONMENT:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")  # the user's word counts
+    scorer = engine(teacher_model, context=32, batch_tokens=100, dtype="bfloat16")
+    (llm,) = LLM.made
+    assert vllm_engine.os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
+    assert vllm_engine.os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    expected = {"dtype": "bfloat16", "max_model_len": 34, "max_num_batched_tokens": 100}
+    expected |= {"max_num_seqs": 100, "load_format": "safetensors"}
+    assert expected.items() <= llm.options.items()
+    assert list(scorer.score([])) == []
+    asked = [window(), window(1), window(4, 4), window(4, 3)]
+    found = dict(scorer.score(asked))
+    assert sorted(found) == [0, 3]
+    assert [len(found[number]) for number in (0, 3)] == [9, 1]
+    assert found[0].dtype == np.float32
+    assert (llm.params.prompt_logprobs, llm.params.temperature, llm.params.max_tokens) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("nothing", [None, -np.inf, np.nan])
+def test_what_has_no_loss(teacher_model, nothing):
+    def change(flat):
+        flat.logprobs[2] = nothing
+        return flat
+
+    scorer = engine(teacher_model)
+    LLM.change = staticmethod(change)
+    ((_, losses),) = scorer.score([window()])
+    assert np.flatnonzero(~np.isfinite(losses)).tolist() == [2]
+    ((_, losses),) = scorer.score([window(asked_from=3)])
+    assert np.flatnonzero(~np.isfinite(losses)).tolist() == [0]
+
+
+def test_a_log_probability_above_0(teacher_model):
+    def change(flat):
+        flat.logprobs[2] = 0.5
+        return flat
+
+    scorer = engine(teacher_model)
+    LLM.change = staticmethod(change)
+    with pytest.raises(VllmError, match=r"vllm gives a log-probability of 0\.5; expected"):
+        list(scorer.score([window()]))
+
+
+def lacks_the_last(flat):
+    flat.start_indices.pop()
+    flat.end_indices.pop()
+    return flat
+
+
+def has_another_token(flat):
+    flat.token_ids[3] = 1
+    return flat
+
+
+def has_none_in_the_middle(flat):
+    flat.end_indices[4] = flat.start_indices[4]
+    return flat
+
+
+@pytest.mark.parametrize(
+    "change", [lambda flat: None, lacks_the_last, has_another_token, has_none_in_the_middle]
+)
+def test_log_probabilities_of_other_tokens(teacher_model, change):
+    scorer = engine(teacher_model)
+    LLM.change = staticmethod(change)
+    with pytest.raises(VllmError, match=r"of other tokens than it was asked for; use teacher\.eng"):
+        list(scorer.score([window()]))
+
+
+def test_without_vllm(teacher_model, corpus, tmp_path, monkeypatch, capsys):
+    """It is said before the weights are hashed."""
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
+    command = ["score", str(corpus), "--teacher.model", str(teacher_model)]
+    command += ["--teacher.engine", "vllm", "--cache", str(tmp_path / "cache")]
+    assert main(command) == 2
+    assert "teacher.engine: vllm is not installed; install" in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "weights").exists()
+
+
+def test_what_vllm_cannot_do(teacher_model, tmp_path, monkeypatch):
+    config = TeacherConfig(model=str(teacher_model), engine="vllm", context=2047)
+    with pytest.raises(ConfigError, match=r"set teacher\.context to at most 2046"):
+        check_vllm(config)
+    config = TeacherConfig(model=str(teacher_model), engine="vllm", context=2046)
+    check_vllm(config)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="is not for a launch of several processes"):
+        check_vllm(config)
+    tiny_llama(100).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"tokenizer: 400 ids, but teacher\.model has 100"):
+        engine(tmp_path)
+    monkeypatch.setattr(LLM, "__init__", lambda *_, **__: 1 / 0)
+    with pytest.raises(ConfigError, match=r"teacher\.engine: vllm: ZeroDivisionError"):
+        engine(teacher_model)
+
+
+@pytest.mark.parametrize(
+    ("more", "excluded"),
+    [
+        ({"server": "http://x", "tokenizer": "t"}, "server"),
+        ({"gguf_file": "x"}, "gguf_file"),
+        ({"device_map": "auto"}, "device_map"),
+        ({"attention": "sdpa"}, "attention"),
+        ({"tensor_parallel": True}, "tensor_parallel"),
+        ({"batching": "packed"}, "batching: packed"),
+        ({"mode": "live"}, "mode: live"),
+    ],
+)
+def test_what_does_not_go_together(more, excluded):
+    with pytest.raises(ConfigError, match=f"teacher.engine: vllm excludes teacher.{excluded}$"):
+        TeacherConfig(**{"model": "x", "engine": "vllm"} | more)

@@ -1,0 +1,118 @@
+"""One policy of exit statuses, for every command."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import with_research
+from vocagno import SpanError
+from vocagno.errors import InputError
+from vocagno.system import signals as statuses
+from vocagno.system.signals import Terminated, exit_status
+
+ROOT = Path(__file__).parents[2]
+
+
+def failing(error):
+    def run():
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("status", [0, 1, 75])
+def test_a_command_says_its_own_status(status, capsys):
+    assert exit_status(lambda: status) == status
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (InputError("--x: wrong"), 2, "error: --x: wrong\n"),
+        (SpanError("row 3"), 2, "error: row 3\n"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
+        (
+            ModuleNotFoundError("", name="pyarrow.lib"),
+            2,
+            "error: needs pyarrow: pip install 'vocagno[data]'\n",
+        ),
+        (
+            ModuleNotFoundError("", name="torch"),
+            2,
+            "error: needs torch: pip install 'vocagno[train]'\n",
+        ),
+        (
+            Terminated(),
+            75,
+            "SIGTERM: stopped. Finished work is kept. Run the same command again to resume.\n",
+        ),
+        (
+            KeyboardInterrupt(),
+            130,
+            "interrupted. Finished work is kept. Run the same command again to resume.\n",
+        ),
+        (SystemExit(0), 0, ""),
+    ],
+)
+def test_errors_become_a_status_and_one_line(error, status, printed, capsys):
+    assert exit_status(failing(error)) == status
+    assert capsys.readouterr() == ("", printed)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), ModuleNotFoundError("", name="vocagno.x"), SystemExit(3)]
+)
+def test_other_exceptions_pass(error):
+    with pytest.raises(type(error)):
+        exit_status(failing(error))
+
+
+def test_the_page_has_every_status():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    known = {value for name, value in vars(statuses).items() if name.isupper() and name[0] != "_"}
+    assert documented == known
+
+
+def test_the_page_has_every_command():
+    pytest.importorskip("jsonargparse")
+    from vocagno.cli.app import main
+
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    for name, command in main.commands.items():
+        group, _, last = name.rpartition(" ")
+        assert f"`vocagno {name}`" in page or (f"`{last}`" in page and f"`vocagno {group} " in page)
+        assert re.fullmatch(r"[A-Z][a-z]+ .{10,80}\.", command.about), name
+
+
+PROGRAMS = {
+    "vocagno": ["-m", "vocagno", "describe"],
+    "paper": ["-m", "research.paper", "overlap"],
+    "study": ["-m", "research.study"],
+    "quickstart": ["-m", "vocagno.quickstart"],
+    "train.py": [str(ROOT / "train.py")],
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_every_program_has_the_policy(program, tmp_path):
+    """From a folder that is not the project's."""
+    if "train" in program[0]:
+        pytest.importorskip("torch")
+    pytest.importorskip("jsonargparse")
+    wrong = subprocess.run(
+        [sys.executable, *program, "--nonsense"],
+        cwd=tmp_path,
+        env=with_research(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert re.fullmatch(r"error: --nonsense: no such option; see `.* --help`\n", wrong.stderr) or (
+        wrong.stderr.endswith("error: --nonsense: no such option; see `vocagno train --help`\n")
+    )

@@ -1,0 +1,99 @@
+"""One store of scores guides students with different tokenizers, on real text."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+
+from corpora import write_corpus
+from families import FAMILIES, TEXTS
+from runs import metrics, train_here, write_config
+from shared_data import shared, shared_texts
+from tiny_models import tiny_llama
+from vocagno import TokenSpans
+from vocagno.cli.app import main
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepared_rows
+from vocagno.data.rows import RowsShard
+from vocagno.data.store.building import make_store
+from vocagno.teacher.corpus_scores import write_scored
+from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
+
+
+def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_shard(
+    tmp_path, monkeypatch
+):
+    FAMILIES["byte-level"]().save(str(tmp_path / "t.json"))
+    student = student_tokenizer(str(tmp_path / "t.json"), "<|endoftext|>")
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS), shard_bytes=100)
+    rows, _ = prepared_rows(corpus, student, 16, tmp_path, show_progress=False)
+    refused = corpus.shards[3].first_document
+
+    def make(shard, path, advance):
+        texts = corpus.read(shard)
+        scores = [
+            DocumentScores(np.array([[0, len(text.encode())]], np.int32), np.ones(1, np.float16))
+            for text in texts.texts
+        ]
+        if shard is corpus.shards[3]:
+            scores[0] = DocumentScores.none("odd")
+        write_scored(path, texts, scores, {})
+
+    make_store(corpus, tmp_path / "scores", SCORES, {}, make, show_progress=False)
+    read, check = [], RowsShard.check
+    monkeypatch.setattr(
+        RowsShard, "check", lambda self, unit: (read.append(self.path.stem), check(self, unit))
+    )
+    found = MatchedScores(ScoreStore(tmp_path / "scores"), rows)
+    assert read == [rows.manifest.shards[3].name]
+    assert (found.refused_documents, found.missing_documents) == (1, 0)
+    tokens = rows.documents()[1]
+    assert found.missing_share == tokens[refused] / tokens.sum()
+    assert found.piece(refused, 0, 5).missing
+
+
+@pytest.mark.slow
+def test_one_store_two_students(tmp_path):
+    """TinyLlama's and GPT-2's tokenizers under one teacher, whose scores nobody makes again."""
+    definition = shared("tokenizers", "pythia.json.gz")
+    teacher = tmp_path / "teacher"
+    tiny_llama(TokenSpans(definition).vocabulary_size, seed=1).save_pretrained(teacher)
+    corpus = write_corpus(tmp_path / "c.jsonl", shared_texts("math-train")[:8])
+    store = tmp_path / "scores"
+    score = [
+        "score",
+        str(corpus),
+        "--out",
+        str(store),
+        "--cache",
+        str(tmp_path / "cache"),
+        "--teacher.model",
+        str(teacher),
+        "--teacher.tokenizer",
+        str(definition),
+    ]
+    assert main(score) == 0
+    assert ScoreStore(store).manifest.count("unscored_tokens") == 0
+    for name, eos in (("tinyllama", "</s>"), ("gpt2", "<|endoftext|>")):
+        tokenizer = str(shared("tokenizers", f"{name}.json.gz"))
+        path = write_config(
+            tmp_path,
+            corpus,
+            tmp_path,
+            teacher,
+            student={"tokenizer": tokenizer, "eos": eos},
+            teacher={"model": None, "scores": str(store)},
+            data={"seq_len": 128},
+            train={"steps": 4, "log_every": 1},
+            output=str(tmp_path / name),
+        )
+        assert train_here(path) == 0
+        entries, _ = metrics(tmp_path / name)
+        assert len(entries) == 4
+        for entry in entries:
+            assert entry["coverage"] == 1.0
+            assert entry["scored"] == 1.0
+            assert 0.4 < entry["kept_fraction"] < 0.45
+    assert not (tmp_path / "cache" / "scores").exists()

@@ -1,0 +1,234 @@
+"""Schedule, parameter groups, and what a factor on the loss does under Adam."""
+
+import sys
+from contextlib import nullcontext
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from runs import train_here
+from tiny_models import tiny_llama
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import OptimizerConfig, TrainConfig
+from vocagno.errors import ConfigError
+from vocagno.models.loading import graphs_stay_whole
+from vocagno.training import loop
+from vocagno.training.step import (
+    Stepper,
+    build_optimizer,
+    learning_rate,
+    loss_scale,
+    set_learning_rate,
+    settle_optimizer,
+)
+from vocagno.training.student import GuidedStudent
+
+
+def test_the_schedule_by_hand():
+    config = OptimizerConfig(lr=1.0, min_lr=0.1, warmup_steps=4)
+    rates = [learning_rate(step, 13, config) for step in range(13)]
+    assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert rates[8] == pytest.approx(0.55)  # half way down
+    assert rates[12] == pytest.approx(0.1)
+    assert all(a > b for a, b in pairwise(rates[4:]))
+
+
+def test_other_schedules_by_hand():
+    given = {"lr": 1.0, "min_lr": 0.2, "warmup_steps": 2}
+
+    def rates(steps, **more):
+        config = OptimizerConfig(**given, **more)
+        return [round(learning_rate(step, steps, config), 6) for step in range(steps)]
+
+    assert rates(5, schedule="constant") == [0.5, 1, 1, 1, 1]
+    assert rates(7, schedule="linear") == [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2]
+    assert rates(9, schedule="wsd", decay_steps=2) == [0.5, 1, 1, 1, 1, 1, 1, 0.6, 0.2]
+    assert rates(9, schedule="wsd") == rates(9, schedule="wsd", decay_steps=2)
+    # A decay that is as long as there are steps begins behind the warm-up.
+    assert rates(7, schedule="wsd", decay_steps=7) == rates(7, schedule="linear")
+    for wrong in ({"decay_steps": 3}, {"schedule": "wsd", "decay_steps": 0}):
+        with pytest.raises(ConfigError, match=r"optimizer\.decay_steps"):
+            OptimizerConfig(**wrong)
+
+
+def test_norms_are_not_decayed():
+    model = tiny_llama(20)
+    optimizer = build_optimizer(model, OptimizerConfig(weight_decay=0.3))
+    decayed, others = optimizer.param_groups
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+    assert {p.ndim for p in others["params"]} == {1}
+    assert len(decayed["params"]) + len(others["params"]) == len(list(model.parameters()))
+
+
+def test_the_scale_undoes_both_averages():
+    assert loss_scale(num_processes=4, accumulation=2, count=10) == 0.8
+    assert loss_scale(1, 1, 0) == 1  # nothing kept: a loss of 0 stays one
+
+
+def test_an_uneven_cut_of_a_step_is_refused():
+    config = TrainConfig(steps=1, global_batch=8, micro_batch=3)
+    with pytest.raises(ConfigError, match=r"not a multiple of train\.micro_batch 3 x 2 processes"):
+        config.accumulation(2)
+
+
+def trained(factor, max_norm, eps=1e-30):
+    """Weights after some steps on a loss with a factor, and the norms of the gradients."""
+    model = tiny_llama(20)
+    optimizer = build_optimizer(model, OptimizerConfig(lr=3e-3, eps=eps))
+    ids = torch.arange(12)[None] % 7
+    norms = []
+    for _ in range(12):
+        (model(input_ids=ids, labels=ids).loss * factor).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), norms
+
+
+def test_adam_cancels_a_factor_on_the_loss_and_clipping_does_not():
+    """What tells `normalize: tokens` from `selected` is a factor, the share of tokens kept."""
+    nowhere = float("inf")
+    weights, norms = trained(1.0, nowhere)
+    doubled, _ = trained(2.0, nowhere)
+    assert torch.equal(weights, doubled)  # a power of two, so to the last bit
+    limit = 1.01 * max(norms)
+    assert torch.equal(weights, trained(1.0, limit)[0])  # clips nothing here,
+    assert not torch.equal(weights, trained(2.0, limit)[0])  # but some steps of twice the loss
+
+
+@pytest.fixture
+def one_process():
+    """A process group that holds this process alone."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
+    """Buckets of less than a layer, as they are for a large model."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = {}
+    for scope in (nullcontext, graphs_stay_whole):
+        torch._dynamo.reset()
+        model, graphs = tiny_llama(20, hidden_size=256, intermediate_size=512), []
+
+        def backend(module, _, graphs=graphs):
+            graphs.append(module)
+            return module.forward
+
+        for layer in model.model.layers:
+            layer.compile(backend=backend)
+        student = DistributedDataParallel(
+            GuidedStudent(model, GuidanceConfig(top_fraction=0.4)), bucket_cap_mb=1.1
+        )
+        ids = torch.arange(24).view(2, 12) % 7
+        with scope():
+            student(ids, ids, torch.rand(2, 12)).loss.backward()
+        found[scope] = len(graphs)
+    assert found == {nullcontext: 4, graphs_stay_whole: 2}
+    assert torch._dynamo.config.optimize_ddp  # for others in this process
+
+
+def test_a_run_compiles_inside_that_scope(config, monkeypatch):
+    seen, step = [], Stepper.step
+
+    def watched(self, *arguments, **options):
+        seen.append(torch._dynamo.config.optimize_ddp)
+        return step(self, *arguments, **options)
+
+    monkeypatch.setattr(Stepper, "step", watched)
+    monkeypatch.setattr(loop, "compile_layers", lambda model: None)
+    assert train_here(config(train={"steps": 1, "compile": True})) == 0
+    assert seen == [False]
+    assert torch._dynamo.config.optimize_ddp
+
+
+def test_on_cuda_one_kernel_updates_all_weights():
+    model = tiny_llama(20)
+    for device, expected in ((None, None), ("cpu", None), ("cuda", True)):
+        place = None if device is None else torch.device(device)
+        optimizer = build_optimizer(model, OptimizerConfig(), place)
+        assert [group["fused"] for group in optimizer.param_groups] == [expected] * 2
+
+
+@pytest.mark.slow  # compiles the update
+def test_a_state_of_8_bits_resumes_to_the_same_bits(tmp_path):
+    pytest.importorskip("torchao", reason="the 8-bit state needs torchao: vocagno[torchao]")
+    from accelerate import Accelerator
+
+    def start(name):
+        torch.manual_seed(0)
+        accelerator, model = Accelerator(cpu=True), torch.nn.Linear(64, 64)
+        options = OptimizerConfig(name=name, lr=1e-3)
+        return accelerator, *accelerator.prepare(model, build_optimizer(model, options))
+
+    def step(model, optimizer, number):
+        set_learning_rate(optimizer, 1e-3 / number)
+        model(torch.eye(64) * number).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = {}
+    for name in ("adamw", "adamw_8bit"):
+        accelerator, model, optimizer = start(name)
+        for number in (1, 2, 3):
+            step(model, optimizer, number)
+            if number == 2:
+                accelerator.save_state(str(tmp_path / name))
+        accelerator, again, loaded = start(name)
+        accelerator.load_state(str(tmp_path / name))
+        settle_optimizer(loaded, torch.device("cpu"))
+        step(again, loaded, 3)
+        assert torch.equal(model.weight, again.weight)
+        found[name] = model.weight.detach()
+    kinds = [type(state["exp_avg"]).__name__ for state in loaded.state.values()]
+    assert kinds == ["OptimState8bit", "Tensor"]  # torchao keeps fewer than 4,096 weights whole
+    difference = (found["adamw"] - found["adamw_8bit"]).norm()
+    assert 0 < difference < 0.01 * found["adamw"].norm()
+
+
+def test_without_torchao_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(ConfigError, match=r"pip install 'vocagno\[torchao\]'"):
+        build_optimizer(tiny_llama(20), OptimizerConfig(name="adamw_8bit"))
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])
+def test_a_loaded_state_is_put_where_the_updates_want_it(device, fused):
+    """Saved with the other implementation; fake tensors of a GPU that need not be there."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model = torch.nn.Linear(2, 2, device=device)
+        optimizer = build_optimizer(model, OptimizerConfig(), torch.device(device))
+        elsewhere = "cpu" if fused else "cuda"
+        for parameter in model.parameters():
+            optimizer.state[parameter] = {"step": torch.ones((), device=elsewhere)}
+        for group in optimizer.param_groups:
+            group["fused"] = None if fused else True
+        settle_optimizer(optimizer, torch.device(device))
+        counts = [optimizer.state[parameter]["step"] for parameter in model.parameters()]
+    assert {count.device.type for count in counts} == {device}
+    assert [group["fused"] for group in optimizer.param_groups] == [fused] * 2
+
+
+def test_the_state_of_a_run_on_a_cpu_stays_what_it_was():
+    model = tiny_llama(20)
+    optimizer = build_optimizer(model, OptimizerConfig())
+    ids = torch.arange(12)[None] % 7
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    again = build_optimizer(model, OptimizerConfig())
+    again.load_state_dict(optimizer.state_dict())
+    settle_optimizer(again, torch.device("cpu"))
+    for saved, loaded in zip(
+        optimizer.state_dict()["state"].values(), again.state_dict()["state"].values(), strict=True
+    ):
+        assert all(torch.equal(saved[name], loaded[name]) for name in saved)
+    assert again.param_groups[0]["fused"] is None
