@@ -14,12 +14,12 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 27_020,
+    "lines of python/vocagno": 27_025,
     "modules of python/vocagno": 155,
     "lines of research": 2_300,
     "lines of tests": 30_790,
     "modules of the largest folder": 15,
-    "modules in circles of imports": 18,
+    "modules in circles of imports": 15,
 }
 
 

@@ -26,8 +26,7 @@ from vocagno.data.rows import Row, RowStore
 from vocagno.guidance.batches import Batch, Collator
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.tensors import Criteria
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.teacher.corpus_scores import Teacher, score_corpus
@@ -240,9 +239,8 @@ class Steps:
                 states,
                 head_of(self.model),
                 tensors["labels"],
-                tensors["teacher_loss"],
+                GuidanceTensors.of(tensors),
                 guidance,
-                criteria=Criteria(units=Units(tensors.get("groups"))),
             )
         return metrics.weights_BT
 

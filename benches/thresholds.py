@@ -17,6 +17,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -38,7 +39,7 @@ from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.loss import ChosenCrossEntropy, TokenMetrics, product_dtype
 from vocagno.guidance.methods.selection import Selection, TokenSelection
 from vocagno.guidance.rules import excess_loss
-from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide
+from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide
 from vocagno.guidance.units import group_means
 from vocagno.models import head
 from vocagno.models.losses import IGNORED
@@ -78,21 +79,13 @@ def a_row_at_a_time() -> Iterator[None]:
 
 
 def cross_entropy_of_rows(
-    self: TokenSelection, student: StudentSide, teacher: TeacherSide
+    self: TokenSelection, student: StudentSide, teacher: GuidanceTensors
 ) -> tuple[Tensor, TokenMetrics]:
     """As `Method.cross_entropy`, with chunks that are rows."""
     hidden_NH, labels_BT = student.flat_hidden, student.labels_BT
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
-    groups_BT = teacher.criteria.units.groups_BT
-    objective = ChosenCrossEntropy(
-        labels_BT.flatten(),
-        teacher.teacher_loss_BT.flatten(),
-        None if groups_BT is None else groups_BT.flatten(),
-        None,
-        self.guidance,
-        ends,
-    )
+    objective = ChosenCrossEntropy(labels_BT, replace(teacher, chunk_ends=ends), self.guidance)
     dtype = product_dtype(hidden_NH)
     no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
     rows = [slice(end - num_tokens, end) for end in ends]

@@ -89,10 +89,8 @@ def batches() -> dict[str, str]:
                 hidden,
                 weight,
                 batch.labels_BT,
-                batch.teacher_loss_BT,
+                batch.teacher,
                 guidance,
-                criteria=batch.criteria,
-                num_kept=batch.num_kept,
             )
             total.backward()
             tensors = total.detach(), kept.weights_BT, weight.grad, hidden.grad

@@ -176,7 +176,7 @@ def trained(tmp_path, prepared):
 def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
     from transformers import AutoModelForCausalLM
 
-    from vocagno.guidance import Units, token_weights
+    from vocagno.guidance import GuidanceTensors, token_weights
 
     start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
     whole = trained(8, 1, **options)
@@ -192,8 +192,8 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
     ).view(drawn["labels"].shape)
-    given = drawn["teacher_loss"], drawn["labels"]
-    weights = token_weights(nll, *given, guidance, units=Units.of_batch(drawn))
+    given = GuidanceTensors.of(drawn), drawn["labels"]
+    weights = token_weights(nll, *given, guidance)
     assert 0.1 < weights.sum() / (drawn["labels"] >= 0).sum() < 0.9
     counted = weights.sum() if guidance.normalize == "selected" else (given[1] >= 0).sum()
     ((nll * weights).sum() / counted).backward()

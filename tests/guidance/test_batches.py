@@ -157,7 +157,7 @@ def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
     batch = collate(seq_len, scores, isolate, **GROUPS)
     expected = np.array(losses, np.float32).reshape(batch.tensors["labels"].shape)
     np.testing.assert_array_equal(batch.tensors["teacher_loss"], expected)
-    groups = batch.tensors["groups"].numpy()
+    groups = (batch.tensors.get("groups") if batch.units is None else batch.units.groups_BT).numpy()
     assert ((groups < 0) == np.isnan(expected)).all()
     counts = counts_of(batch)
     assert counts["partial"] == partial
@@ -172,8 +172,8 @@ def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
     data = DataConfig(train="unused", seq_len=10)
     batch = Collator(Scores(), guidance, data, breaks)(rows(10))
     # BOS pro of read EOS | BOS a b EOS: of and a break
-    assert batch.tensors["lines"].tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
-    assert batch.tensors["token_bytes"].tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
+    assert batch.units.lines_BT.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
+    assert batch.units.bytes_BT.tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
     with pytest.raises(ValueError, match="line_ends"):
         Collator(Scores(), guidance, data)
     Collator(None, guidance, data)(rows(10))  # nothing is ranked

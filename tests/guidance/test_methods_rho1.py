@@ -15,7 +15,7 @@ from runs import metrics, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
-from vocagno.guidance import token_weights
+from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.mappings import (
     identity_map,
@@ -164,7 +164,9 @@ def test_two_criteria_keep_what_is_best_by_the_worse_place():
     entropy = torch.tensor([[9.0, 1.0, 5.0, 0.0, 2.0, 0.0]])  # places 4, 1, 3, 0, 2
     labels = torch.zeros(1, 6, dtype=torch.int64)
     config = GuidanceConfig(method="rho1", criterion="excess_and_entropy", unmapped="exclude")
-    weights = token_weights(student, teacher, labels, config, entropy)
+    weights = token_weights(
+        student, GuidanceTensors(teacher_loss=teacher, entropy=entropy), labels, config
+    )
     # Worse places: 4, 1, 3, 3, 4; the third and the fourth are equal, and the third is further
     # behind the teacher.
     assert weights.tolist() == [[0, 1, 1, 0, 0, 0]]

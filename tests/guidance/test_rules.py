@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.guidance import token_weights
+from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.rules import excess_loss, kept_count, top, worse_place
 from vocagno.guidance.selective import count_kept
 from vocagno.models.losses import causal_shift, teacher_guided_loss
@@ -78,13 +78,9 @@ def test_the_mean_is_that_of_the_teacher_s_own_tokens(batch, scope, sums):
     sums = np.array([(total * (count > 0), count) for total, count in sums[: len(student)]])
     config = GuidanceConfig(unmapped="mean", scope=scope, top_fraction=0.4)
     labels = torch.from_numpy(np.where(valid, 5, -100))
-    weights = token_weights(
-        torch.from_numpy(student),
-        torch.from_numpy(teacher),
-        labels,
-        config,
-        teacher_sums_B2=torch.from_numpy(sums).float(),
-    )
+    losses, of_rows = torch.from_numpy(teacher), torch.from_numpy(sums).float()
+    tensors = GuidanceTensors(teacher_loss=losses, teacher_sums=of_rows)
+    weights = token_weights(torch.from_numpy(student), tensors, labels, config)
     shape = student.shape if scope == "sequence" else (1, -1)
     of_scopes = sums if scope == "sequence" else sums.sum(0, keepdims=True)
     expected = [

@@ -17,7 +17,7 @@ from vocagno.guidance import (
     selective_cross_entropy,
     token_weights,
 )
-from vocagno.guidance.rules import teacher_loss_of_neighbours
+from vocagno.guidance.rules import known_weights, teacher_loss_of_neighbours
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
 PAPER = GuidanceConfig(top_fraction=0.4)
@@ -44,15 +44,19 @@ def made(sides, texts, guidance, nll=None, **options):
 
 
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
-def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(sides, how):
+def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatch, sides, how):
     """Some of which share text with several tokens of the student."""
+    found = []
+
+    def looked_at(*given):
+        found.append((given[0], teacher_loss_of_neighbours(*given)))
+        return known_weights(*given)
+
+    monkeypatch.setattr("vocagno.guidance.batches.known_weights", looked_at)
     lines = {"window": "line", "window_max_loss": 1.0}
     rules = GuidanceConfig(**lines, unit="group"), GuidanceConfig(**lines, aggregation=how)
-    found = []
     for rule in rules:
-        *_, batch = made(sides, [*LINES, *TEXTS], rule)
-        given = batch.teacher_loss_BT, batch.labels_BT, batch.criteria.units, rule
-        found.append((batch.teacher_loss_BT, teacher_loss_of_neighbours(*given)))
+        made(sides, [*LINES, *TEXTS], rule)
     (groups_BT, expected_BT), (tokens_BT, found_BT) = found
     assert not torch.equal(groups_BT.nan_to_num(), tokens_BT.nan_to_num())
     torch.testing.assert_close(found_BT, expected_BT, rtol=0, atol=0, equal_nan=True)
@@ -95,11 +99,11 @@ def test_losses_and_labels_are_their_definition(sides, unit):
         assert batch.input_ids_BT[index, :n].tolist() == ids[:-1]
         assert batch.labels_BT[index].tolist() == ids[1:] + [-100] * (batch.labels_BT.shape[1] - n)
         of_text = slice(before - 1, n - 1)
-        found = batch.teacher_loss_BT[index].numpy()
+        found = batch.teacher.teacher_loss[index].numpy()
         np.testing.assert_allclose(found[of_text], expected[rows], rtol=1e-6)
         assert np.isnan(found[n - 1 :]).all()
         if unit == "group":
-            groups = batch.criteria.units.groups_BT[index, of_text].tolist()
+            groups = batch.teacher.groups[index, of_text].tolist()
             same = [[a == b >= 0 for b in groups] for a in groups]
             mine = numbers[rows].tolist()
             known = np.isfinite(expected[rows]).tolist()
@@ -118,10 +122,9 @@ def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
     own, _, _, batch = made(sides, LINES, None, nll)
     weights = token_weights(
         torch.zeros(batch.labels_BT.shape),
-        batch.teacher_loss_BT,
+        batch.teacher,
         batch.labels_BT,
         GuidanceConfig(),
-        units=batch.criteria.units,
     )
     spans = own.spans[own.text(0)]
     of_noise = (spans[:, 0] >= LINES[0].index("qx")) & (spans[:, 1] <= LINES[0].index("So"))
@@ -145,10 +148,8 @@ def test_a_batch_trains(sides, guidance):
         hidden,
         weight,
         batch.labels_BT,
-        batch.teacher_loss_BT,
+        batch.teacher,
         guidance,
-        criteria=batch.criteria,
-        num_kept=batch.num_kept,
     )
     total.backward()
     expected = torch.nn.functional.cross_entropy(
@@ -157,22 +158,24 @@ def test_a_batch_trains(sides, guidance):
     assert total.item() == pytest.approx((expected * metrics.weights_BT).sum().item(), rel=1e-5)
     assert weight.grad.abs().sum() > 0
     if guidance is PAPER:
-        assert batch.num_kept == count_kept(batch.teacher_loss_BT, batch.labels_BT, guidance)
+        assert batch.teacher.num_kept == count_kept(
+            batch.teacher.teacher_loss, batch.labels_BT, guidance
+        )
     elif guidance.method != "chunk":
-        assert batch.num_kept is None
+        assert batch.teacher.num_kept is None
 
 
-def test_the_criteria_belong_to_their_guidance(sides):
+def test_the_tensors_belong_to_their_guidance(sides):
     student, _ = sides
     *_, batch = made(sides, LINES, PAPER)
     weight, hidden = torch.randn(student.vocabulary_size, 8), torch.randn(*batch.labels_BT.shape, 8)
-    given = hidden, weight, batch.labels_BT, batch.teacher_loss_BT
+    given = hidden, weight, batch.labels_BT, batch.teacher
     for other in (
         GuidanceConfig(top_fraction=0.8),
         GuidanceConfig(unit="group", max_threshold=0.0),
     ):
-        with pytest.raises(ConfigError, match=r"^criteria: made for guidance"):
-            selective_cross_entropy(*given, other, criteria=batch.criteria)
+        with pytest.raises(ConfigError, match=r"^teacher: made for guidance"):
+            selective_cross_entropy(*given, other)
 
 
 def test_a_loop_stops_where_the_teacher_has_few_losses(sides):
@@ -189,10 +192,9 @@ def test_a_loop_stops_where_the_teacher_has_few_losses(sides):
 def test_everything_moves_to_a_device(sides):
     *_, batch = made(sides, LINES, GuidanceConfig())
     moved = batch.to("meta")
-    units = moved.criteria.units
-    for tensor in (*moved[:3], units.groups_BT, units.lines_BT, units.bytes_BT):
+    for tensor in (*moved[:2], moved.teacher.teacher_loss, moved.teacher.weight):
         assert tensor.device.type == "meta"
-    assert (moved.num_kept, type(moved)) == (batch.num_kept, type(batch))
+    assert (moved.counts, type(moved)) == (batch.counts, type(batch))
 
 
 def test_prompts_are_read_and_not_learnt(sides):
@@ -209,7 +211,7 @@ def test_no_losses_at_all_and_infinite_ones(sides):
     masked = np.ma.masked_all(len(other.ids))
     for nothing in (*(np.full(len(other.ids), one) for one in (np.nan, np.inf)), masked):
         *_, batch = made(sides, LINES, PAPER, nothing)
-        assert batch.teacher_loss_BT.isnan().all()
+        assert batch.teacher.teacher_loss.isnan().all()
 
 
 def test_what_does_not_belong_together_is_refused(sides):

@@ -19,9 +19,9 @@ from vocagno.guidance import token_weights
 from vocagno.guidance.loss import group_ends, thresholded_cross_entropy
 from vocagno.guidance.mappings import compared_groups
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.rules import choose
+from vocagno.guidance.rules import choose, known_weights
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.tensors import Criteria
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.guidance.units import Units
 from vocagno.models.head import LanguageHead, chunks
 from vocagno.models.losses import IGNORED
@@ -89,7 +89,16 @@ def drawn(seed, rows=3, tokens=24):
     sizes = rng.integers(1, 6, (rows, tokens), np.int32)
     arrays = (nll, teacher, labels, groups, lines, sizes, of_groups)
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-    return *tensors[:3], Units(*tensors[3:])
+    groups, lines, sizes, of_groups = tensors[3:]
+    return *tensors[:3], Units(lines, sizes, groups, of_groups)
+
+
+def tensors_of(teacher, labels, units, config):
+    """What a batch has for a rule."""
+    weight = None
+    if config.window is not None:
+        weight = known_weights(teacher, labels, units, config)
+    return GuidanceTensors(teacher_loss=teacher, weight=weight, groups=units.groups_BT)
 
 
 RULES = [
@@ -111,9 +120,9 @@ RULES = [
 def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     nll, teacher, labels, units = drawn(seed)
     config = group(**options)
-    found = choose(nll, teacher, labels, config, units=units)
+    found = choose(nll, labels, tensors_of(teacher, labels, units, config), config)
     for row in range(len(nll)):
-        tensors = nll, teacher, labels, *units[:4]
+        tensors = nll, teacher, labels, *[units[i] for i in (2, 0, 1, 3)]
         given_row = [tensor[row].tolist() for tensor in tensors]
         weights, threshold = expected(*given_row, config)
         assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
@@ -123,13 +132,12 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
 def test_a_wider_scope_has_one_threshold():
     nll, teacher, labels, units = drawn(7)
     config = group(top_fraction=0.4, max_threshold=None, scope="micro_batch")
-    found = choose(nll, teacher, labels, config, units=units)
+    found = choose(nll, labels, tensors_of(teacher, labels, units, config), config)
     as_one = choose(
         nll.view(1, -1),
-        teacher.view(1, -1),
         labels.view(1, -1),
+        GuidanceTensors(teacher_loss=teacher.view(1, -1), groups=units.groups_BT.view(1, -1)),
         replace(config, scope="sequence"),
-        units=Units(units.groups_BT.view(1, -1)),
     )
     assert torch.equal(found.weights_BT.flatten(), as_one.weights_BT.flatten())
     assert torch.equal(found.thresholds_S, as_one.thresholds_S)
@@ -137,9 +145,10 @@ def test_a_wider_scope_has_one_threshold():
 
 def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more():
     nll, teacher, labels, _ = drawn(3)
-    paper = choose(nll, teacher, labels, GuidanceConfig(top_fraction=0.4))
-    capped = choose(nll, teacher, labels, GuidanceConfig(max_threshold=-0.5, top_fraction=0.4))
-    free = choose(nll, teacher, labels, GuidanceConfig(max_threshold=1e9, top_fraction=0.4))
+    losses = GuidanceTensors(teacher_loss=teacher)
+    paper = choose(nll, labels, losses, GuidanceConfig(top_fraction=0.4))
+    capped = choose(nll, labels, losses, GuidanceConfig(max_threshold=-0.5, top_fraction=0.4))
+    free = choose(nll, labels, losses, GuidanceConfig(max_threshold=1e9, top_fraction=0.4))
     assert torch.equal(free.weights_BT, paper.weights_BT)
     assert torch.equal(free.thresholds_S, paper.thresholds_S)
     assert (capped.weights_BT >= paper.weights_BT).all()
@@ -150,7 +159,8 @@ def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more
 def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
     nll = torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     teacher = torch.tensor([[0.0, 0.0, 0.0, NAN, 0.0], [NAN] * 5])
-    found = choose(nll, teacher, torch.ones_like(nll).long(), GuidanceConfig(top_fraction=0.5))
+    losses, labels = GuidanceTensors(teacher_loss=teacher), torch.ones_like(nll).long()
+    found = choose(nll, labels, losses, GuidanceConfig(top_fraction=0.5))
     assert found.thresholds_S[0] == 3.0
     assert found.thresholds_S[1].isnan()
 
@@ -166,17 +176,16 @@ def test_losses_that_are_nan_or_infinite_are_kept():
 
 def test_what_a_rule_needs_is_asked_for():
     nll, teacher, labels, units = drawn(0)
-    with pytest.raises(ValueError, match="groups"):
-        choose(nll, teacher, labels, group())
-    for name, words in (
-        ("lines_BT", "the lines of the tokens"),
-        ("bytes_BT", "the bytes of the tokens"),
-        ("groups_BT", "the groups"),
-        ("group_loss_BT", "the losses of the groups"),
-    ):
-        rule = group(unit="token", window_max_loss=1.0)
+    losses = GuidanceTensors(teacher_loss=teacher)
+    with pytest.raises(ValueError, match="needs the groups"):
+        choose(nll, labels, losses, group())
+    for rule in (group(window_max_loss=1.0), group(window_max_loss=1.0, max_threshold=None)):
+        with pytest.raises(ValueError, match="needs the weights"):
+            choose(nll, labels, replace(losses, groups=units.groups_BT), rule)
+    rule = group(unit="token", window_max_loss=1.0)
+    for name, words in (("groups_BT", "the groups"), ("group_loss_BT", "the losses of the groups")):
         with pytest.raises(ValueError, match=words):
-            choose(nll, teacher, labels, rule, units=units._replace(**{name: None}))
+            known_weights(teacher, labels, units._replace(**{name: None}), rule)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +261,8 @@ def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
     naive = group(method="cpt", window_max_loss=2.0)
     assert method_of(naive).knows_kept
     assert not naive.has_fixed_threshold
-    nll, teacher, labels, units = drawn(0)
-    weights = token_weights(nll, teacher, labels, naive, units=units)
+    nll, teacher, labels, _ = drawn(0)
+    weights = token_weights(nll, teacher, labels, naive)
     assert torch.equal(weights, (labels != IGNORED).float())
 
 
@@ -292,9 +301,9 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     hidden, weight, labels = states(11, mask.shape)
     labels = labels.where(mask != IGNORED, IGNORED)
     config = group(**options)
-    total, metrics = thresholded_cross_entropy(
-        hidden.flatten(0, 1), LanguageHead(weight), labels, teacher + 2.5, config, units
-    )
+    tensors = tensors_of(teacher + 2.5, labels, units, config)
+    student = StudentSide(hidden, LanguageHead(weight), labels)
+    total, metrics = thresholded_cross_entropy(student, tensors, config)
     nll, weights = metrics.nll_BT, metrics.weights_BT
     total.backward()
     found = hidden.grad.clone(), weight.grad.clone()
@@ -303,7 +312,7 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     losses = torch.nn.functional.cross_entropy(
         (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="none"
     ).view(labels.shape)
-    chosen = choose(losses, teacher + 2.5, labels, config, units=units).weights_BT
+    chosen = choose(losses, labels, tensors, config).weights_BT
     (chosen * losses).sum().backward()
     assert torch.allclose(nll, losses.detach(), atol=1e-5)
     assert torch.allclose(weights, chosen, atol=1e-5)
@@ -316,9 +325,8 @@ def test_thresholds_that_depend_on_other_tokens_take_two_passes():
     _, teacher, mask, units = drawn(5)
     hidden, weight, labels = states(5, mask.shape)
     config = group(top_fraction=0.4)
-    loss, metrics = selective_cross_entropy(
-        hidden, weight, labels, teacher, config, criteria=Criteria(units=units)
-    )
+    tensors = tensors_of(teacher, labels, units, config)
+    loss, metrics = selective_cross_entropy(hidden, weight, labels, tensors, config)
     loss.backward()
     losses = torch.nn.functional.cross_entropy(
         (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="none"
@@ -327,7 +335,7 @@ def test_thresholds_that_depend_on_other_tokens_take_two_passes():
     assert torch.allclose(hidden.grad, expected_grad, atol=1e-5)
     with pytest.raises(ValueError, match="known only after"):
         thresholded_cross_entropy(
-            hidden.flatten(0, 1), LanguageHead(weight), labels, teacher, config, units
+            StudentSide(hidden, LanguageHead(weight), labels), tensors, config
         )
 
 
@@ -337,9 +345,8 @@ def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch
     monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 4)
     hidden, weight, labels = states(2, (1, 20))
     groups = (torch.arange(20) >= 10).long()[None]
-    loss, _ = selective_cross_entropy(
-        hidden, weight, labels, torch.zeros(1, 20), group(), criteria=Criteria(units=Units(groups))
-    )
+    tensors = GuidanceTensors(teacher_loss=torch.zeros(1, 20), groups=groups)
+    loss, _ = selective_cross_entropy(hidden, weight, labels, tensors, group())
     expected = torch.nn.functional.cross_entropy(
         (hidden @ weight.T).flatten(0, 1), labels.flatten(), reduction="sum"
     )

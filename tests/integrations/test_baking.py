@@ -15,7 +15,7 @@ from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.selective import token_weights
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations.baking import Baker, check_rule
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
@@ -96,8 +96,8 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
     found = baked(made, losses, rule)
     tensors = collator(made, rule)([made[2]]).tensors
     student_nll_BT = torch.rand(tensors["labels"].shape) * 10
-    given = student_nll_BT, tensors["teacher_loss"], tensors["labels"], rule
-    expected = token_weights(*given, units=Units.of_batch(tensors))[0].numpy()
+    given = student_nll_BT, GuidanceTensors.of(tensors), tensors["labels"], rule
+    expected = token_weights(*given)[0].numpy()
     np.testing.assert_array_equal(found.weights[1:], np.round(255 * expected).astype(np.uint8))
     assert 0.1 < (found.weights == 255).mean() < 0.9
 

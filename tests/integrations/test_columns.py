@@ -19,7 +19,7 @@ from vocagno.data.documents import CorpusError
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import GuidanceError, InputError
-from vocagno.guidance import Criteria, Units, selective_cross_entropy
+from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.checks import BatchFacts
 from vocagno.guidance.tensors import TokenCounts
@@ -130,7 +130,7 @@ def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, r
     inputs = expected.inputs()
     assert ours.keys() == inputs.keys() | {"num_kept", "facts"}
     for name, value in inputs.items():
-        if name in ("groups", "lines"):
+        if name == "groups":
             assert canonical(ours[name]) == canonical(value)
             assert int(ours[name].max()) < value.shape[0] * (value.shape[1] + 1)
         else:
@@ -153,13 +153,12 @@ def test_rows_may_be_longer_than_a_chunk_of_logits(monkeypatch, student, teacher
     made = TeacherLossColumns(student, teacher, guidance)({"text": DOCUMENTS})
     examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
     batch = DataCollatorWithTeacherLoss(guidance)(examples)
-    criteria = Criteria(units=Units.of_batch(batch), chunk_ends=batch.get("chunk_ends"))
     size = TokenSpans(student).vocabulary_size
     hidden, weight = torch.randn(*batch["labels"].shape, 8), torch.randn(size, 8)
-    given = weight, batch["labels"], batch["teacher_loss"], guidance
-    _, of_rows = selective_cross_entropy(hidden, *given, criteria=criteria)
+    given = weight, batch["labels"], GuidanceTensors.of(batch), guidance
+    _, of_rows = selective_cross_entropy(hidden, *given)
     with torch.no_grad():
-        _, expected = selective_cross_entropy(hidden, *given, criteria=criteria)
+        _, expected = selective_cross_entropy(hidden, *given)
     assert torch.equal(of_rows.weights_BT, expected.weights_BT)
     assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
 
@@ -357,7 +356,7 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
         teacher,
         teacher_tokenizer=changing,
     )
-    with pytest.raises(ValueError, match="without groups, lines, made_for, teacher_loss, token_b"):
+    with pytest.raises(ValueError, match="without made_for, teacher_loss, token_counts, weight"):
         DataCollatorWithTeacherLoss()([{"input_ids": [1, 2], "labels": [1, 2]}])
 
 
@@ -377,8 +376,10 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
         (
             "paper",
             GuidanceConfig(top_fraction=0.4, window_max_loss=1.0),
-            "without group_loss, groups, lines, token_bytes: make",
+            "without weight: make",
         ),
+        ("default", GuidanceConfig(unit="group", window_max_loss=1.0), "max_loss 2.0, not 1"),
+        ("default", GuidanceConfig(unmapped="exclude"), "unmapped include, not exclude; make"),
         ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),
         ("default", GuidanceConfig(method="cpt"), None),
     ],

@@ -16,8 +16,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import chunked_entropy, chunked_nll
@@ -71,11 +70,13 @@ def ids(*shape):
     return drawn(*shape, dtype=torch.int64)
 
 
-def criteria():
+def tensors(**more):
     """All that a method may ask for; groups of two tokens."""
-    units = Units(ids(ROWS, LENGTH), ids(ROWS, LENGTH), drawn(ROWS, LENGTH, dtype=torch.int32))
-    ends, entropy = list(range(2, ROWS * LENGTH + 1, 2)), drawn(ROWS, LENGTH)
-    return Criteria(entropy, ids(ROWS, LENGTH), None, drawn(ROWS, 2), units, ends)
+    floats = {name: drawn(ROWS, LENGTH) for name in ("teacher_loss", "weight", "entropy")}
+    numbers = {name: ids(ROWS, LENGTH) for name in ("groups", "chunks")}
+    ends = list(range(2, ROWS * LENGTH + 1, 2))
+    given = floats | numbers | more
+    return GuidanceTensors(**given, teacher_sums=drawn(ROWS, 2), chunk_ends=ends, num_kept=37)
 
 
 def gradients(loss):
@@ -113,7 +114,7 @@ def test_a_step_stays_on_the_device_without_waiting(case, precision):
     student = StudentSide(hidden, LanguageHead(weight, bias, 0.5, 30.0), ids(ROWS, LENGTH))
     of_teacher = drawn(70, HIDDEN, dtype=dtype), LanguageHead(drawn(60, HIDDEN, dtype=dtype))
     states = TeacherStates(*of_teacher, ids(ROWS, LENGTH), VOCABULARY if case == "kld" else None)
-    teacher = TeacherSide(drawn(ROWS, LENGTH), criteria(), num_kept=37, states=states)
+    teacher = tensors(teacher=states)
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
         output = method.loss(student, teacher)
     assert [one.dtype.itemsize for one in output] == [4, 8, 4, 4]  # the sums are float64

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.guidance.checks import check_coverage
+    from vocagno.guidance.rules import known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
-    from vocagno.guidance.tensors import Criteria
+    from vocagno.guidance.tensors import GuidanceTensors
     from vocagno.guidance.text_batches import GuidedBatch, guided_batch
     from vocagno.guidance.units import Units
     from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from vocagno.models.head import language_head
 
 __all__ = [
-    "Criteria",
     "DataCollatorWithTeacherLoss",
     "GuidanceConfig",
+    "GuidanceTensors",
     "GuidedBatch",
     "GuidedCollator",
     "GuidedTrainer",
@@ -40,6 +41,7 @@ __all__ = [
     "check_coverage",
     "count_kept",
     "guided_batch",
+    "known_weights",
     "language_head",
     "segment_reduce",
     "selective_cross_entropy",
@@ -49,7 +51,7 @@ __all__ = [
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        "Criteria": "vocagno.guidance.tensors",
+        "GuidanceTensors": "vocagno.guidance.tensors",
         "DataCollatorWithTeacherLoss": "vocagno.integrations.transformers_trainer",
         "GuidanceConfig": "vocagno.config.guidance",
         "GuidedBatch": "vocagno.guidance.text_batches",
@@ -62,6 +64,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "check_coverage": "vocagno.guidance.checks",
         "count_kept": "vocagno.guidance.selective",
         "guided_batch": "vocagno.guidance.text_batches",
+        "known_weights": "vocagno.guidance.rules",
         "language_head": "vocagno.models.head",
         "segment_reduce": "vocagno.alignment.segments",
         "selective_cross_entropy": "vocagno.guidance.selective",

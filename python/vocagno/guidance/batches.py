@@ -23,9 +23,10 @@ from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
 from vocagno.guidance.loss import chunk_ends_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
-from vocagno.guidance.pieces import Scores, TeacherView, teacher_view
+from vocagno.guidance.pieces import SameRows, Scores, TeacherView, live_text, teacher_view
+from vocagno.guidance.rules import known_weights
 from vocagno.guidance.tensors import TokenCounts
-from vocagno.guidance.units import NO_GROUP
+from vocagno.guidance.units import NO_GROUP, Units
 from vocagno.models.batching import isolation
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.live import LiveText
@@ -39,15 +40,10 @@ class Batch:
     """A micro-batch: what the model takes, and what the host knows of it."""
 
     tensors: dict[str, Tensor]
-    """input_ids, labels (B, T) int64; teacher_loss (B, T) float32, NaN where there is none; reasons
-    (B, T) uint8; if documents are isolated, the number of each token's in its row, -1 at padding
-    (`piece`, int32); for `unmapped: mean` what the teacher's own tokens lose in each row
-    (`teacher_sums`, as `row_sums`), if it is known; for chunks the number of each token's, -1 at
-    padding (`chunks`), and what ranks them if not their losses (`chunk_rank`); for `unit: group`
-    the number of each token's group, -1 for none (`groups`); for `window_max_loss` that of its line
-    (`lines`), the bytes that it covers (`token_bytes`, int32) and, for `unit: token`, its group and
-    the teacher's loss on that (`group_loss`, as `Units`).
-    All contiguous, so that a device fetches them without waiting for a copy in pageable memory."""
+    """input_ids, labels (B, T) int64; reasons (B, T) uint8; if documents are isolated, the number
+    of each token's in its row, -1 at padding (`piece`, int32); and the fields of `GuidanceTensors`
+    that the method needs. All contiguous, so that a device fetches them without waiting for a copy
+    in pageable memory."""
     counts: TokenCounts
     row_counts: NDArray[np.int64]
     """(B, 14) the counts of each row, in the order of `TokenCounts`; `kept`, which is not known of
@@ -56,12 +52,15 @@ class Batch:
     """Text for a live teacher; until it is read, `teacher_loss` is 0 there."""
     chunk_ends: NDArray[np.int64] | None = None
     """Where a chunk of logits may end, for groups with a threshold that is known beforehand."""
+    units: Units | None = None
+    """What the weight follows from, for `window_max_loss`: on the host, as `tensors`."""
 
     def pin_memory(self) -> "Batch":
         """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
         pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
         live = None if self.live is None else self.live.pin_memory()
-        return replace(self, tensors=pinned, live=live)
+        units = None if self.units is None else self.units.each(Tensor.pin_memory)
+        return replace(self, tensors=pinned, live=live, units=units)
 
     def inputs(self) -> dict[str, Any]:
         """The model's inputs, on the host: all but the reasons, which are already counted."""
@@ -83,6 +82,24 @@ class Batch:
         }
         piece_BT = given.pop("piece", None)
         return given if piece_BT is None else given | isolation(piece_BT)
+
+    def with_live_losses(
+        self, tensors: dict[str, Any], found: dict[str, Any], guidance: GuidanceConfig
+    ) -> dict[str, Any]:
+        """`tensors` of `to` with what a live teacher found, and the weight that follows from it."""
+        given = tensors | found
+        units = self.units_on(given["labels"].device, given.pop("group_loss", None))
+        if units is not None and "teacher_loss" in given:
+            losses_BT, labels_BT = given["teacher_loss"], given["labels"]
+            given["weight"] = known_weights(losses_BT, labels_BT, units, guidance)
+        return given
+
+    def units_on(self, device: torch.device, group_loss_BT: Tensor | None = None) -> Units | None:
+        """`units` on a device, with the losses of a live teacher where it has some."""
+        if self.units is None:
+            return None
+        units = self.units.each(lambda value: value.to(device, non_blocking=True))
+        return units if group_loss_BT is None else units._replace(group_loss_BT=group_loss_BT)
 
 
 class Collator:
@@ -138,32 +155,42 @@ class Collator:
             tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
         places = _places(rows, width)
         for name, values in self.method.columns(rows).items():
-            of_places = causal_shift(_spread(values, places, -1))[1]
-            tensors[name] = torch.from_numpy(of_places.copy())
-        if self._needs_lines:
-            assert self.line_ends is not None
-            lines = line_numbers(ids, piece, self.line_ends)
-            tensors["lines"] = torch.from_numpy(causal_shift(lines)[1].copy())
-        if self.guidance.window_max_loss is not None and self.scores is not None:
-            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
-            of_places = causal_shift(_spread(sizes, places, 0))[1]
-            tensors["token_bytes"] = torch.from_numpy(np.ascontiguousarray(of_places))
+            tensors[name] = _predicted(values, places, -1)
         tokens = self.aligned(rows)
+        by_group = tokens.by_group or tokens
         counts, row_counts = self._with_teacher(tensors, tokens, places, wanted)
+        groups = None
+        if by_group.groups is not None:
+            groups = _predicted(by_group.groups, places, NO_GROUP)
+            if self.guidance.unit == "group" and not self.guidance.has_no_threshold:
+                tensors["groups"] = groups
         live = None
         if tokens.windowed is not None:
-            live = LiveText.of(tokens, causal_shift(places)[1])
+            live = live_text(tokens, causal_shift(places)[1])
         elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
             tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
-        return Batch(tensors, counts, row_counts, live, chunk_ends_of(tensors, self.guidance))
+        ends = chunk_ends_of(tensors, self.guidance)
+        units = None
+        if self._needs_lines:
+            assert self.line_ends is not None
+            lines = causal_shift(line_numbers(ids, piece, self.line_ends))[1]
+            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+            units = Units(_tensor(lines), _predicted(sizes, places, 0), groups)
+            if tokens.by_group is not None:
+                of_groups = _predicted(by_group.teacher_loss, places, np.nan)
+                units = units._replace(group_loss_BT=of_groups)
+            if live is None and not isinstance(self.scores, SameRows):
+                losses, labels = tensors["teacher_loss"], tensors["labels"]
+                tensors["weight"] = known_weights(losses, labels, units, self.guidance)
+        return Batch(tensors, counts, row_counts, live, ends, units)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """The teacher's view of all tokens of all rows, in order."""
-        return teacher_view(rows, self.scores, self.method, self._predicted(rows))
+        return teacher_view(rows, self.scores, self.method, self._is_predicted(rows))
 
-    def _predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+    def _is_predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
         """Which tokens of the rows, one after the other, are predicted."""
         predicted = []
         for row in rows:
@@ -192,15 +219,7 @@ class Collator:
                 (tokens.missing, False),
             )
         )
-        tensors["teacher_loss"] = torch.from_numpy(np.ascontiguousarray(loss))
-        tensors["reasons"] = torch.from_numpy(np.ascontiguousarray(reasons))
-        by_group = tokens.by_group or tokens
-        if by_group.groups is not None:
-            groups = causal_shift(_spread(by_group.groups, places, NO_GROUP))[1]
-            tensors["groups"] = torch.from_numpy(np.ascontiguousarray(groups))
-        if tokens.by_group is not None:
-            loss_of_groups = causal_shift(_spread(by_group.teacher_loss, places, np.nan))[1]
-            tensors["group_loss"] = torch.from_numpy(np.ascontiguousarray(loss_of_groups))
+        tensors["teacher_loss"], tensors["reasons"] = _tensor(loss), _tensor(reasons)
         competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
         known = wanted & ~missing
         with_text = with_text & known
@@ -249,6 +268,15 @@ def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
 def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
     """Values of tokens put at their places; `fill` at padding."""
     return np.append(values, np.array(fill, values.dtype))[places]
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _predicted(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> Tensor:
+    """(B, T): values of tokens at the places where these are predicted; `fill` at padding."""
+    return _tensor(causal_shift(_spread(values, places, fill))[1])
 
 
 def line_numbers(

@@ -92,8 +92,9 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
 
 
 def _of_columns(guidance: GuidanceConfig) -> dict[str, Any]:
-    names = "method", "unit", "aggregation", "chunks"
-    return {name: getattr(guidance, name) for name in names}
+    names = "method", "unit", "aggregation", "chunks", "window_max_loss"
+    unmapped = guidance.unmapped if guidance.window else None  # of the weights
+    return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped}
 
 
 def _differences(made: Mapping[str, Any], used: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from vocagno.data.rows import Row
 from vocagno.errors import require
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.rules import teacher_loss_of_neighbours
-from vocagno.guidance.units import Units
 
 
 def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
@@ -31,10 +30,11 @@ def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.
     """
     found = [torch.empty(0, dtype=torch.float64)]
     for row in rows:
-        tensors = collator([row]).tensors
-        units = Units.of_batch(tensors)
-        teacher_BT, labels_BT = tensors["teacher_loss"], tensors["labels"]
-        around_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, collator.guidance)
+        batch = collator([row])
+        assert batch.units is not None  # of a rule with `window_max_loss`
+        teacher_BT, labels_BT = batch.tensors["teacher_loss"], batch.tensors["labels"]
+        given = teacher_BT, labels_BT, batch.units, collator.guidance
+        around_BT = teacher_loss_of_neighbours(*given)
         competing_BT, _ = collator.method.roles(teacher_BT, labels_BT)
         found.append(around_BT.masked_fill(around_BT.isnan(), -math.inf)[competing_BT])
     return torch.cat(found).numpy()

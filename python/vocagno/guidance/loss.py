@@ -9,6 +9,7 @@ C: tokens of a chunk.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,8 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss, cross_entropy_
-from vocagno.guidance.rules import Choice, choose, filled_teacher_loss, is_noise_by_teacher
-from vocagno.guidance.tensors import StudentSide
-from vocagno.guidance.units import Units
+from vocagno.guidance.rules import Choice, choose, filled_teacher_loss, fixed_weights
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED, chunked_nll, teacher_guided_loss
 
@@ -148,38 +148,21 @@ _LEAST_DROPPED = 1 / 32
 
 
 def thresholded_cross_entropy(
-    hidden_NH: Tensor,
-    head: Head,
-    labels_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    guidance: GuidanceConfig,
-    units: Units,
-    teacher_sums_B2: Tensor | None = None,
-    chunk_ends: Sequence[int] | NDArray[np.int64] | None = None,
+    student: StudentSide, teacher: GuidanceTensors, guidance: GuidanceConfig
 ) -> tuple[Tensor, TokenMetrics]:
     """The sum of the losses of the tokens that `choose` keeps.
 
-    Args: as `selective_cross_entropy`.
     Returns: the sum, float32, with gradients, and the metrics of each token.
-    Raises: ValueError if the threshold of `guidance` is not known beforehand.
+    Raises: ValueError if the threshold of `guidance` is not known beforehand, or if the weights
+        that it needs are not given.
     """
     if not guidance.has_fixed_threshold:
         raise ValueError("guidance: the threshold is known only after all losses")
-    groups_BT = units.groups_BT if guidance.unit == "group" else None
-    groups_N = None if groups_BT is None else groups_BT.flatten()
-    if groups_N is not None and chunk_ends is None:
-        chunk_ends = group_ends(groups_N.cpu())
-    noise_N = None
-    if guidance.window_max_loss is not None:
-        noise_N = is_noise_by_teacher(teacher_loss_BT, labels_BT, units, guidance).flatten()
-    teacher_loss_BT = filled_teacher_loss(teacher_loss_BT, labels_BT, guidance, teacher_sums_B2)
-    objective = ChosenCrossEntropy(
-        labels_BT.flatten(), teacher_loss_BT.flatten(), groups_N, noise_N, guidance, chunk_ends
-    )
+    hidden_NH, shape = student.flat_hidden, student.labels_BT.shape
+    objective = ChosenCrossEntropy(student.labels_BT, teacher, guidance)
     dtype = product_dtype(hidden_NH)
     with torch.autocast(hidden_NH.device.type, enabled=False):
-        total, parts_N2 = chunked_loss(hidden_NH, head, objective, dtype)
-    shape = labels_BT.shape
+        total, parts_N2 = chunked_loss(hidden_NH, student.head, objective, dtype)
     thresholds_S = total.new_full((1,), guidance.threshold_without_quota, requires_grad=False)
     nll_BT, weights_BT = parts_N2[:, 1].view(shape), objective.weights_N.view(shape)
     return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)
@@ -189,7 +172,7 @@ def chunk_ends_of(
     tensors: Mapping[str, Tensor], guidance: GuidanceConfig
 ) -> NDArray[np.int64] | None:
     """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
-    if not guidance.has_fixed_threshold or guidance.unit != "group" or "groups" not in tensors:
+    if not guidance.has_fixed_threshold or "groups" not in tensors:
         return None
     return group_ends(tensors["groups"])
 
@@ -216,7 +199,8 @@ def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
 class ChosenCrossEntropy:
     """Cross-entropy of the tokens of each chunk that `choose` keeps: an `Objective`.
 
-    With a threshold that is known beforehand they are the weights of the whole row.
+    The weights are known beforehand, or follow from a threshold that is: then they are those of the
+    whole row.
     """
 
     weights: tuple[float] = (1.0,)
@@ -224,32 +208,38 @@ class ChosenCrossEntropy:
     width = 0
 
     def __init__(
-        self,
-        labels_N: Tensor,
-        teacher_loss_N: Tensor,
-        groups_N: Tensor | None,
-        noise_N: Tensor | None,
-        guidance: GuidanceConfig,
-        ends: Sequence[int] | NDArray[np.int64] | None,
+        self, labels_BT: Tensor, teacher: GuidanceTensors, guidance: GuidanceConfig
     ) -> None:
-        self._labels_N, self._teacher_loss_N, self._groups_N = labels_N, teacher_loss_N, groups_N
-        self._noise_N = noise_N
-        is_own = guidance.scope == "sequence"  # making options checks them, which takes 0.1 ms
+        self._labels_N = labels_BT.flatten()
+        self._is_known: bool = guidance.has_no_threshold
+        # Making options checks them, which takes 0.1 ms.
+        is_own = self._is_known or guidance.scope == "sequence"
         self._guidance = guidance if is_own else replace(guidance, scope="sequence")
-        self.ends = ends
-        self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
+        self.ends: Sequence[int] | NDArray[np.int64] | None = None
+        self.weights_N: Tensor = torch.zeros(self._labels_N.shape, device=labels_BT.device)
+        if self._is_known:
+            self.weights_N = fixed_weights(teacher).flatten()
+            return
+        loss_BT, groups_BT = filled_teacher_loss(teacher, labels_BT, guidance), None
+        if guidance.unit == "group" and teacher.groups is not None:
+            groups_BT, self.ends = teacher.groups, teacher.chunk_ends
+            if self.ends is None:
+                self.ends = group_ends(groups_BT.cpu())
+        given = {"teacher_loss": loss_BT, "weight": teacher.weight, "groups": groups_BT}
+        self._given: dict[str, Tensor] = {
+            name: value.flatten() for name, value in given.items() if value is not None
+        }
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """As `Objective`; the parts are the loss of a kept token, and the loss."""
-        labels_C = self._labels_N[place]
 
         def weigh(nll_C: Tensor) -> Tensor:
-            self.weights_N[place] = self._weights(nll_C, place)
+            if not self._is_known:
+                self.weights_N[place] = self._weights(nll_C, place)
             return self.weights_N[place]
 
-        nll_C = cross_entropy_(logits_CV, labels_C, weigh)
-        weights_C = self.weights_N[place]
-        kept_C = torch.where(weights_C > 0, nll_C, 0.0)
+        nll_C = cross_entropy_(logits_CV, self._labels_N[place], weigh)
+        kept_C = torch.where(self.weights_N[place] > 0, nll_C, 0.0)
         return torch.stack([kept_C, nll_C], 1)
 
     def rows(self, place: slice) -> Tensor | None:
@@ -261,12 +251,6 @@ class ChosenCrossEntropy:
         return rows_K if len(rows_K) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
     def _weights(self, nll_C: Tensor, place: slice) -> Tensor:
-        groups_1C = None if self._groups_N is None else self._groups_N[None, place]
-        noise_1C = None if self._noise_N is None else self._noise_N[None, place]
-        return choose(
-            nll_C[None],
-            self._teacher_loss_N[None, place],
-            self._labels_N[None, place],
-            self._guidance,
-            units=Units(groups_1C, noise_BT=noise_1C),
-        ).weights_BT[0]
+        given: dict[str, Any] = {name: value[None, place] for name, value in self._given.items()}
+        labels_1C, teacher = self._labels_N[None, place], GuidanceTensors(**given)
+        return choose(nll_C[None], labels_1C, teacher, self._guidance).weights_BT[0]

@@ -1,8 +1,10 @@
-"""The mapping of each method: the teacher tokens, or groups of them, behind each student token.
+"""Both sides of the pieces of rows, and the mapping of each method: the teacher tokens, or groups
+of them, behind each student token.
 
 N: student tokens and M: teacher tokens of all pieces of a batch, one after the other.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,83 @@ from vocagno.errors import GuidanceError
 from vocagno.guidance.units import NO_GROUP
 
 UNMAPPED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Both sides of the pieces of some rows: parts of documents. n: student tokens of all rows, one
+    after the other; M: the teacher's tokens of all their pieces."""
+
+    student: NDArray[np.int32]
+    """(n, 2) spans, bytes."""
+    num_tokens: NDArray[np.int64]
+    """The student's tokens of each piece."""
+    num_prompt: NDArray[np.int64]
+    student_cu: NDArray[np.int64]
+    numbers: list[int]
+    """The document of each piece."""
+    first_bytes: list[int]
+    end_bytes: list[int]
+    is_missing: NDArray[np.bool_]
+    """Which pieces are of documents without scores."""
+    first_rows: NDArray[np.int64]
+    """The teacher's tokens of the document before those of each piece."""
+    teacher: NDArray[np.int32]
+    """(M, 2) spans, bytes."""
+    teacher_nll: NDArray[np.float32]
+    teacher_cu: NDArray[np.int64]
+    row_sizes: list[int]
+    row_pieces: NDArray[np.int64]
+    """Where the pieces of each row begin."""
+
+    @property
+    def cu_seqlens(self) -> dict[str, NDArray[np.int64]]:
+        """As the functions of `vocagno` take them."""
+        return {"student_cu_seqlens": self.student_cu, "teacher_cu_seqlens": self.teacher_cu}
+
+    def ends_row(self) -> NDArray[np.bool_]:
+        """(n,) the last token of each row."""
+        ends = np.zeros(len(self.student), bool)
+        ends[np.cumsum(self.row_sizes) - 1] = True
+        return ends
+
+    def begins_row(self) -> list[bool]:
+        """Whether each piece is the first of its row."""
+        begins: list[bool] = np.isin(np.arange(len(self.numbers)), self.row_pieces).tolist()
+        return begins
+
+    def teacher_ranges(self) -> NDArray[np.int64]:
+        """(rows, 2) which of the teacher's tokens belong to the pieces of each row."""
+        return self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)]
+
+    def teacher_rows(self) -> list[NDArray[np.int64]]:
+        """The teacher's tokens that share text with each row; none if a document is missing: the
+        rest would be cut as if it were all."""
+        inside = sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+        found = []
+        for first, stop in itertools.pairwise(self.row_pieces.tolist()):
+            start, end = self.teacher_cu[[first, stop]]
+            rows = start + np.flatnonzero(inside[start:end])
+            found.append(rows[:0] if self.is_missing[first:stop].any() else rows)
+        return found
+
+    def learnt(self) -> NDArray[np.bool_]:
+        """(M,) which of the teacher's tokens share text with what their row learns: all of it but
+        prompts."""
+        prompt_ends = [
+            int(self.student[token : token + count, 1].max(initial=first))
+            for token, count, first in zip(
+                self.student_cu.tolist(), self.num_prompt.tolist(), self.first_bytes, strict=False
+            )
+        ]
+        return sharing_text(self.teacher, self.teacher_cu, prompt_ends, self.end_bytes)
+
+    def first_only(self, meeting: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """(n,) mapped only to the first teacher token of the document, which has no loss without a
+        BOS."""
+        first_stop = np.where(self.first_rows == 0, self.teacher_cu[:-1] + 1, -2)
+        first_only: NDArray[np.bool_] = meeting[:, 1] == np.repeat(first_stop, self.num_tokens)
+        return first_only
 
 
 @dataclass(frozen=True, slots=True)

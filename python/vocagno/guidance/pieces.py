@@ -3,19 +3,19 @@
 n: student tokens of all rows, one after the other; M: the teacher's tokens of all their pieces.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
-from vocagno.guidance.mappings import ComparedTokens, sharing_text
+from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods.base import Method
-from vocagno.teacher.live import LivePieces
+from vocagno.teacher.live import LivePieces, LiveText, first_asked
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import WindowedTexts
 
@@ -38,87 +38,38 @@ class ScoresInOrder:
         return self._documents[document]
 
 
-class Pieces:
-    """Both sides of the pieces of some rows."""
-
-    def __init__(self, rows: Sequence[Row], scores: StoredScores | LivePieces) -> None:
-        self.student: NDArray[np.int32] = np.concatenate([row.spans for row in rows])
-        """(n, 2) spans, bytes."""
-        self.num_tokens: NDArray[np.int64] = np.concatenate([row.num_tokens for row in rows])
-        """The student's tokens of each piece."""
-        self.num_prompt: NDArray[np.int64] = np.concatenate([row.num_prompt for row in rows])
-        self.student_cu: NDArray[np.int64] = _boundaries(self.num_tokens)
-        self.numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
-        """The document of each piece."""
-        self.first_bytes: list[int] = _of_pieces(np.minimum, self.student[:, 0], self.student_cu)
-        self.end_bytes: list[int] = _of_pieces(np.maximum, self.student[:, 1], self.student_cu)
-        places = self.numbers, self.first_bytes, self.end_bytes
-        self.windowed: WindowedTexts | None = None
-        """Text for a live teacher."""
-        if isinstance(scores, LivePieces):
-            self.windowed, documents = scores.read(*places)
-        else:
-            documents = list(map(scores.piece, *places))
-        self.documents: list[DocumentScores] = documents
-        self.is_missing: NDArray[np.bool_] = np.array([bool(one.missing) for one in documents])
-        self.teacher: NDArray[np.int32] = np.concatenate([one.spans for one in documents])
-        """(M, 2) spans, bytes."""
-        losses = np.concatenate([one.nll for one in documents])
-        self.teacher_nll: NDArray[np.float32] = losses.astype(np.float32)
-        self.teacher_cu: NDArray[np.int64] = _boundaries([len(one.nll) for one in documents])
-        self.row_sizes: list[int] = [len(row.ids) for row in rows]
-        self.row_pieces: NDArray[np.int64] = _boundaries([len(row.num_tokens) for row in rows])
-        """Where the pieces of each row begin."""
-
-    @property
-    def cu_seqlens(self) -> dict[str, NDArray[np.int64]]:
-        """As the functions of `vocagno` take them."""
-        return {"student_cu_seqlens": self.student_cu, "teacher_cu_seqlens": self.teacher_cu}
-
-    def ends_row(self) -> NDArray[np.bool_]:
-        """(n,) the last token of each row."""
-        ends = np.zeros(len(self.student), bool)
-        ends[np.cumsum(self.row_sizes) - 1] = True
-        return ends
-
-    def begins_row(self) -> list[bool]:
-        """Whether each piece is the first of its row."""
-        begins: list[bool] = np.isin(np.arange(len(self.numbers)), self.row_pieces).tolist()
-        return begins
-
-    def teacher_ranges(self) -> NDArray[np.int64]:
-        """(rows, 2) which of the teacher's tokens belong to the pieces of each row."""
-        return self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)]
-
-    def teacher_rows(self) -> list[NDArray[np.int64]]:
-        """The teacher's tokens that share text with each row; none if a document is missing: the
-        rest would be cut as if it were all."""
-        inside = sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
-        found = []
-        for first, stop in itertools.pairwise(self.row_pieces.tolist()):
-            start, end = self.teacher_cu[[first, stop]]
-            rows = start + np.flatnonzero(inside[start:end])
-            found.append(rows[:0] if self.is_missing[first:stop].any() else rows)
-        return found
-
-    def learnt(self) -> NDArray[np.bool_]:
-        """(M,) which of the teacher's tokens share text with what their row learns: all of it but
-        prompts."""
-        prompt_ends = [
-            int(self.student[token : token + count, 1].max(initial=first))
-            for token, count, first in zip(
-                self.student_cu.tolist(), self.num_prompt.tolist(), self.first_bytes, strict=False
-            )
-        ]
-        return sharing_text(self.teacher, self.teacher_cu, prompt_ends, self.end_bytes)
-
-    def first_only(self, meeting: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """(n,) mapped only to the first teacher token of the document, which has no loss without a
-        BOS."""
-        is_whole = np.array([one.first_row == 0 for one in self.documents])
-        first_stop = np.where(is_whole, self.teacher_cu[:-1] + 1, -2)
-        first_only: NDArray[np.bool_] = meeting[:, 1] == np.repeat(first_stop, self.num_tokens)
-        return first_only
+def read_pieces(
+    rows: Sequence[Row], scores: StoredScores | LivePieces
+) -> tuple[Pieces, WindowedTexts | None]:
+    """Both sides of the pieces of some rows, and text for a live teacher."""
+    student = np.concatenate([row.spans for row in rows])
+    num_tokens = np.concatenate([row.num_tokens for row in rows])
+    numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
+    student_cu = _boundaries(num_tokens)
+    first_bytes = _of_pieces(np.minimum, student[:, 0], student_cu)
+    end_bytes = _of_pieces(np.maximum, student[:, 1], student_cu)
+    windowed = None
+    if isinstance(scores, LivePieces):
+        windowed, documents = scores.read(numbers, first_bytes, end_bytes)
+    else:
+        documents = list(map(scores.piece, numbers, first_bytes, end_bytes))
+    pieces = Pieces(
+        student=student,
+        num_tokens=num_tokens,
+        num_prompt=np.concatenate([row.num_prompt for row in rows]),
+        student_cu=student_cu,
+        numbers=numbers,
+        first_bytes=first_bytes,
+        end_bytes=end_bytes,
+        is_missing=np.array([bool(one.missing) for one in documents]),
+        first_rows=np.array([one.first_row for one in documents]),
+        teacher=np.concatenate([one.spans for one in documents]),
+        teacher_nll=np.concatenate([one.nll for one in documents]).astype(np.float32),
+        teacher_cu=_boundaries([len(one.nll) for one in documents]),
+        row_sizes=[len(row.ids) for row in rows],
+        row_pieces=_boundaries([len(row.num_tokens) for row in rows]),
+    )
+    return pieces, windowed
 
 
 def _of_pieces(
@@ -190,7 +141,7 @@ def teacher_view(
         return _unaligned(rows)
     if isinstance(scores, SameRows):
         return _same_rows(rows)
-    pieces = Pieces(rows, scores)
+    pieces, windowed = read_pieces(rows, scores)
     meeting = method.meeting(pieces)
     compared = method.compared(pieces, meeting, is_predicted)
     reasons = unmapped_reasons(
@@ -205,10 +156,10 @@ def teacher_view(
         mapping=compared.mapping,
         teacher_spans=pieces.teacher,
         teacher_nll=pieces.teacher_nll,
-        first_row=pieces.documents[0].first_row,
+        first_row=int(pieces.first_rows[0]),
         is_inside=pieces.learnt(),
         row_ranges=pieces.teacher_ranges(),
-        windowed=pieces.windowed,
+        windowed=windowed,
         groups=compared.groups,
         by_group=compared.by_group,
     )
@@ -239,3 +190,36 @@ def _same_rows(rows: Sequence[Row]) -> TeacherView:
         teacher_spans=spans,
         teacher_nll=np.zeros(n, np.float32),
     )
+
+
+def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
+    """What a live teacher reads of some rows.
+
+    Args:
+        tokens_BT: which student token is predicted at each place; -1 at padding.
+    """
+    assert view.windowed is not None
+    assert view.is_inside is not None
+    assert view.row_ranges is not None
+    by_group = view.by_group or view
+    partner_N = first_asked(view.mapping, view.windowed.is_asked)
+    arrays: tuple[NDArray[Any], ...] = (
+        view.windowed.is_asked,
+        view.mapping,
+        tokens_BT,
+        np.append(partner_N, -1)[tokens_BT],
+        view.is_inside,
+        view.row_ranges,
+        by_group.mapping,
+        _sizes(by_group.groups, len(view.mapping)),
+    )
+    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    return LiveText(view.windowed, *tensors)
+
+
+def _sizes(groups: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
+    """(N,) number of student tokens in the group of each of `count` tokens; 1 without groups."""
+    if groups is None:
+        return np.ones(count, np.int64)
+    sizes = np.bincount(groups[groups >= 0], minlength=1)
+    return np.where(groups >= 0, sizes[groups], 1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.guidance.units import Units, group_means, window_means
 from vocagno.models.losses import IGNORED
 
@@ -19,19 +20,20 @@ SMOOTHING_BYTES = 8
 noise."""
 
 
-def is_noise_by_teacher(
+def known_weights(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) boolean: tokens whose `teacher_loss_of_neighbours` exceeds `window_max_loss`. The
-    student takes no part, so it is known before the forward pass.
+    """(B, T) float32: what a rule with `window_max_loss` knows of the weights before the forward
+    pass: 0.0 for noise and for tokens that neither compete nor are included, 1.0 for the others.
+    Without a threshold these are the weights.
 
-    Args, Raises: as `teacher_loss_of_neighbours`.
+    Args: as `teacher_loss_of_neighbours`.
     """
     assert config.window_max_loss is not None
-    if units.noise_BT is not None:
-        return units.noise_BT
+    competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     around_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, config)
-    return around_BT > config.window_max_loss
+    is_noise_BT = around_BT > config.window_max_loss
+    return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
 
 def teacher_loss_of_neighbours(
@@ -40,26 +42,31 @@ def teacher_loss_of_neighbours(
     """(B, T) float64: the teacher's loss on the neighbours of each token's group (without groups:
     of the token), in nats a byte; NaN without any. `SMOOTHING_BYTES` are added.
 
-    Args: as `choose`.
-    Raises: ValueError without the bytes of the tokens, groups or their losses where the rule needs
-        these, or lines.
+    Args:
+        teacher_loss_BT: as `GuidanceTensors.teacher_loss`.
+        labels_BT: target ids, -100 where nothing is predicted.
+    Raises: ValueError without groups or their losses where the rule needs these.
     """
-    needed = {"lines of the tokens": units.lines_BT, "bytes of the tokens": units.bytes_BT}
+    if config.unit == "group" or config.needs_group_loss:
+        _require(units.groups_BT, "unit: group needs the groups of the tokens")
     if config.needs_group_loss:
-        needed |= {"groups": units.groups_BT, "losses of the groups": units.group_loss_BT}
-        teacher_loss_BT = teacher_loss_BT if units.group_loss_BT is None else units.group_loss_BT
-    if missing := [name for name, given in needed.items() if given is None]:
-        raise ValueError(
-            f"guidance.window_max_loss needs the {missing[0]}; give the criteria that "
-            "guided_batch makes, use GuidedCollator or add_teacher_loss, which make them, too, or "
-            "a rule of single tokens, such as GuidanceConfig(top_fraction=0.4)"
+        teacher_loss_BT = _require(
+            units.group_loss_BT, "window_max_loss needs the losses of the groups"
         )
-    assert units.lines_BT is not None
-    assert units.bytes_BT is not None
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
     loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
     bytes_BT = torch.where(counted_BT, units.bytes_BT, 0)
     return window_means(loss_BT, bytes_BT, units.groups_BT, units.lines_BT, SMOOTHING_BYTES)
+
+
+def _require(given: Tensor | None, what: str) -> Tensor:
+    if given is None:
+        raise ValueError(
+            f"guidance.{what}; give what guided_batch makes, use GuidedCollator or "
+            "add_teacher_loss, which make them, too, or another rule, such as the paper's, "
+            "GuidanceConfig(top_fraction=0.4)"
+        )
+    return given
 
 
 _MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
@@ -146,27 +153,14 @@ class Choice(NamedTuple):
 
 
 def choose(
-    student_nll_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    labels_BT: Tensor,
-    config: GuidanceConfig,
-    entropy_BT: Tensor | None = None,
-    teacher_sums_B2: Tensor | None = None,
-    units: Units | None = None,
+    student_nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors, config: GuidanceConfig
 ) -> Choice:
     """Which tokens train the student (Eq. 4), and from which excess loss on.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
-        teacher_loss_BT: the teacher loss of each token, NaN where unmapped: aggregated (Eq. 2); or,
-            for `unit: group`, the teacher's sum over the group divided by its student tokens.
         labels_BT: target ids, -100 where nothing is predicted.
         config: all but method, normalize and min_coverage.
-        entropy_BT: of the teacher's distribution for each token, nats, for the `criterion` that
-            looks at it.
-        teacher_sums_B2: as `row_sums`, for `unmapped: mean`. Default: the mean is that of the
-            aggregated losses, which under `max` is higher and counts long teacher tokens often.
-        units: as `Criteria`.
     Raises: ValueError if the configuration needs something that is not given.
 
     With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
@@ -175,34 +169,35 @@ def choose(
     the smallest excess loss within the quota is the threshold, or `max_threshold` if that is
     smaller, and all units that reach it are kept. The host does not wait.
     """
-    units = units or Units()
-    competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     shape = _scopes(labels_BT, config)
+    if config.has_no_threshold:
+        thresholds_S = student_nll_BT.new_full(shape[:1], -torch.inf)
+        return Choice(fixed_weights(teacher), thresholds_S)
+    competing_BT, included_BT = roles(teacher.teacher_loss, labels_BT, config)
     competing = competing_BT.reshape(shape)
-    teacher = filled_teacher_loss(teacher_loss_BT, labels_BT, config, teacher_sums_B2)
+    filled_BT = filled_teacher_loss(teacher, labels_BT, config)
     nll_BT = student_nll_BT.detach()
     if config.unit == "group":
-        if units.groups_BT is None:
-            raise ValueError(
-                "guidance.unit: group needs the groups of the tokens; give the criteria that "
-                "guided_batch makes, or another rule, such as the paper's, "
-                "GuidanceConfig(top_fraction=0.4)"
-            )
-        nll_BT = group_means(nll_BT, units.groups_BT)
-    excess = excess_loss(nll_BT.reshape(shape), teacher.reshape(shape))
+        nll_BT = group_means(
+            nll_BT, _require(teacher.groups, "unit: group needs the groups of the tokens")
+        )
+    excess = excess_loss(nll_BT.reshape(shape), filled_BT.reshape(shape))
     if config.keeps_quota:
-        entropy = None if entropy_BT is None else entropy_BT.reshape(shape)
+        entropy = None if teacher.entropy is None else teacher.entropy.reshape(shape)
         weights, thresholds_S = _quota(excess, competing, entropy, config)
     else:
         thresholds_S = _thresholds(excess, competing, config)
         # Kept where the excess is NaN: a student's loss of NaN must not disappear from the sum.
-        weights = (~(excess < thresholds_S[:, None])).float()
+        weights = (~(excess < thresholds_S[:, None])).float().masked_fill(~competing, 0.0)
         if config.window is not None:
-            is_noise_BT = is_noise_by_teacher(teacher_loss_BT, labels_BT, units, config)
-            weights = weights.masked_fill(is_noise_BT.view(shape), 0.0)
-        weights = weights.masked_fill(~competing, 0.0)
+            weights = weights * fixed_weights(teacher).reshape(shape)
     weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
     return Choice(weights_BT, thresholds_S)
+
+
+def fixed_weights(teacher: GuidanceTensors) -> Tensor:
+    """(B, T) as `known_weights`. Raises: ValueError without them."""
+    return _require(teacher.weight, "window_max_loss needs the weights that are known beforehand")
 
 
 def _quota(
@@ -262,17 +257,15 @@ def _of_scopes(teacher_sums_B2: Tensor | None, config: GuidanceConfig) -> Tensor
 
 
 def filled_teacher_loss(
-    teacher_loss_BT: Tensor,
-    labels_BT: Tensor,
-    config: GuidanceConfig,
-    teacher_sums_B2: Tensor | None = None,
+    teacher: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
 ) -> Tensor:
     """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope
     where there is none. Args: as `choose`."""
+    teacher_loss_BT = teacher.teacher_loss
     if config.unmapped != "mean":
         return teacher_loss_BT
     shape, scope = _scopes(labels_BT, config), (labels_BT != IGNORED)
-    sums = _of_scopes(teacher_sums_B2, config)
+    sums = _of_scopes(teacher.teacher_sums, config)
     filled = fill_with_mean(teacher_loss_BT.reshape(shape), scope.reshape(shape), sums)
     return filled.view(labels_BT.shape)
 
@@ -307,25 +300,26 @@ class UnitFacts(NamedTuple):
 
 
 def unit_facts(
-    student_nll_BT: Tensor, tensors: dict[str, Tensor], guidance: GuidanceConfig
+    student_nll_BT: Tensor,
+    labels_BT: Tensor,
+    teacher_loss_BT: Tensor,
+    units: Units | None,
+    groups_BT: Tensor | None,
+    guidance: GuidanceConfig,
 ) -> UnitFacts:
-    """Intermediate values of `choose`, with each row as a scope.
+    """Intermediate values of a choice, with each row as a scope.
 
     Args:
         student_nll_BT: nats.
-        tensors: of a `Batch`.
+        units, groups_BT: None where the rule does not look at them.
         guidance: of a method that ranks tokens; others look at nothing of the kind.
     """
-    units = Units.of_batch(tensors)
-    if guidance.unit == "token" and guidance.window is None:
-        return UnitFacts(None, None)
-    labels_BT, teacher_BT = tensors["labels"], tensors["teacher_loss"]
-    competing_BT, _ = roles(teacher_BT, labels_BT, guidance)
+    competing_BT, _ = roles(teacher_loss_BT, labels_BT, guidance)
     of_group_BT = loss_BT = None
-    if guidance.unit == "group" and units.groups_BT is not None:
-        of_group_BT = excess_loss(group_means(student_nll_BT, units.groups_BT), teacher_BT)
-    if guidance.window_max_loss is not None:
-        loss_BT = teacher_loss_of_neighbours(teacher_BT, labels_BT, units, guidance)
+    if guidance.unit == "group" and groups_BT is not None:
+        of_group_BT = excess_loss(group_means(student_nll_BT, groups_BT), teacher_loss_BT)
+    if units is not None:
+        loss_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, guidance)
     found = (
         None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
         for values_BT in (of_group_BT, loss_BT)

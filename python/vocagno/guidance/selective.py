@@ -9,6 +9,7 @@ chunk are weighted and differentiated at once: one for all, and two of the chose
 other devices, where the host does not wait to know which these are, two of all).
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -17,8 +18,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.checks import check_guidance
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models.head import Head, LanguageHead
 from vocagno.models.losses import IGNORED
 
@@ -27,10 +27,9 @@ def selective_cross_entropy(
     hidden_BTH: Tensor,
     head: Head | Tensor,
     labels_BT: Tensor,
-    teacher_loss_BT: Tensor,
+    teacher: Tensor | GuidanceTensors,
     guidance: GuidanceConfig,
     *,
-    criteria: Criteria | None = None,
     num_kept: int | None = None,
     reduction: Literal["sum", "mean"] = "sum",
 ) -> tuple[Tensor, TokenMetrics]:
@@ -41,17 +40,17 @@ def selective_cross_entropy(
         head: the weights of the language head (V, H), or `language_head(model)`, which knows
             biases, scales, soft caps and heads that are no product.
         labels_BT: target ids, int64; -100 where nothing is predicted.
-        teacher_loss_BT: the teacher's loss for each target in nats, NaN where it has none.
+        teacher: (B, T) the teacher's loss for each target in nats, NaN where it has none; or what
+            `guided_batch` makes, with all else that a method looks at.
         guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
-        criteria: what else the method looks at, made for this guidance.
-        num_kept: how many will be kept at most, as `count_kept` (and `most_kept`, of chunks) give
-            it before the forward pass, so that the host need not wait for a device to know it.
+        num_kept: how many will be kept at most, as `count_kept` gives it before the forward pass,
+            so that the host need not wait for a device to know it; default: that of `teacher`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
     Raises: ValueError for shapes that do not belong together, for other negative labels than -100
-        (on a CPU; on other devices the lookup fails), for missing criteria, and for more kept
-        tokens than `num_kept` (on a CPU; on other devices the loss is NaN); ConfigError for
-        criteria of other guidance; TypeError for a module as the head.
+        (on a CPU; on other devices the lookup fails), for something missing that the method needs,
+        and for more kept tokens than `num_kept` (on a CPU; on other devices the loss is NaN);
+        ConfigError for tensors of other guidance; TypeError for a module as the head.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
     model (bfloat16 losses are up to 0.03 nats off). Without gradients enabled, nothing but losses
@@ -61,13 +60,14 @@ def selective_cross_entropy(
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
     head = _as_head(head)
-    _check_shapes(hidden_BTH, head, labels_BT, teacher_loss_BT)
+    given = _as_tensors(teacher)
+    if num_kept is not None:
+        given = replace(given, num_kept=num_kept)
+    _check_shapes(hidden_BTH, head, labels_BT, given.teacher_loss)
     _check_labels(labels_BT)
-    if criteria is not None and criteria.guidance is not None:
-        check_guidance(criteria.guidance, guidance, "criteria")
-    student = StudentSide(hidden_BTH, head, labels_BT)
-    teacher = TeacherSide(teacher_loss_BT, criteria or Criteria(), num_kept)
-    total, metrics = method.cross_entropy(student, teacher)
+    if given.guidance is not None:
+        check_guidance(given.guidance, guidance, "teacher")
+    total, metrics = method.cross_entropy(StudentSide(hidden_BTH, head, labels_BT), given)
     if reduction == "mean":
         is_predicted_BT, is_kept_BT = labels_BT != IGNORED, metrics.weights_BT > 0
         counted_BT = is_predicted_BT if guidance.normalize == "tokens" else is_kept_BT
@@ -77,26 +77,19 @@ def selective_cross_entropy(
 
 def token_weights(
     student_nll_BT: Tensor,
-    teacher_loss_BT: Tensor,
+    teacher: Tensor | GuidanceTensors,
     labels_BT: Tensor,
     guidance: GuidanceConfig,
-    entropy_BT: Tensor | None = None,
-    teacher_sums_B2: Tensor | None = None,
-    units: Units | None = None,
 ) -> Tensor:
     """(B, T) float32 without gradient: 1.0 for the tokens that train the student, else 0.0 (Eq. 4).
 
     Args:
         student_nll_BT: the student's loss on each token, nats.
-        teacher_loss_BT, labels_BT, guidance: as `selective_cross_entropy`.
-        entropy_BT, teacher_sums_B2, units: as `Criteria`.
+        teacher, labels_BT, guidance: as `selective_cross_entropy`.
     Raises: ValueError if the configuration needs something that is not given.
     """
-    criteria = Criteria(
-        entropy_BT=entropy_BT, teacher_sums_B2=teacher_sums_B2, units=units or Units()
-    )
-    teacher = TeacherSide(teacher_loss_BT, criteria)
-    return method_of(guidance).choose(student_nll_BT, labels_BT, teacher).weights_BT
+    choice = method_of(guidance).choose(student_nll_BT, labels_BT, _as_tensors(teacher))
+    return choice.weights_BT
 
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceConfig) -> int:
@@ -108,6 +101,10 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceCon
     if not method.knows_kept:
         raise ValueError("how many tokens are kept is known only after the forward pass")
     return method.most_kept(*method.roles(teacher_loss_BT, labels_BT), {})
+
+
+def _as_tensors(teacher: Tensor | GuidanceTensors) -> GuidanceTensors:
+    return GuidanceTensors(teacher_loss=teacher) if isinstance(teacher, Tensor) else teacher
 
 
 def _as_head(head: Any) -> Head:

@@ -1,6 +1,8 @@
-"""The inputs of a method: both sides of a training step, the criteria of a choice, and counts."""
+"""The inputs of a method: both sides of a training step, counts, and sums of losses."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,32 +11,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.units import Units
 from vocagno.models.head import Head
 from vocagno.teacher.states import TeacherStates
 
 
-class Criteria(NamedTuple):
-    """Inputs of a choice other than the losses of both models.
+@dataclass(frozen=True, kw_only=True)
+class GuidanceTensors:
+    """All that a method takes of a batch but the student: what the collator makes, and a live
+    teacher.
 
-    B: rows, T: tokens of a row, C: chunks of a row.
+    B: rows, T: predicted tokens of a row, C: chunks of a row. A field with a value for each token
+    has it where the token is predicted, and `padding` where there is none. A batch has the names of
+    the fields, too.
     """
 
-    entropy_BT: Tensor | None = None
-    """Of the teacher's distribution for each token, nats; for `criterion: excess_and_entropy`."""
-    chunks_BT: Tensor | None = None
-    """The number of each token's chunk, -1 at padding; for `method: chunk`."""
-    rank_BC: Tensor | None = None
-    """Ranks chunks instead of their excess loss; for `selection: random`."""
-    teacher_sums_B2: Tensor | None = None
-    """As `row_sums`, for `unmapped: mean`; default: that mean is of the aggregated losses."""
-    units: Units = Units()
-    """Groups, lines and what else tells noise, for `unit: group` and `window_max_loss`."""
+    teacher_loss: Tensor = field(metadata={"padding": math.nan})
+    """(B, T) float32: the teacher's loss in nats, NaN for none."""
+    weight: Tensor | None = field(default=None, metadata={"padding": 0.0})
+    """(B, T) float32, for rules with `window_max_loss`: as `known_weights`."""
+    groups: Tensor | None = field(default=None, metadata={"padding": -1})
+    """(B, T) int64, for `unit: group` with a threshold: the number of each token's group, -1 for
+    none; another one than that of the group before it, in the row before, too."""
+    chunks: Tensor | None = field(default=None, metadata={"padding": -1})
+    """(B, T) int64, for `method: chunk`: the number of each token's chunk, -1 at padding."""
+    entropy: Tensor | None = None
+    """(B, T) of the teacher's distribution for each token, nats; for `criterion:
+    excess_and_entropy`."""
+    chunk_rank: Tensor | None = None
+    """(B, C) ranks chunks instead of their excess loss; for `selection: random`."""
+    teacher_sums: Tensor | None = None
+    """(B, 2) as `row_sums`, for `unmapped: mean`; without it, that mean is of the aggregated
+    losses, which under `max` is higher and counts long teacher tokens often."""
+    teacher: TeacherStates | None = None
+    """The teacher's distributions, for `kld` and `uld`."""
     chunk_ends: Sequence[int] | NDArray[np.int64] | None = None
-    """Where the groups of a batch may be cut into chunks (`group_ends`), known to the host; without
-    it the host waits for the device, if that is not the CPU."""
+    """Where the groups of a batch may be cut into chunks of logits (`group_ends`), known to the
+    host; without it the host waits for the device, if that is not the CPU."""
+    num_kept: int | None = None
+    """How many tokens will be kept at most, so that the host need not wait for the device."""
     guidance: GuidanceConfig | None = None
     """What these were made for, which `selective_cross_entropy` compares with its own."""
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any], **more: Any) -> "GuidanceTensors":
+        """Those in a batch, by their names."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in batch.items() if name in names}, **more)
+
+    def to(self, device: torch.device) -> "GuidanceTensors":
+        """The same on a device."""
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+PADDING: dict[str, float] = {
+    field.name: field.metadata["padding"]
+    for field in fields(GuidanceTensors)
+    if "padding" in field.metadata
+}
+"""The fields with a value for each token, and their value where there is none."""
 
 
 class StudentSide(NamedTuple):
@@ -50,18 +89,6 @@ class StudentSide(NamedTuple):
     def flat_hidden(self) -> Tensor:
         """The states of all rows (N, H)."""
         return self.hidden_BTH.flatten(0, -2)
-
-
-class TeacherSide(NamedTuple):
-    """The teacher's side of a training step, known before the forward pass."""
-
-    teacher_loss_BT: Tensor
-    """Nats, NaN for none."""
-    criteria: Criteria
-    num_kept: int | None = None
-    """How many tokens will be kept at most, so that the host need not wait for the device."""
-    states: TeacherStates | None = None
-    """The teacher's distributions, for methods that need them."""
 
 
 class TokenCounts(NamedTuple):

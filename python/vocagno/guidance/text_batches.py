@@ -4,7 +4,7 @@ B: texts, T: predicted tokens of the longest, N and M: tokens of the student and
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from vocagno.data.rows import document_rows, join_documents
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import Criteria, TokenCounts
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors, TokenCounts
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
@@ -35,18 +34,15 @@ class GuidedBatch(NamedTuple):
     """int64, 0 at padding."""
     labels_BT: Tensor
     """int64: what follows each of them; -100 where nothing is learnt."""
-    teacher_loss_BT: Tensor
-    """float32, nats, of each label; NaN where the teacher has none."""
-    criteria: Criteria
-    num_kept: int | None
-    """How many tokens will be kept, if the rule tells it beforehand."""
+    teacher: GuidanceTensors
+    """Of each label: the teacher's loss, and what else the guidance needs."""
     counts: TokenCounts
     """For `check_coverage`."""
 
     def to(self, device: torch.device | str) -> "GuidedBatch":
         """The same on a device."""
-        moved: GuidedBatch = _moved(self, torch.device(device))
-        return moved
+        ids_BT, labels_BT = (one.to(device, non_blocking=True) for one in self[:2])
+        return GuidedBatch(ids_BT, labels_BT, self.teacher.to(torch.device(device)), self.counts)
 
 
 def guided_batch(
@@ -102,18 +98,11 @@ def guided_batch(
             "share text with one of the teacher's (guidance.min_coverage "
             f"{guidance.min_coverage}): are these the same texts in the same order?"
         )
-    criteria = Criteria(
-        chunks_BT=given.get("chunks"),
-        rank_BC=given.get("chunk_rank"),
-        teacher_sums_B2=given.get("teacher_sums"),
-        units=Units.of_batch(given),
-        chunk_ends=batch.chunk_ends,
-        guidance=guidance,
-    )
     num_kept = counts.kept if method.knows_kept else None
-    return GuidedBatch(
-        given["input_ids"], given["labels"], given["teacher_loss"], criteria, num_kept, counts
+    teacher = GuidanceTensors.of(
+        given, chunk_ends=batch.chunk_ends, num_kept=num_kept, guidance=guidance
     )
+    return GuidedBatch(given["input_ids"], given["labels"], teacher, counts)
 
 
 def _checked(
@@ -155,11 +144,3 @@ def _check_ends(student: TokenSpans, own: TokenizedTexts, eos_id: int) -> None:
                 f"own: text {index} begins with BOS or ends with EOS, which would stand twice; "
                 "drop them"
             )
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, (GuidedBatch, Criteria, Units)):
-        return type(value)(*(_moved(one, device) for one in value))
-    return value

@@ -3,7 +3,7 @@
 B: rows, T: tokens of a row, N = B * T.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,34 +15,30 @@ own."""
 
 
 class Units(NamedTuple):
-    """Numbers that say which tokens belong together."""
-
-    groups_BT: Tensor | None = None
-    """The number of each token's group, -1 for none; another one than that of the group before it,
-    in the row before, too. For `unit: group` and `window_max_loss`."""
-    lines_BT: Tensor | None = None
-    """The number of each token's line of text, -1 for none, as `groups_BT`; for
+    """Numbers that say which tokens belong together, and the text that they cover; for
     `window_max_loss`."""
-    bytes_BT: Tensor | None = None
-    """The bytes of text that each token covers; for `window_max_loss`."""
+
+    lines_BT: Tensor
+    """The number of each token's line of text, -1 for none, as `groups_BT`."""
+    bytes_BT: Tensor
+    """The bytes of text that each token covers."""
+    groups_BT: Tensor | None = None
+    """As `GuidanceTensors.groups`; None where each token is a unit."""
     group_loss_BT: Tensor | None = None
     """The teacher's sum over the group of each token divided by its student tokens, nats, NaN for
-    none; for rules that need it (`needs_group_loss`) next to a loss of single tokens."""
-    noise_BT: Tensor | None = None
-    """As `is_noise_by_teacher`, where that is known already."""
+    none; where the teacher's losses are of single tokens (`needs_group_loss`)."""
 
-    @classmethod
-    def of_batch(cls, tensors: Mapping[str, Tensor]) -> "Units":
-        """Those in the tensors of a `Batch`."""
-        names = ("groups", "lines", "token_bytes", "group_loss")
-        return cls(*(tensors.get(name) for name in names))
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Units":
+        """The same after a change of each tensor."""
+        changed = {name: change(one) for name, one in self._asdict().items() if one is not None}
+        return self._replace(**changed)
 
 
 def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
     """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
 
     Args:
-        groups_BT: as `Units`.
+        groups_BT: as `GuidanceTensors.groups`.
 
     Sums are float64. The host does not wait.
     """

@@ -23,10 +23,10 @@ from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
-from vocagno.guidance.mappings import ComparedTokens
+from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.pieces import Pieces, ScoresInOrder
-from vocagno.guidance.selective import token_weights
+from vocagno.guidance.pieces import ScoresInOrder, read_pieces
+from vocagno.guidance.rules import known_weights
 from vocagno.guidance.units import Units
 from vocagno.integrations.baked_files import LOSSES, WEIGHTS, read_manifest
 from vocagno.integrations.baked_parts import BakedParts
@@ -111,7 +111,7 @@ class Baker:
         for number, why in (refused or {}).items():
             found[number] = DocumentScores.none(why)
         scores = ScoresInOrder(found)
-        pieces = Pieces([_as_row(tokens)], scores)
+        pieces, _ = read_pieces([_as_row(tokens)], scores)
         method = method_of(self._losses)
         meeting = method.meeting(pieces)
         compared = method.compared(pieces, meeting, None)
@@ -129,7 +129,7 @@ class Baker:
         return Baked(losses, weights, counts)
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
-        """The rule's weights. A loss of zero stands for the student's, which has no effect."""
+        """The rule's weights."""
         assert self._rule is not None
         assert self._line_ends is not None
         n, by_group = len(tokens.ids), compared.by_group or compared
@@ -137,18 +137,14 @@ class Baker:
         lines = line_numbers(tokens.ids[None].astype(np.int64), piece[None], self._line_ends)
         assert by_group.groups is not None  # all such rules have groups
         units = Units(
-            groups_BT=torch.from_numpy(by_group.groups[None, :n]),
             lines_BT=torch.from_numpy(lines),
             bytes_BT=torch.from_numpy(tokens.spans[None, :, 1] - tokens.spans[None, :, 0]),
+            groups_BT=torch.from_numpy(by_group.groups[None, :n]),
             group_loss_BT=torch.from_numpy(by_group.teacher_loss[None, :n]),
         )
-        weights_BT = token_weights(
-            torch.zeros(1, n),
-            torch.from_numpy(compared.teacher_loss[None, :n]),
-            torch.zeros(1, n, dtype=torch.int64),
-            self._rule,
-            units=units,
-        )
+        losses_BT = torch.from_numpy(compared.teacher_loss[None, :n])
+        labels_BT = torch.zeros(1, n, dtype=torch.int64)
+        weights_BT = known_weights(losses_BT, labels_BT, units, self._rule)
         return (weights_BT[0] * _FULL).round().to(torch.uint8).numpy()
 
     def _counts(

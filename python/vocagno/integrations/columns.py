@@ -36,7 +36,7 @@ from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.checks import check_coverage, made_for
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import TokenCounts
+from vocagno.guidance.tensors import PADDING, TokenCounts
 from vocagno.integrations.conversations import (
     Conversation,
     conversation,
@@ -51,16 +51,7 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 Examples = Mapping[str, Sequence[Any]]
 """Columns of some examples, as `datasets.map(batched=True)` gives them."""
 
-PADDING: dict[str, float] = {
-    "input_ids": 0,
-    "labels": IGNORED,
-    "teacher_loss": np.nan,
-    "group_loss": np.nan,
-    "token_bytes": 0,
-    "chunks": -1,
-    "groups": -1,
-    "lines": -1,
-}
+OF_TOKENS: dict[str, float] = {"input_ids": 0, "labels": IGNORED, **PADDING}
 """The columns with a value for each token, and their value where there is none."""
 OF_EXAMPLES = ("teacher_sums", "token_counts", "made_for")
 """The columns with one value for each example."""
@@ -168,8 +159,8 @@ class TeacherLossColumns:
 
     `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
     -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
-    NaN where the teacher has no loss. What else the guidance needs of a token: `groups`,
-    `group_loss`, `lines`, `token_bytes`, `chunks`; and of an example: `teacher_sums`. For checks:
+    NaN where the teacher has no loss. What else the guidance needs of a token: `weight`, `groups`,
+    `chunks`; and of an example: `teacher_sums` (as `GuidanceTensors`). For checks:
     `made_for`, what the values depend on, and `token_counts`, (14,) int32, as `TokenCounts`.
     """
 
@@ -228,7 +219,7 @@ class TeacherLossColumns:
         for name, values_BT in batch.tensors.items():
             if name == "teacher_sums":
                 columns[name] = list(values_BT.numpy())
-            elif name in PADDING and name != "input_ids":
+            elif name in OF_TOKENS and name != "input_ids":
                 columns[name] = [
                     _unshifted(values_T.numpy(), len(row.ids), name)
                     for values_T, row in zip(values_BT, rows, strict=True)
@@ -381,24 +372,24 @@ def _of_answers(
 
 
 def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
-    """Values at the tokens themselves, from values where they are predicted. Numbers of groups and
-    lines begin with 0 in each example."""
+    """Values at the tokens themselves, from values where they are predicted. Numbers of groups
+    begin with 0 in each example."""
     dtype = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int32
-    found = np.append(PADDING[name], values[: num_tokens - 1]).astype(dtype)
-    if name in ("groups", "lines") and (found >= 0).any():
+    found = np.append(OF_TOKENS[name], values[: num_tokens - 1]).astype(dtype)
+    if name == "groups" and (found >= 0).any():
         found = np.where(found >= 0, found - found[found >= 0].min(), found)
     return found[:num_tokens]
 
 
 def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
-    """(B, width) a column with a value for each token, padded at the end. Numbers of groups and
-    lines are made different in different examples."""
-    dtype = torch.float32 if isinstance(PADDING[name], float) else torch.int64
-    found = torch.full((len(columns), width), PADDING[name], dtype=dtype)
+    """(B, width) a column with a value for each token, padded at the end. Numbers of groups are
+    made different in different examples."""
+    dtype = torch.float32 if isinstance(OF_TOKENS[name], float) else torch.int64
+    found = torch.full((len(columns), width), OF_TOKENS[name], dtype=dtype)
     for row, example in enumerate(columns):
         values = torch.as_tensor(np.asarray(example[name]), dtype=dtype)
         found[row, : len(values)] = values
-    if name in ("groups", "lines"):
+    if name == "groups":
         first_B1 = torch.arange(len(columns))[:, None] * width
         found = torch.where(found >= 0, found + first_B1, found)
-    return found.int() if name == "token_bytes" else found
+    return found

@@ -28,7 +28,7 @@ from vocagno.guidance.loss import chunk_ends_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.tensors import LossSums, TokenCounts
-from vocagno.integrations.columns import OF_EXAMPLES, PADDING, padded
+from vocagno.integrations.columns import OF_EXAMPLES, OF_TOKENS, padded
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.scores import MatchedScores
@@ -104,7 +104,7 @@ class DataCollatorWithTeacherLoss:
         longest = max(2, *(len(example["input_ids"]) for example in examples)) - 1
         width = -(-longest // self._multiple) * self._multiple + 1
         tensors: dict[str, Any] = {}
-        for name in PADDING:
+        for name in OF_TOKENS:
             if name in examples[0]:
                 inputs, labels = causal_shift(padded(examples, name, width))
                 tensors[name] = (inputs if name == "input_ids" else labels).contiguous()
@@ -195,7 +195,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        names = [*self._signature_columns, *PADDING, *OF_EXAMPLES]
+        names = [*self._signature_columns, *OF_TOKENS, *OF_EXAMPLES]
         self._signature_columns = list(dict.fromkeys(names))
 
     def get_batch_samples(
@@ -294,10 +294,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 def _columns_for(guidance: GuidanceConfig) -> list[str]:
     """The columns that examples must have; which method made them is in `made_for`."""
     is_needed = {
-        "groups": guidance.unit == "group" or guidance.needs_group_loss,
-        "group_loss": guidance.needs_group_loss,
-        "lines": guidance.window == "line",
-        "token_bytes": guidance.window_max_loss is not None,
+        "groups": guidance.unit == "group" and not guidance.has_no_threshold,
+        "weight": guidance.window_max_loss is not None,
         "teacher_sums": guidance.unmapped == "mean",
         "token_counts": True,
         "made_for": True,

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,10 +32,6 @@ from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 from vocagno.tokens.token_spans import TokenSpans
-
-if TYPE_CHECKING:
-    from vocagno.guidance.pieces import TeacherView  # which imports this module
-
 
 _NAMED = 10
 """Documents that a process names."""
@@ -107,35 +103,13 @@ class LiveText:
     """The requested teacher token whose distribution each place is compared with (int64); -1 for
     none."""
     is_inside_M: Tensor
-    """As `TeacherView.is_inside`."""
+    """Which of the teacher's tokens share text with what their row learns."""
     ranges_B2: Tensor
-    """As `TeacherView.row_ranges`."""
+    """Which of the M belong to the pieces of each row."""
     group_mapping_N2: Tensor
     """The same as `mapping_N2` for the group of each token, where the method has groups."""
     sizes_N: Tensor
     """Number of student tokens in the group of each token (int64); 1 for none."""
-
-    @classmethod
-    def of(cls, view: "TeacherView", tokens_BT: NDArray[np.int64]) -> "LiveText":
-        """Built from the collator's view of the rows."""
-        assert view.windowed is not None
-        assert view.is_inside is not None
-        assert view.row_ranges is not None
-        by_group = view.by_group or view
-        partner_N = first_asked(view.mapping, view.windowed.is_asked)
-        partner_BT = np.append(partner_N, -1)[tokens_BT]
-        arrays: tuple[NDArray[Any], ...] = (
-            view.windowed.is_asked,
-            view.mapping,
-            tokens_BT,
-            partner_BT,
-            view.is_inside,
-            view.row_ranges,
-            by_group.mapping,
-            _sizes(by_group.groups, len(view.mapping)),
-        )
-        tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
-        return cls(view.windowed, *tensors)
 
     def pin_memory(self) -> "LiveText":
         """The same with tensors in pinned memory."""
@@ -304,14 +278,6 @@ class TextTeacher(LiveTeacher):
 
     def _here(self, values: Tensor) -> Tensor:
         return values.to(self.device, non_blocking=True)
-
-
-def _sizes(groups: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
-    """(N,) number of student tokens in the group of each of `count` tokens; 1 without groups."""
-    if groups is None:
-        return np.ones(count, np.int64)
-    sizes = np.bincount(groups[groups >= 0], minlength=1)
-    return np.where(groups >= 0, sizes[groups], 1)
 
 
 def _idle(scorer: TransformersScorer) -> Pass:

@@ -23,6 +23,7 @@ from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.pieces import TeacherView
 from vocagno.guidance.rules import UnitFacts, unit_facts
 from vocagno.guidance.tensors import LossSums
+from vocagno.guidance.units import Units
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,
@@ -131,15 +132,15 @@ class Sampler:
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
         row, view = sample.row, self.collator.aligned([sample.row])
         batch = self.collator([row])
-        tensors = batch.to(device)
+        tensors, found = batch.to(device), dict[str, Any]()
         teacher_nll = view.teacher_nll
         if isinstance(self.live, TextTeacher) and batch.live is not None:
             nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
-            tensors |= self.live.found(nll_M, batch.live)
+            found = self.live.found(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
         elif self.live is not None:  # it reads the row: a loss of each token but the first
-            tensors |= self.live.guide(None, tensors, [])
-            predicted = tensors["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
+            found = self.live.guide(None, tensors, [])
+            predicted = found["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
         # Groups without all losses are unmapped, but both sides are shown.
         shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
@@ -150,11 +151,13 @@ class Sampler:
         data = sample.text.encode()
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
+        units = batch.units_on(device, found.get("group_loss"))
+        tensors = batch.with_live_losses(tensors, found, self.collator.guidance)
         output = student(**tensors)
         passage = Passage(
             title=sample.title,
             text=data[:end].decode(),
-            student=self._student_tokens(row, tensors, batch.tensors["reasons"], output),
+            student=self._student_tokens(row, tensors, units, batch.tensors["reasons"], output),
             teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
             mapping=[
                 (first - shown.start, stop - shown.start) if first >= 0 else (-1, -1)
@@ -165,10 +168,19 @@ class Sampler:
         return judged(passage, self.collator.guidance)
 
     def _student_tokens(
-        self, row: Row, tensors: dict[str, Tensor], reasons_BT: Tensor, output: StudentOutput
+        self,
+        row: Row,
+        tensors: dict[str, Tensor],
+        units: Units | None,
+        reasons_BT: Tensor,
+        output: StudentOutput,
     ) -> list[StudentToken]:
-        facts = unit_facts(output.nll_BT, tensors, self.collator.guidance)
-        columns = output.nll_BT, tensors["teacher_loss"], output.weights_BT, reasons_BT, *facts
+        losses_BT, groups_BT = tensors["teacher_loss"], tensors.get("groups")
+        if units is not None and self.collator.guidance.unit == "group":
+            groups_BT = units.groups_BT
+        given = output.nll_BT, tensors["labels"], losses_BT, units, groups_BT
+        facts = unit_facts(*given, self.collator.guidance)
+        columns = output.nll_BT, losses_BT, output.weights_BT, reasons_BT, *facts
         count = len(row.ids) - 1
         nothing = [None] * count
         values = (

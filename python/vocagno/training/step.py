@@ -173,12 +173,12 @@ class Stepper:
             micro_batches, self._numbers_of_passes(micro_batches), strict=True
         ):
             tensors = micro.batch.to(self.accelerator.device)
-            given: dict[str, Any] = {}
             if self.live is not None:
                 with window.teacher_time.measured():
-                    given = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
+                    found = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
+                tensors = micro.batch.with_live_losses(tensors, found, guidance)
             with self.accelerator.accumulate(self.student):
-                output = self.student(**(tensors | given), num_kept=micro.batch.counts.kept)
+                output = self.student(**tensors, num_kept=micro.batch.counts.kept)
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))

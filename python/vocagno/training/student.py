@@ -6,16 +6,13 @@ B: rows, T: tokens of a row.
 import warnings
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import Criteria, StudentSide, TeacherSide
-from vocagno.guidance.units import Units
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models.head import (
     Head,
     base_of,
@@ -26,7 +23,6 @@ from vocagno.models.head import (
     without_wrapper,
 )
 from vocagno.models.own_head import OwnHead
-from vocagno.teacher.states import TeacherStates
 
 
 class GuidedForward:
@@ -57,26 +53,13 @@ class GuidedForward:
         teacher_loss: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        num_kept: int | None = None,
-        entropy: Tensor | None = None,
-        chunks: Tensor | None = None,
-        chunk_rank: Tensor | None = None,
-        teacher: TeacherStates | None = None,
-        teacher_sums: Tensor | None = None,
-        groups: Tensor | None = None,
-        lines: Tensor | None = None,
-        token_bytes: Tensor | None = None,
-        group_loss: Tensor | None = None,
-        chunk_ends: NDArray[np.int64] | None = None,
+        **given: Any,
     ) -> StudentOutput:
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
-            `num_kept`: as `selective_cross_entropy`; `entropy`, `chunks`, `chunk_rank`,
-            `teacher_sums`, (B, 2), and `chunk_ends`: as its `Criteria`; `groups`, `lines`,
-            `token_bytes` and `group_loss`: as `Units`. `teacher`: the distributions that `kld` and
-            `uld` need to train.
+            `given`: the other fields of `GuidanceTensors`.
         """
         method = self.method
         if teacher_loss is None:
@@ -85,10 +68,8 @@ class GuidedForward:
         states_BTH = hidden_states(
             model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        units = Units(groups, lines, token_bytes, group_loss)
-        criteria = Criteria(entropy, chunks, chunk_rank, teacher_sums, units, chunk_ends)
         student = StudentSide(states_BTH, self._head(model), labels)
-        return method.loss(student, TeacherSide(teacher_loss, criteria, num_kept, teacher))
+        return method.loss(student, GuidanceTensors(teacher_loss=teacher_loss, **given))
 
     def _head(self, model: Any) -> Head:
         if self._own_head is None:

@@ -16,14 +16,13 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.loss import TokenMetrics, full_cross_entropy
-from vocagno.guidance.mappings import ComparedTokens
+from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.rules import Choice, excess_loss
-from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide, TokenCounts
+from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:  # rows and stores need pyarrow, the loss does not
     from vocagno.data.rows import Row
-    from vocagno.guidance.pieces import Pieces
 
 
 class StudentOutput(NamedTuple):
@@ -62,7 +61,7 @@ class Method(ABC):
 
     # Rows and the teacher's tokens (NumPy, on the host)
 
-    def meeting(self, pieces: "Pieces") -> NDArray[np.int32]:
+    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
         """(n, 2) the rows of the teacher's tokens that share text with each student token (Eq. 2),
         which coverage is counted by."""
         # Workers of a DataLoader share the cores among them, as their torch does.
@@ -75,13 +74,13 @@ class Method(ABC):
             num_threads=num_threads,
         )
 
-    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """(n, 2) the rows of the teacher's tokens that each student token is compared with."""
         return meeting
 
     def compared(
         self,
-        pieces: "Pieces",
+        pieces: Pieces,
         meeting: NDArray[np.int32],
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
@@ -119,7 +118,7 @@ class Method(ABC):
 
     # The loss (on the device)
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
         """How much each token trains the student, given its loss.
 
         Raises: ValueError if the method needs something that is not given.
@@ -127,15 +126,15 @@ class Method(ABC):
         return Choice((labels_BT != IGNORED).float(), None)
 
     def cross_entropy(
-        self, student: StudentSide, teacher: TeacherSide
+        self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """The sum of the losses of the tokens that train. Args, Returns, Raises: as
         `selective_cross_entropy`."""
         return full_cross_entropy(student, teacher.num_kept)
 
-    def loss(self, student: StudentSide, teacher: TeacherSide) -> StudentOutput:
+    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         """The loss of a forward pass and its metrics."""
-        teacher_loss_BT = teacher.teacher_loss_BT
+        teacher_loss_BT = teacher.teacher_loss
         loss, metrics = self.cross_entropy(student, teacher)
         sums = _sums(loss.detach(), metrics, student.labels_BT, teacher_loss_BT)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)

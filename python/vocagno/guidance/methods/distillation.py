@@ -1,7 +1,7 @@
 """Methods that train on all tokens and add a distance between both models' distributions."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,12 @@ from vocagno.guidance.distillation import (
     wasserstein,
 )
 from vocagno.guidance.loss import TokenMetrics
-from vocagno.guidance.mappings import positional_map
+from vocagno.guidance.mappings import Pieces, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide, TokenCounts
+from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.states import TeacherStates
-
-if TYPE_CHECKING:
-    from vocagno.guidance.pieces import Pieces
 
 
 class Distillation(Method):
@@ -56,19 +53,19 @@ class Distillation(Method):
         )
 
     def cross_entropy(
-        self, student: StudentSide, teacher: TeacherSide
+        self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses: there is more to the loss."""
         raise ValueError(
             f"guidance.method: {self.guidance.method} has a separate loss: distillation_loss"
         )
 
-    def loss(self, student: StudentSide, teacher: TeacherSide) -> StudentOutput:
+    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         """As `Method.loss`."""
-        if teacher.states is None:
+        if teacher.teacher is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
         hidden_BTH, head, labels_BT = student
-        loss, metrics = self.distill(hidden_BTH, head, labels_BT, teacher.states)
+        loss, metrics = self.distill(hidden_BTH, head, labels_BT, teacher.teacher)
         weights_BT = (labels_BT != IGNORED).float()
         nll = metrics.nll_BT.sum()
         sums = LossSums(
@@ -123,7 +120,7 @@ class SortedDistributions(Distillation):
         """As `Distillation.distance`."""
         return wasserstein
 
-    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """As `Method.mapping`: by text, or position by position."""
         if self.guidance.pairing == "aligned":
             return meeting

@@ -13,6 +13,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.loss import TokenMetrics, chosen_cross_entropy, thresholded_cross_entropy
 from vocagno.guidance.mappings import (
     ComparedTokens,
+    Pieces,
     chunk_maps,
     chunk_numbers,
     compared_groups,
@@ -29,12 +30,11 @@ from vocagno.guidance.rules import (
     roles,
     top,
 )
-from vocagno.guidance.tensors import LossSums, StudentSide, TeacherSide, TokenCounts
+from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:
     from vocagno.data.rows import Row
-    from vocagno.guidance.pieces import Pieces
 
 
 class Selection(Method):
@@ -50,7 +50,7 @@ class Selection(Method):
         return self.guidance.keeps_quota
 
     def cross_entropy(
-        self, student: StudentSide, teacher: TeacherSide
+        self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`: the losses of all tokens first, which `choose` ranks."""
         return chosen_cross_entropy(
@@ -84,21 +84,17 @@ class TokenSelection(Selection):
             return int(quota_of_roles(competing_BT, included_BT, self.guidance))
         return int(competing_BT.sum() + included_BT.sum())
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
         """As `Method.choose`."""
-        given = nll_BT, teacher.teacher_loss_BT, labels_BT, self.guidance
-        more = teacher.criteria
-        return choose(*given, more.entropy_BT, more.teacher_sums_B2, more.units)
+        return choose(nll_BT, labels_BT, teacher, self.guidance)
 
     def cross_entropy(
-        self, student: StudentSide, teacher: TeacherSide
+        self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """As `Method.cross_entropy`; in one pass over the logits if the threshold is known."""
         if not (self.guidance.has_fixed_threshold and torch.is_grad_enabled()):
             return super().cross_entropy(student, teacher)
-        given = student.flat_hidden, student.head, student.labels_BT, teacher.teacher_loss_BT
-        more = teacher.criteria.units, teacher.criteria.teacher_sums_B2, teacher.criteria.chunk_ends
-        return thresholded_cross_entropy(*given, self.guidance, *more)
+        return thresholded_cross_entropy(student, teacher, self.guidance)
 
 
 class VocAgno(TokenSelection):
@@ -109,7 +105,7 @@ class VocAgno(TokenSelection):
 
     def compared(
         self,
-        pieces: "Pieces",
+        pieces: Pieces,
         meeting: NDArray[np.int32],
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
@@ -134,7 +130,7 @@ class Rho1(TokenSelection):
 
     summary = "Trained on the tokens whose loss is furthest above a reference model's (Rho-1)."
 
-    def meeting(self, pieces: "Pieces") -> NDArray[np.int32]:
+    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
         """As `Method.meeting`: token to token, by counting.
 
         Raises: GuidanceError if the teacher's tokens are others.
@@ -250,7 +246,7 @@ class Chunk(Selection):
         """As `Method.needs_our_loop`: random ranks are a function of the sample's number."""
         return self.is_random
 
-    def mapping(self, pieces: "Pieces", meeting: NDArray[np.int32]) -> NDArray[np.int32]:
+    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
         """As `Method.mapping`: chunk i to chunk i."""
         return chunk_maps(pieces.row_sizes, pieces.teacher_rows(), self.guidance.chunks)
 
@@ -272,14 +268,14 @@ class Chunk(Selection):
             return {}
         return {"chunk_rank": random_ranks(seed, samples, self.guidance.chunks)}
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: TeacherSide) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
         """As `Method.choose`."""
-        chunks_BT, rank_BC = teacher.criteria.chunks_BT, teacher.criteria.rank_BC
+        chunks_BT, rank_BC = teacher.chunks, teacher.chunk_rank
         if chunks_BT is None or (rank_BC is None) is self.is_random:
             raise ValueError(
                 "guidance.method: chunk needs the chunks of the tokens, and ranks if the choice is "
                 "random"
             )
-        given = nll_BT, teacher.teacher_loss_BT, labels_BT, chunks_BT
-        more = self.guidance, rank_BC, teacher.criteria.teacher_sums_B2
+        given = nll_BT, teacher.teacher_loss, labels_BT, chunks_BT
+        more = self.guidance, rank_BC, teacher.teacher_sums
         return Choice(chunk_weights(*given, *more), None)
