@@ -24,8 +24,8 @@ from runs import (
 )
 from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
-from vocagno.training.accelerator import set_up_deepspeed
 from vocagno.training.configuration import parse
+from vocagno.training.main import set_up_deepspeed
 
 pytestmark = pytest.mark.slow
 

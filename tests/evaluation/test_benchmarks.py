@@ -38,7 +38,7 @@ def items(name, data):
         ("gsm8k", "Question: What is 1 + 1?\nAnswer:"),
         ("minerva_math", "Problem:\nHalve $1$.\nSolution:"),
         ("svamp", "Question: There are 2 pens. How many pens?\nAnswer:"),
-        ("asdiv", "Question: Ann has 2 pens. How many pens?\nAnswer:"),
+        ("asdiv", "Question: Ann has a pen. Has she one? (Yes or No)\nAnswer:"),
         (
             "tabmwp",
             'Question: Read the following table regarding "Pens" and answer a question:\n'
@@ -52,7 +52,7 @@ def items(name, data):
 )
 def test_how_a_question_is_put(data, name, question):
     benchmark = BENCHMARKS[name]
-    assert benchmark.asked(items(name, data)[0].question) == question
+    assert question in [benchmark.asked(item.question) for item in items(name, data)]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,6 @@ def test_how_a_question_is_put(data, name, question):
 )
 def test_gold_answers(data, name, golds):
     assert [item.gold for item in items(name, data)] == golds
-
-
-def test_yes_or_no_is_asked_for(data):
-    assert items("asdiv", data)[1].question == "Ann has a pen. Has she one? (Yes or No)"
 
 
 def test_options_are_put_once_and_without_blanks(tmp_path):
@@ -111,7 +107,6 @@ def test_golds_are_right_and_silence_is_wrong(data, completion):
                 assert verdict.math_verify is bool(completion), (name, item, verdict)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["right", ""])
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -44,7 +44,7 @@ def test_weights_in_pickles_are_refused(tmp_path, teacher_model):
     from vocagno.config.options import StudentConfig
     from vocagno.config.teacher import TeacherConfig
     from vocagno.errors import InputError
-    from vocagno.evaluation.asking import load
+    from vocagno.evaluation.running import load
     from vocagno.models.loading import load_student, load_teacher, student_settings
 
     for file in ("config.json", "tokenizer.json"):

@@ -10,11 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
+from folders import contents
+from hub_server import serving, uses_hub
 from processes.killed_training import POINTS
 from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
 from warm_python import executable
@@ -23,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_training.py"
 STEPS = 150
+TRAIN = {"steps": STEPS, "log_every": 3, "checkpoint_every": 4, "keep_checkpoints": 2}
 PRUNING = POINTS[-3:]
 VOLATILE = ("tokens_per_s", "data_share", "validation_seconds")
 
@@ -39,9 +43,8 @@ def config(tmp_path, tokenizer_files, teacher_model):
             tokenizer_files,
             teacher_model,
             student={"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}},
-            train={"steps": STEPS, "log_every": 3, "checkpoint_every": 4, "keep_checkpoints": 2},
             output=str(tmp_path / name),
-            **sections,
+            **{"train": TRAIN} | sections,
         )
 
     return build
@@ -151,3 +154,51 @@ def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
     assert "lm_head.weight" not in again
     assert "shared tensor" not in caplog.text
     assert not logging.getLogger("accelerate.utils.other").filters
+
+
+@pytest.mark.parametrize("method", ["vocagno", "cpt"])
+def test_what_a_model_was_made_of_is_beside_it(tmp_path, config, teacher_model, method):
+    output = tmp_path / "run"
+    path = config("run", guidance={"method": method}, train={"steps": 2, "log_every": 1})
+    assert train_here(path) == 0
+    card = (output / "final" / "README.md").read_text("utf-8")
+    _, metadata, body = card.split("---\n", 2)
+    metadata = yaml.safe_load(metadata)
+    assert metadata["library_name"] == "transformers"
+    assert ("vocagno" in metadata["tags"], "base_model" in metadata) == (True, False)
+    materials = json.loads((output / "materials.json").read_text())
+    for part in materials.values():
+        assert all(text in body for text in part["text"])
+    assert ("scores" in materials) is (method != "cpt")
+    assert (output / "config.yaml").read_text().strip() in body
+    assert (f"`{teacher_model}`" in body) is (method != "cpt")
+    losses = [json.loads(line).get("loss") for line in (output / "metrics.jsonl").open()]
+    last = [loss for loss in losses if loss is not None][-1]
+    assert f"| loss, the last window | {last:.4f} |" in body
+
+
+def test_a_run_is_pushed_when_it_is_complete(config, tmp_path, monkeypatch, capsys):
+    path, final = config("run", train={"steps": 2}), tmp_path / "run" / "final"
+    push = [path, "--push_to_hub", "student"]
+    with serving() as hub:
+        uses_hub(monkeypatch, hub)
+        hub.statuses = {"create": 403}
+        assert train_here(*push) == 2
+        assert "the token may not write there" in capsys.readouterr().err
+        assert not final.exists()
+        # The hub fails before the run, and after it: the model is kept.
+        hub.statuses = {"create": 503}
+        assert train_here(*push) == 2
+        said = capsys.readouterr().err
+        assert "trying again after the last step" in said
+        assert f"complete: {final}" in said
+        assert f"To push them again: hf upload student {final} . --private" in said
+        # The same command pushes the finished run.
+        hub.statuses = {}
+        assert train_here(*push) == 0
+        said = capsys.readouterr().err
+        assert f"already complete: {final}" in said
+        assert f"pushed: {hub.url}/tester/student/commit/" in said
+        assert hub.private == {"models/tester/student": True}
+        assert hub.files["models/tester/student"] == contents(final)
+        assert "README.md" in contents(final)

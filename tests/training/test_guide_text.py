@@ -29,7 +29,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.batches import Collator, line_ends
 from vocagno.models.loading import load_student
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.corpus_scores import load_teacher_of
@@ -128,6 +128,7 @@ tokens; the student's line breaks are tokens of their own."""
 
 THRESHOLD = {"top_fraction": None, "max_threshold": 0.25}
 RULES = {
+    "quota": {"top_fraction": 0.4},
     "threshold": THRESHOLD,
     "quota with cap": {"top_fraction": 0.3, "max_threshold": 0.2},
     "groups": {"unit": "group", **THRESHOLD},
@@ -138,73 +139,53 @@ RULES = {
 }
 
 
-def by_hand(student_model, teacher_model, guidance):
-    """Of each student token of CUT the excess loss, what the teacher loses on its neighbours,
-    whether that is noise, and whether it is kept; and the threshold."""
-    nll, teacher_nll, _, aggregated = plain(student_model, teacher_model, "max", CUT)
-    units, grouped = ({row: [row] for row in range(len(nll))} for _ in "12")
-    models = student_model, teacher_model
-    spans, others = (TokenSpans(model).encode([CUT]).spans for model in models)
-    of_groups = np.full(len(nll), np.nan, np.float32)
-    for (first, stop), (start, end) in zip(*oracle.groups(spans, others), strict=True):
-        rows = range(first + 1, stop + 1)  # <s> stands before them
-        of_groups[rows] = teacher_nll[start:end].astype(np.float32).sum() / len(rows)
-        if np.isfinite(of_groups[rows]).all():
-            grouped |= {row: list(rows) for row in rows}
-    if guidance.unit == "group":
-        units, aggregated = grouped, of_groups
-    excess = np.array([nll[units[row]].mean() for row in range(len(nll))]) - aggregated
-    competing = [row for row in range(1, len(nll)) if np.isfinite(excess[row])]
-    threshold = guidance.max_threshold
-    if guidance.top_fraction is not None:
-        best = sorted(excess[competing])[-math.ceil(guidance.top_fraction * len(competing)) :]
-        threshold = min([best[0], *([] if threshold is None else [threshold])])
-    if guidance.has_no_threshold:
-        threshold = -np.inf
-    line = [0, *(CUT.encode()[:start].count(b"\n") for start, _ in spans), 2]
-    sizes = [0, *np.diff(spans)[:, 0], 0]
-    heard = np.full(len(nll), np.nan)
-    kept, noise = np.zeros((2, len(nll)), bool)
-    for row in range(1, len(nll)):
-        if row not in competing:
-            kept[row] = guidance.unmapped == "include"
-            continue
-        near = [
-            other
-            for other in range(1, len(nll))
-            if line[other] == line[row] and other not in grouped[row]
-        ]
-        near = [other for other in near if np.isfinite(of_groups[other])]
-        if guidance.window_max_loss is not None and near:
-            size = sum(sizes[other] for other in near)
-            heard[row] = (of_groups[near].sum() + 8) / (size + 8)
-            noise[row] = heard[row] > guidance.window_max_loss
-        kept[row] = excess[row] - threshold > -1e-6 and not noise[row]
-    return excess, (heard, noise), kept, threshold
-
-
 @pytest.mark.parametrize("options", RULES.values(), ids=RULES.keys())
-def test_every_rule_is_shown_as_it_is_defined(guide, student_model, teacher_model, options):
+def test_a_training_step_on_that_row_chooses_alike(
+    guide, student_model, teacher_model, tmp_path, options
+):
+    """And each verdict follows from the numbers that are shown with it."""
+    corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [CUT])), tmp_path)
+    cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
+    teacher = TeacherConfig(model=str(teacher_model))
+    scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
+    rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
     guided = guide(CUT, **options)
-    guidance = guided.guidance
-    excess, neighbours, kept, threshold = by_hand(student_model, teacher_model, guidance)
-    heard, noise = neighbours
-    np.testing.assert_allclose(found(guided, "excess"), excess, atol=1e-4)
-    np.testing.assert_allclose(found(guided, "neighbours_loss"), heard, atol=1e-4)
-    shown = -np.inf if guided.threshold is None else guided.threshold
-    assert shown == pytest.approx(threshold, abs=1e-4)
-    assert found(guided, "kept").tolist() == kept.tolist()
-    competing = np.isfinite(excess)
-    tokens = guided.as_dict()["tokens"]
-    assert [token["why"] == "noise" for token in tokens] == noise.tolist()
-    judged = [token["why"] in ("reaches", "below", "noise", "not noise") for token in tokens]
-    assert judged == competing.tolist()
-    outcome = "not noise" if guidance.has_no_threshold else "reaches"
-    reaches = [token["why"] == outcome for token in tokens]
-    assert reaches == (competing & (excess > threshold - 1e-6) & ~noise).tolist()
-    assert 0 < sum(kept[1:]) < len(kept) - 1  # the rule says something
-    assert bool(noise.any()) is (guidance.window is not None)
-    assert not noise.all()
+    guidance, tokens = guided.guidance, guided.as_dict()["tokens"]
+    ends = line_ends(tokenizer.spans, guidance)
+    batch = Collator(scores, guidance, DataConfig(train="", seq_len=100), ends)([rows[0]])
+    model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
+    output = GuidedStudent(model, guidance)(**batch.to(cpu))
+    kept = found(guided, "kept")[1:].tolist()
+    assert kept == output.weights_BT[0, : len(kept)].tolist()
+    assert 0 < sum(kept) < len(kept)  # the rule says something
+    whys = Counter(token["why"] for token in tokens)
+    assert bool(whys["noise"]) is (guidance.window is not None)
+    for token in tokens:
+        heard, is_kept = token["neighbours_loss"], token["kept"]
+        is_noise = heard is not None and heard > guidance.window_max_loss
+        if token["excess"] is None:
+            assert token["why"] in ("not predicted", "included", "excluded")
+            continue
+        assert (token["why"] == "noise") is is_noise
+        reaches = guided.threshold is None or token["excess"] > guided.threshold - 1e-6
+        assert is_kept is (reaches and not is_noise)
+        assert (token["why"] in ("top", "reaches", "not noise")) is is_kept
+
+
+@pytest.mark.parametrize("options", [{}, {"top_fraction": 0.3}])
+def test_the_excess_loss_of_a_group_is_shared_by_its_tokens(
+    guide, student_model, teacher_model, options
+):
+    guided = guide(CUT, **{"unit": "group", **THRESHOLD} | options)
+    spans, others = (
+        TokenSpans(model).encode([CUT]).spans for model in (student_model, teacher_model)
+    )
+    nll, excess = found(guided, "student_loss"), found(guided, "excess")
+    losses = [token["loss"] for token in guided.as_dict()["teacher_tokens"]]
+    for (first, stop), (start, end) in zip(*oracle.groups(spans, others), strict=True):
+        rows = slice(first + 1, stop + 1)  # <s> stands before them
+        of_group = np.array(losses[start:end], float).sum() / (stop - first)
+        np.testing.assert_allclose(excess[rows], nll[rows].mean() - of_group, atol=1e-4)
 
 
 def test_a_group_that_is_known_in_part(guide):
@@ -217,22 +198,6 @@ def test_a_group_that_is_known_in_part(guide):
     assert max(sizes.values()) > 1  # of groups that have several student tokens
     assert guided.passage.teacher[0].text == "frac"  # shown, although no group has it
     assert all(token["lacks"] != "partial" for token in guide(CUT).as_dict()["tokens"])
-
-
-def test_a_training_step_on_that_row_chooses_alike(guide, student_model, teacher_model, tmp_path):
-    corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [TEXT])), tmp_path)
-    cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
-    teacher = TeacherConfig(model=str(teacher_model))
-    scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
-    rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
-    guidance = GuidanceConfig(top_fraction=0.4)
-    batch = Collator(scores, guidance, DataConfig(train="", seq_len=100))([rows[0]])
-    model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
-    output = GuidedStudent(model, guidance)(**batch.to(cpu))
-    guided = guide()
-    count = guided.counts["predicted"]
-    assert found(guided, "kept")[1:].tolist() == output.weights_BT[0, :count].tolist()
-    assert guided.counts["kept"] == batch.counts.kept
 
 
 def test_why_is_said_of_each_kind_of_token(guide):
@@ -251,14 +216,6 @@ def test_why_is_said_of_each_kind_of_token(guide):
     ranked = whys(unmapped="mean")
     assert ranked["</s>"][1:] in (("top", "special"), ("below", "special"))
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
-
-
-def test_the_threshold_parts_kept_from_dropped(guide):
-    guided = guide()
-    rows = [token for token in guided.as_dict()["tokens"] if token["why"] in ("top", "below")]
-    kept = [token["excess"] for token in rows if token["kept"]]
-    assert guided.threshold == min(kept)
-    assert max(token["excess"] for token in rows if not token["kept"]) <= guided.threshold
 
 
 def test_csv_holds_every_token(guide):
@@ -295,14 +252,9 @@ def test_the_page_draws_each_token_and_each_link_once(guide, text):
         number = sum(stop - first for first, stop in filter(None, links))
         assert page.count(f"<line class={kind} ") == number
     assert "<b>&" not in page
-
-
-def test_it_shows_itself_in_a_notebook(guide):
-    guided = guide()
-    shown = guided._repr_html_()
-    assert "data-student=0" in shown
-    assert "<html" not in shown
-    assert "tokens are kept" in repr(guided)
+    in_notebook = guided._repr_html_()
+    assert "data-student=0" in in_notebook
+    assert "<html" not in in_notebook
 
 
 @pytest.mark.parametrize("width", [44, 70, 80, 120])
@@ -361,14 +313,8 @@ def test_the_command_prints_a_table_or_json(command, capsys, guide, tmp_path):
 
 
 def test_the_command_takes_every_rule(command, capsys, guide):
-    rule = {
-        "unit": "group",
-        "top_fraction": None,
-        "max_threshold": -1.0,
-        "window": "line",
-        "window_max_loss": 9.0,
-        "unmapped": "exclude",
-    }
+    rule = {"unit": "group", "top_fraction": None, "max_threshold": -1.0, "window": "line"}
+    rule |= {"window_max_loss": 9.0, "unmapped": "exclude"}
     written = [
         f"--guidance.{name}={'null' if value is None else value}" for name, value in rule.items()
     ]

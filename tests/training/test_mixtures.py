@@ -1,6 +1,8 @@
 """Runs on several corpora: what is trained on, what is held out, and the scores of each."""
 
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
@@ -9,26 +11,52 @@ import pytest
 pytest.importorskip("torch")
 
 from corpora import write_corpus
-from runs import TRAIN, cut_back, final_weights, metrics, run, train_here
+from families import TEXTS
+from runs import TRAIN, cut_back, final_weights, metrics, run, train_here, write_config
 from vocagno.cli.app import main as vocagno
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
+from vocagno.guidance.batches import Collator
+from vocagno.teacher import MatchedScores, ScoreStore
 
 pytestmark = pytest.mark.slow
 
 OTHER = [f"Line {n} of another corpus, with {n * n} in it." for n in range(40)]
-LOSS = {"train": {"steps": 6, "global_batch": 8, "micro_batch": 4, "checkpoint_every": 2}}
+TRAINED = {"steps": 6, "global_batch": 8, "micro_batch": 4, "checkpoint_every": 2}
 
 
-@pytest.fixture
-def corpora(tmp_path, corpus):
-    return [str(corpus), str(write_corpus(tmp_path / "other.jsonl", OTHER))]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("mixtures")
 
 
-def mixture(config, corpora, output, **sections):
-    data = {"train": dict(zip(corpora, (0.75, 0.25), strict=True))}
-    data |= {"validation": {"first": corpora[0], "second": corpora[1]}}
-    output = str(config().parent / output)
-    return config(**(LOSS | {"data": data, "output": output} | sections))
+@pytest.fixture(scope="module")
+def corpora(folder):
+    texts = ("c.jsonl", TEXTS), ("other.jsonl", OTHER)
+    return [str(write_corpus(folder / name, of_one)) for name, of_one in texts]
+
+
+@pytest.fixture(scope="module")
+def mixture(folder, corpora, tokenizer_files, teacher_model):
+    """Writes the configuration of a run on both corpora; all runs share a cache."""
+
+    def write(output, **sections):
+        data = {"train": dict(zip(corpora, (0.75, 0.25), strict=True))}
+        data |= {"validation": {"first": corpora[0], "second": corpora[1]}}
+        given = {"train": TRAINED, "data": data, "output": str(folder / output)} | sections
+        return write_config(folder, corpora[0], tokenizer_files, teacher_model, **given)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def trained(folder, mixture):
+    """The folder of a run on both, and what it said."""
+    said = io.StringIO()
+    with redirect_stderr(said):
+        assert train_here(mixture("run"), "--train.sample_every", 6) == 0
+    return folder / "run", said.getvalue()
 
 
 def losses(folder):
@@ -38,37 +66,33 @@ def losses(folder):
     ]
 
 
-def test_a_mixture_does_not_depend_on_processes_or_restarts(tmp_path, config, corpora, capfd):
-    assert train_here(mixture(config, corpora, "one")) == 0
-    told = capfd.readouterr().err
-    assert f"{corpora[0]}: 75 % of the rows, 2.77 epochs; " in told
-    one = losses(tmp_path / "one")
-
-    run(2, TRAIN, "--config", mixture(config, corpora, "two"))
-    two = losses(tmp_path / "two")
+def test_a_mixture_does_not_depend_on_processes_or_restarts(folder, corpora, mixture, trained):
+    run_folder, said = trained
+    assert f"{corpora[0]}: 75 % of the rows, 2.77 epochs; " in said
+    one = losses(run_folder)
+    run(2, TRAIN, "--config", mixture("two"))
+    two = losses(folder / "two")
     np.testing.assert_allclose(two[0], one[0], rtol=1e-4)
     for mine, theirs in zip(one[1], two[1], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
 
-    path = mixture(config, corpora, "again")
-    cut_back(tmp_path / "one", tmp_path / "again")
-    config_of = (tmp_path / "one" / "config.yaml").read_text()
-    (tmp_path / "again" / "config.yaml").write_text(config_of.replace("one\n", "again\n"))
-    assert train_here(path) == 0
-    again, whole = final_weights(tmp_path / "again"), final_weights(tmp_path / "one")
+    cut_back(run_folder, folder / "again")
+    config = (run_folder / "config.yaml").read_text()
+    (folder / "again" / "config.yaml").write_text(config.replace("/run\n", "/again\n"))
+    assert train_here(mixture("again"), "--train.sample_every", 6) == 0
+    again, whole = final_weights(folder / "again"), final_weights(run_folder)
     assert all((again[name] == whole[name]).all() for name in whole)
 
 
-def test_held_out_losses_are_those_of_each_text(tmp_path, config, corpora, capfd):
-    assert train_here(mixture(config, corpora, "run")) == 0
-    last = metrics(tmp_path / "run")[1][-1]
-    told = capfd.readouterr().err
-    assert "first {first:.4f}, second {second:.4f})".format(**last["validation_losses"]) in told
+def test_held_out_losses_are_those_of_each_text(folder, corpora, mixture, trained):
+    last = metrics(trained[0])[1][-1]
+    told = "first {first:.4f}, second {second:.4f})".format(**last["validation_losses"])
+    assert told in trained[1]
     sizes = {}
     for name, held_out in zip(("first", "second"), corpora, strict=True):
-        path = mixture(config, corpora, name, data={"train": corpora[0], "validation": held_out})
+        path = mixture(name, data={"train": corpora[0], "validation": held_out})
         assert train_here(path, "--train.steps", "1") == 0
-        (entry,) = metrics(tmp_path / name)[1]
+        (entry,) = metrics(folder / name)[1]
         assert "validation_losses" not in entry
         sizes[name] = entry["validation_tokens"]
     total = sum(sizes[name] * loss for name, loss in last["validation_losses"].items())
@@ -76,18 +100,12 @@ def test_held_out_losses_are_those_of_each_text(tmp_path, config, corpora, capfd
     assert last["validation_tokens"] == sum(sizes.values())
 
 
-def test_rows_and_their_scores_belong_together(tmp_path, config, corpora):
+def test_rows_and_their_scores_belong_together(folder, trained):
     """The losses of a mixture are those of the row and its scores in the corpus that it is of."""
-    from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.options import DataConfig
-    from vocagno.guidance.batches import Collator
-    from vocagno.teacher import MatchedScores, ScoreStore
-
-    assert train_here(mixture(config, corpora, "run"), "--train.steps", "1") == 0
-    stores = [RowStore(folder) for folder in sorted((tmp_path / "cache" / "rows").iterdir())]
+    stores = [RowStore(path) for path in sorted((folder / "cache" / "rows").iterdir())]
     matched = []
     for rows in stores:
-        found = [ScoreStore(path) for path in (tmp_path / "cache" / "scores").iterdir()]
+        found = [ScoreStore(path) for path in (folder / "cache" / "scores").iterdir()]
         (store,) = [one for one in found if one.text_hashes == rows.text_hashes]
         matched.append(MatchedScores(store, rows))
     mixed = MixedRows({str(n): store for n, store in enumerate(stores)})
@@ -108,70 +126,61 @@ def test_rows_and_their_scores_belong_together(tmp_path, config, corpora):
         mixed[len(mixed)]
 
 
-def test_stores_of_scores_for_each_corpus_or_one_for_all(tmp_path, config, corpora, teacher_model):
-    together = tmp_path / "together.jsonl"
+def test_stores_of_scores_for_each_corpus_or_one_for_all(
+    folder, corpora, mixture, trained, teacher_model
+):
+    together = folder / "together.jsonl"
     together.write_bytes(b"".join(Path(corpus).read_bytes() for corpus in reversed(corpora)))
     names = []
     for number, text in enumerate([*corpora, together]):
-        names.append(str(tmp_path / f"scores-{number}"))
+        names.append(str(folder / f"scores-{number}"))
         words = ["score", str(text), "--teacher.model", str(teacher_model), "--out", names[-1]]
-        assert vocagno([*words, "--cache", str(tmp_path / "cache")]) == 0
-    assert train_here(mixture(config, corpora, "cached")) == 0
+        assert vocagno([*words, "--cache", str(folder / "cache2")]) == 0
     for output, stores in (("each", names[:2]), ("all", names[2])):
-        path = mixture(config, corpora, output, teacher={"model": None, "scores": stores})
-        assert train_here(path) == 0
-        assert losses(tmp_path / output) == losses(tmp_path / "cached")
-    path = mixture(config, corpora, "wrong", teacher={"model": None, "scores": names})
-    assert train_here(path) == 2
+        assert train_here(mixture(output, teacher={"model": None, "scores": stores})) == 0
+        assert losses(folder / output) == losses(trained[0])
+    assert train_here(mixture("wrong", teacher={"model": None, "scores": names})) == 2
 
 
-def test_rows_that_were_made_for_each_corpus(tmp_path, config, corpora, tokenizer_files):
+def test_rows_that_were_made_for_each_corpus(folder, corpora, mixture, trained, tokenizer_files):
     folders = []
     for number, text in enumerate(corpora):
-        folders.append(str(tmp_path / f"rows-{number}"))
+        folders.append(str(folder / f"rows-{number}"))
         words = ["prepare", text, "--tokenizer", str(tokenizer_files / "student.json")]
         words += ["--eos", "</s>", "--seq_len", "32", "--out", folders[-1]]
-        assert vocagno([*words, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 0
-    assert train_here(mixture(config, corpora, "cached")) == 0
-    given = str(mixture(config, corpora, "given")), "--data.rows"
+        assert vocagno([*words, "--workers", "1", "--cache", str(folder / "cache2")]) == 0
+    given = str(mixture("given")), "--data.rows"
     assert train_here(*given, json.dumps(folders)) == 0
-    assert losses(tmp_path / "given") == losses(tmp_path / "cached")
+    assert losses(folder / "given") == losses(trained[0])
     assert train_here(*given, folders[0]) == 2
 
 
-def test_a_live_teacher_reads_the_texts_of_all(tmp_path, config, corpora):
-    assert train_here(mixture(config, corpora, "run", teacher={"mode": "live"})) == 0
-    training, _ = metrics(tmp_path / "run")
+def test_a_live_teacher_reads_the_texts_of_all(folder, mixture):
+    assert train_here(mixture("live", teacher={"mode": "live"})) == 0
+    training, _ = metrics(folder / "live")
     assert all(entry["coverage"] == 1.0 for entry in training)
 
 
-def test_other_weights_and_another_order_are_another_run(tmp_path, config, corpora, capfd):
-    path = mixture(config, corpora, "run")
-    assert train_here(path, "--train.steps", "2") == 0
+def test_other_weights_and_another_order_are_another_run(corpora, mixture, trained, capfd):
     first, second = corpora
     for train in ({first: 0.5, second: 0.5}, {second: 0.25, first: 0.75}):
-        path = mixture(config, corpora, "run", data={"train": train})
-        assert train_here(path, "--train.steps", "2") == 2
+        assert train_here(mixture("run", data={"train": train})) == 2
         assert f"data.train is {train}, but" in capfd.readouterr().err
 
 
-def test_a_spike_names_the_corpus(tmp_path, config, corpora):
-    path = mixture(config, corpora, "run", train=LOSS["train"] | {"spike_ratio": 1.0001})
+def test_a_spike_names_the_corpus(folder, corpora, mixture):
+    path = mixture("spikes", train=TRAINED | {"spike_ratio": 1.0001})
     assert train_here(path, "--optimizer.lr", "1", "--optimizer.min_lr", "1") == 0
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "spikes" / "metrics.jsonl").read_text().splitlines()
     spikes = [spike for line in lines for spike in json.loads(line).get("spikes", [])]
     rows = [row for spike in spikes for row in spike["rows"]]
     assert rows
-    folders = (tmp_path / "cache" / "rows").iterdir()
-    sizes = [len(RowStore(folder)) for folder in folders]
+    sizes = [len(RowStore(path)) for path in (folder / "cache" / "rows").iterdir()]
     assert all(row["row"] < max(sizes) and row["corpus"] in corpora for row in rows)
 
 
-def test_pages_show_documents_of_each_corpus(tmp_path, config, corpora):
-    train = LOSS["train"] | {"steps": 1, "sample_every": 1}
-    assert train_here(mixture(config, corpora, "run", train=train)) == 0
-    page = (tmp_path / "run" / "samples" / "step_1.html").read_text()
-    for corpus in corpora:
-        assert f"Document 0 of {corpus}" in page
-    card = (tmp_path / "run" / "final" / "README.md").read_text()
+def test_pages_show_documents_of_each_corpus(corpora, trained):
+    page = (trained[0] / "samples" / "step_6.html").read_text()
+    assert all(f"Document 0 of {corpus}" in page for corpus in corpora)
+    card = (trained[0] / "final" / "README.md").read_text()
     assert f"`{corpora[0]}` (0.75), `{corpora[1]}` (0.25)" in card

@@ -1,6 +1,8 @@
 """The log of a window, and what a run says of it."""
 
+import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,14 +10,21 @@ torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import metrics, train_here, write_config
+from runs import TRAIN, final_weights, metrics, run, train_here, write_config
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
 from vocagno.errors import GuidanceError
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums, TokenCounts
 from vocagno.training import loop
-from vocagno.training.monitoring import StepRecord, ThresholdWatch, Window, unusual_selection
+from vocagno.training.monitoring import (
+    StepRecord,
+    ThresholdWatch,
+    Window,
+    _numbers,
+    unusual_selection,
+)
+from vocagno.training.run_log import Entry
 
 
 def window_of(kept, counts):
@@ -43,36 +52,50 @@ GOOD = {
 }
 
 
-def test_a_window_that_drops_most_of_the_text_says_so():
-    guidance = GuidanceConfig(window_max_loss=1.0)
-    entry = {"step": 10, "kept_fraction": 0.4, "unmapped": {}}
-    assert "only 40% of the tokens are kept" in unusual_selection(entry, guidance)
-    assert unusual_selection(entry | {"kept_fraction": 0.9}, guidance) is None
-    quota = GuidanceConfig(window_max_loss=1.0, top_fraction=0.4)  # drops most by itself
-    assert unusual_selection(entry, quota) is None
+@pytest.mark.parametrize(
+    ("options", "counts", "words"),
+    [
+        ({"window_max_loss": 1.0}, {"kept": 440}, "only 40% of the tokens are kept"),
+        ({"window_max_loss": 1.0}, {"kept": 1000}, None),
+        ({"window_max_loss": 1.0, "top_fraction": 0.4}, {}, None),  # drops most by itself
+        ({"top_fraction": 0.4}, {}, None),
+        ({"top_fraction": 0.4}, {"predicted": 1110, "missing": 10}, None),
+        (
+            {"top_fraction": 0.4},
+            {"predicted": 1375, "missing": 275},
+            "20% of the tokens are in text without scores",
+        ),
+        (
+            {"top_fraction": 0.4},
+            {"predicted": 2000, "kept": 1400, "special": 1000},
+            "70% of the tokens are kept, not 40%: 50% have no teacher loss (most of them: special)",
+        ),
+        ({"method": "cpt"}, {"predicted": 2000, "kept": 1400, "special": 1000}, None),
+    ],
+)
+def test_a_selection_far_from_what_was_asked_for_is_said(options, counts, words):
+    found = unusual_selection(Entry.of(entry_of(**GOOD | counts)), GuidanceConfig(**options))
+    assert found is None if words is None else found.startswith("step 7: ") and words in found
+
+
+def test_a_window_without_tokens_or_reasons_is_no_fault():
+    guidance, entry = GuidanceConfig(top_fraction=0.4), Entry(step=7, loss=1.0, kept_fraction=0.7)
+    assert unusual_selection(entry, guidance) is None
+    assert "no teacher loss" in unusual_selection(replace(entry, unmapped={"hole": 1}), guidance)
+    assert unusual_selection(Entry(step=7, skipped=2), guidance) is None
 
 
 def test_a_threshold_above_zero_is_said_once():
+    def look(watch, step, threshold):
+        return watch.look(Entry(step=step, threshold=threshold))
+
     watch = ThresholdWatch(GuidanceConfig(top_fraction=0.4), steps=100)
-    assert watch.look({"step": 10, "threshold": 2.0}) is None  # at the start it always is
-    assert "+1.25 nats" in watch.look({"step": 30, "threshold": 1.25})
-    assert watch.look({"step": 40, "threshold": 1.25}) is None
-    for guidance, threshold in (
-        (GuidanceConfig(top_fraction=0.4), -0.1),
-        (GuidanceConfig(top_fraction=0.4), None),
-        (GuidanceConfig(max_threshold=1.0, top_fraction=0.4), 1.0),
-    ):
-        assert ThresholdWatch(guidance, 100).look({"step": 30, "threshold": threshold}) is None
-
-
-def test_text_that_a_live_teacher_cannot_read_is_said():
-    guidance = GuidanceConfig(top_fraction=0.4)
-    assert (
-        unusual_selection(entry_of(**GOOD | {"predicted": 1110, "missing": 10}), guidance) is None
-    )
-    words = unusual_selection(entry_of(**GOOD | {"predicted": 1375, "missing": 275}), guidance)
-    assert words is not None
-    assert "step 7: 20% of the tokens are in text without scores" in words
+    assert look(watch, 10, 2.0) is None  # at the start it always is
+    assert "+1.25 nats" in look(watch, 30, 1.25)
+    assert look(watch, 40, 1.25) is None
+    for options, threshold in (({}, -0.1), ({}, None), ({"max_threshold": 1.0}, 1.0)):
+        guidance = GuidanceConfig(top_fraction=0.4, **options)
+        assert look(ThresholdWatch(guidance, 100), 30, threshold) is None
 
 
 def test_a_good_window_is_covered():
@@ -84,20 +107,6 @@ def test_a_device_that_keeps_other_tokens_is_seen():
     window = window_of(439, GOOD)
     with pytest.raises(GuidanceError, match=r"step 7: 439 tokens were kept where .* says 440"):
         window.entry(7, window.sums())
-
-
-def test_far_more_tokens_than_were_asked_for():
-    few = entry_of(**GOOD)
-    assert unusual_selection(few, GuidanceConfig(top_fraction=0.4)) is None
-    many = entry_of(**GOOD | {"predicted": 2000, "kept": 400 + 1000, "special": 1000})
-    words = unusual_selection(many, GuidanceConfig(top_fraction=0.4))
-    assert words is not None
-    assert "70% of the tokens are kept, not 40%: 50% have no teacher loss" in words
-    assert "special), and guidance.unmapped is include" in words
-    assert unusual_selection(many, GuidanceConfig(method="cpt")) is None
-    assert unusual_selection(many | {"unmapped": {}}, GuidanceConfig(top_fraction=0.4)) is None
-    words = unusual_selection(many | {"tokens": 0}, GuidanceConfig(top_fraction=0.4))
-    assert "have no teacher loss" in words
 
 
 BAD = "ß"
@@ -166,19 +175,16 @@ def test_a_loss_that_is_no_number_is_named(tmp_path, config, poisoned, capsys):
 
 
 @pytest.mark.slow
-def test_steps_without_a_finite_gradient_are_left_out_and_counted(tmp_path, config, poisoned):
+def test_a_run_that_stopped_may_resume_skipping_steps(tmp_path, config, poisoned):
+    """Steps without a finite gradient are counted, and leave no trace in the weights."""
     poisoned(float("nan"))
-    path = config(
-        train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8},
-        optimizer={"skip_nonfinite": True},
-    )
-    assert train_here(path) == 0
+    path = config(train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8})
+    assert train_here(path) == 2
+    assert train_here(path, "--optimizer.skip_nonfinite", "true") == 0
     entries, _ = metrics(tmp_path / "run")
     skipped = sum(entry.get("skipped", 0) for entry in entries)
     assert 0 < skipped < 12
     assert all(entry["loss"] < 10 for entry in entries)
-    from runs import final_weights
-
     weights = final_weights(tmp_path / "run")
     finite = {name: bool(weight.isfinite().all()) for name, weight in weights.items()}
     assert all(ok for name, ok in finite.items() if "embed_tokens" not in name)
@@ -195,15 +201,6 @@ def test_a_window_of_one_step_may_be_left_out(tmp_path, config, poisoned):
     assert [entry["step"] for entry in entries] == list(range(1, 13))
     assert {"step", "skipped"} in [entry.keys() for entry in entries]
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_a_run_that_stopped_may_go_on_leaving_steps_out(tmp_path, config, poisoned, capsys):
-    poisoned(float("nan"))
-    path = config(train={"steps": 24, "global_batch": 2, "micro_batch": 1, "log_every": 8})
-    assert train_here(path) == 2
-    capsys.readouterr()
-    assert train_here(path, "--optimizer.skip_nonfinite", "true") == 0
 
 
 @pytest.mark.slow
@@ -256,3 +253,58 @@ def test_a_selection_far_from_the_fraction_is_said_once(tmp_path, config, capsys
     error = capsys.readouterr().err
     assert error.count("of the tokens are kept, not 40%") == 1
     assert "special), and guidance.unmapped is include" in error
+
+
+def test_the_steps_that_are_asked_for_are_traced(tmp_path, config):
+    assert train_here(config(train={"steps": 6, "profile_steps": 2})) == 0
+    (trace,) = (tmp_path / "run" / "profile").iterdir()
+    assert trace.name == "process-0.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    steps = [one["name"] for one in events if one.get("name", "").startswith("ProfilerStep")]
+    assert sorted(set(steps)) == ["ProfilerStep#2", "ProfilerStep#3"]
+    assert any("aten::" in str(one.get("name")) for one in events)
+
+
+def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    validation = write_corpus(tmp_path / "v.jsonl", TEXTS[:5])
+    path = config(
+        train={"log_with": ["tensorboard"], "eval_every": 3}, data={"validation": str(validation)}
+    )
+    assert train_here(path) == 0
+    found = events.EventAccumulator(str(tmp_path / "run" / "trackers" / "vocagno"))
+    found.Reload()
+    training, held_out = metrics(tmp_path / "run")
+    for name, entries in (("loss", training), ("validation_loss", held_out), ("lr", training)):
+        scalars = [(event.step, event.value) for event in found.Scalars(name)]
+        expected = [(entry["step"], pytest.approx(entry[name])) for entry in entries]
+        assert scalars == expected
+    special = [event.value for event in found.Scalars("unmapped/special")]
+    assert special == [entry["unmapped"]["special"] for entry in training]
+
+
+def test_wandb_works_offline(tmp_path, config, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    assert train_here(config(train={"log_with": ["wandb"]})) == 0
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
+
+
+def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert train_here(config(train={"log_with": ["wandb"]})) == 2
+    assert "train.log_with: wandb is not installed; `pip install wandb`" in capsys.readouterr().err
+
+
+def test_what_trackers_get_are_numbers():
+    entry = {"step": 3, "loss": 1.5, "unmapped": {"hole": 2}, "spikes": [{}, {}]}
+    assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}
+
+
+def test_trackio_keeps_its_files_where_it_is_told(tmp_path, config):
+    pytest.importorskip("trackio")
+    path = config(train={"log_with": ["trackio"], "project": "tried"})
+    run(1, TRAIN, "--config", path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    (found,) = (tmp_path / "trackio").rglob("tried*.db")
+    assert found.stat().st_size > 0

@@ -8,11 +8,10 @@ torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS, without_unknown_token
-from runs import TRAIN, metrics, run, train_here, write_config
+from runs import final_weights, train_here, write_config
 from vocagno.data.corpus import scan
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.loop import progress_note
-from vocagno.training.monitoring import _numbers
 from vocagno.training.sample_pages import DOCUMENTS, choose_samples
 
 STEPS = 6
@@ -26,51 +25,6 @@ def config(tmp_path, tokenizer_files, teacher_model):
         return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
 
     return build
-
-
-def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    validation = write_corpus(tmp_path / "v.jsonl", TEXTS[:5])
-    path = config(
-        train={"log_with": ["tensorboard"], "eval_every": 3}, data={"validation": str(validation)}
-    )
-    assert train_here(path) == 0
-    found = events.EventAccumulator(str(tmp_path / "run" / "trackers" / "vocagno"))
-    found.Reload()
-    training, held_out = metrics(tmp_path / "run")
-    for name, entries in (("loss", training), ("validation_loss", held_out), ("lr", training)):
-        scalars = [(event.step, event.value) for event in found.Scalars(name)]
-        expected = [(entry["step"], pytest.approx(entry[name])) for entry in entries]
-        assert scalars == expected
-    special = [event.value for event in found.Scalars("unmapped/special")]
-    assert special == [entry["unmapped"]["special"] for entry in training]
-
-
-def test_wandb_works_offline(tmp_path, config, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    assert train_here(config(train={"log_with": ["wandb"]})) == 0
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
-
-
-def test_trackio_keeps_its_files_where_it_is_told(tmp_path, config):
-    pytest.importorskip("trackio")
-    path = config(train={"log_with": ["trackio"], "project": "tried"})
-    run(1, TRAIN, "--config", path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    (found,) = (tmp_path / "trackio").rglob("tried*.db")
-    assert found.stat().st_size > 0
-
-
-def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert train_here(config(train={"log_with": ["wandb"]})) == 2
-    assert "train.log_with: wandb is not installed; `pip install wandb`" in capsys.readouterr().err
-
-
-def test_what_trackers_get_are_numbers():
-    entry = {"step": 3, "loss": 1.5, "unmapped": {"hole": 2}, "spikes": [{}, {}]}
-    assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}
 
 
 @pytest.mark.slow
@@ -94,8 +48,6 @@ def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
     assert "What the teacher chose at step 6" in page
     assert page.count('class="tok student on') > 20
     assert "Document 24" in page  # the one that is long enough
-    from runs import final_weights
-
     drawn, undrawn = (final_weights(tmp_path / name) for name in ("run", "plain"))
     assert all(torch.equal(drawn[name], undrawn[name]) for name in drawn)
 

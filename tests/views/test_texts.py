@@ -1,6 +1,9 @@
-"""One text under two tokenizers, and how its links are counted and drawn."""
+"""One text under two tokenizers, or with the teacher's choice: what is counted, said and drawn."""
 
+import csv
+import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +11,10 @@ import pytest
 import vocagno
 from families import FAMILIES, HARD_TEXTS
 from vocagno import Link, align_text, links
-from vocagno.views.texts import PictureError
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.views.html import render_page
+from vocagno.views.passage import Passage, StudentToken, Token, columns, judged
+from vocagno.views.texts import GuidedText, PictureError
 
 
 def test_links_by_hand():
@@ -54,7 +60,6 @@ def test_links_are_what_brute_force_counts():
 @pytest.mark.parametrize("student", FAMILIES)
 def test_every_text_can_be_shown(tokenizers, student):
     pytest.importorskip("rich")
-    from vocagno.views.passage import columns
     from vocagno.views.terminal import terminal_lines
 
     for text in HARD_TEXTS:
@@ -73,7 +78,6 @@ def test_every_text_can_be_shown(tokenizers, student):
 
 
 def terminal(student, teacher, text):
-    from vocagno.views.passage import Passage, StudentToken, Token
     from vocagno.views.terminal import terminal_lines
 
     def tokens(kind, pieces):
@@ -106,3 +110,163 @@ def test_a_text_too_long_to_draw(tokenizers):
     with pytest.raises(PictureError, match=r"300,000 bytes.*--json"):
         aligned.html()
     assert "No picture: the text has 300,000 bytes" in aligned._repr_html_()
+
+
+LOSSES = {"a": (1.0, 3.5), "b": (2.0, 3.0), "c": (3.0, 2.5)}
+"""Of student and teacher; "d" has none of the teacher's. Excess: -2.5, -1.0, +0.5."""
+
+
+def guided(weights, threshold, *, groups=None, heard=None, reasons=None, **options):
+    """`<s>`, a, b, c, d and `</s>` with the weights of the last five."""
+    guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
+    groups, heard, reasons = groups or {}, heard or {}, reasons or {}
+    student = [StudentToken(text="<s>", start=0, end=0, weight=0.0, reason="special")]
+    for at, (name, weight) in enumerate(zip("abcd", weights, strict=False)):
+        nll, teacher_loss = LOSSES.get(name, (4.0, None))
+        student.append(
+            StudentToken(
+                text=name,
+                start=at,
+                end=at + 1,
+                nll=nll,
+                teacher_loss=teacher_loss,
+                weight=weight,
+                reason=reasons.get(name, "mapped" if teacher_loss else "unscored"),
+                unit_excess=groups.get(name),
+                neighbours_loss=heard.get(name),
+            )
+        )
+    student.append(
+        StudentToken(text="</s>", start=4, end=4, nll=5.0, weight=weights[-1], reason="special")
+    )
+    teacher = [
+        Token(text=name, start=at, end=at + 1, nll=LOSSES.get(name, (0, None))[1])
+        for at, name in enumerate("abcd")
+    ]
+    passage = Passage(
+        title="",
+        text="abcd",
+        student=student,
+        teacher=teacher,
+        threshold=threshold,
+        mapping=[(-1, -1), *((at, at + 1) for at in range(4)), (-1, -1)],
+    )
+    return GuidedText("s", "t", guidance, judged(passage, guidance))
+
+
+def table(found, width=100):
+    """The lines of the terminal."""
+    console = pytest.importorskip("rich.console").Console(
+        width=width, file=io.StringIO(), highlight=False
+    )
+    console.print(found)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    return lines
+
+
+THRESHOLD = {"top_fraction": None, "max_threshold": -1.0}
+CASES = {
+    "quota": ([0, 0, 1, 1, 1], {}, {}, ["below", "below", "top"]),
+    "threshold": ([0, 1, 1, 1, 1], THRESHOLD, {}, ["below", "reaches", "reaches"]),
+    "noise of a line": (
+        [0, 1, 1, 1, 1],
+        {"top_fraction": None, "unit": "token", "window": "line", "window_max_loss": 2.75},
+        {"a": 3.0, "b": 2.75},  # above the limit, not at it
+        ["noise", "not noise", "not noise"],
+    ),
+    "noise and a threshold": (
+        [0, 0, 1, 1, 1],
+        {**THRESHOLD, "window": "line", "window_max_loss": 2.75},
+        {"b": 3.0},
+        ["below", "noise", "reaches"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("weights", "options", "heard", "whys"), CASES.values(), ids=CASES.keys())
+def test_a_verdict_is_one_word(weights, options, heard, whys):
+    found = guided(weights, -1.0, heard=heard, **options)
+    tokens = found.as_dict()["tokens"]
+    assert [token["why"] for token in tokens] == ["not predicted", *whys, "included", "included"]
+    assert [token["lacks"] for token in tokens] == [*[None] * 4, "unscored", "special"]
+    assert [token["kept"] for token in tokens] == [False, *map(bool, weights)]
+    assert found.counts["competing"] == 3
+    assert all(found.counts[why] == whys.count(why) for why in whys)
+    lines, page = table(found), found.html()
+    for token, line in zip(tokens, lines[1:], strict=False):
+        why = ", ".join(filter(None, (token["why"], token["lacks"])))
+        sign = "·" if why == "not predicted" else "●" if token["kept"] else "○"
+        assert line.rstrip().endswith(f"{sign} {why}")
+        assert f"{'kept' if token['kept'] else 'dropped'} ({why})" in page
+    written = list(csv.DictReader(io.StringIO(found.csv())))
+    assert [line["why"] for line in written] == [token["why"] for token in tokens]
+    assert [line["neighbours_loss"] for line in written[1:3]] == [
+        str(heard.get(name, "")) for name in "ab"
+    ]
+
+
+def test_counts_threshold_and_rule_are_said():
+    found = guided([0, 1, 1, 1, 1], -1.0, **THRESHOLD)
+    assert found.threshold == -1
+    assert found.counts == {
+        "tokens": 6,
+        "predicted": 5,
+        "kept": 4,
+        "competing": 3,
+        "reaches": 2,
+        "below": 1,
+        "included": 2,
+        "excluded": 0,
+    }
+    assert found.summary() == (
+        "4 of 5 predicted tokens are kept. Verdicts: reaches 2, below 1, included 2. "
+        "Threshold: -1.000 nats."
+    )
+    rule = {"aggregation": "max", "unmapped": "include", "max_threshold": -1}
+    assert found.as_dict()["guidance"] == {"top_fraction": None, **rule}
+    assert "Rule: aggregation max, unmapped include, max_threshold -1.0." in found.html()
+
+
+def test_groups():
+    """b and c are a group: (2 + 3 - 5.5) / 2 nats a token; d is in one that is cut."""
+    found = guided(
+        [0, 1, 1, 0, 0],
+        -1.0,
+        unit="group",
+        unmapped="exclude",
+        **THRESHOLD,
+        groups={"a": -2.5, "b": -0.25, "c": -0.25},
+        reasons={"d": "partial"},
+    )
+    tokens = found.as_dict()["tokens"]
+    assert [token["why"] for token in tokens[1:]] == ["below", *["reaches"] * 2, *["excluded"] * 2]
+    assert [token["excess"] for token in tokens] == [None, -2.5, -0.25, -0.25, None, None]
+    assert [token["lacks"] for token in tokens] == [*[None] * 4, "partial", "special"]
+    assert "aggregation" not in found.as_dict()["guidance"]
+    mapping = [*found.passage.mapping[:4], (-1, -1), (-1, -1)]
+    page = replace(found, passage=replace(found.passage, mapping=mapping)).html()
+    assert re.search(r"data-student=2 .*?<small>2.00</small><small>−0.25</small>", page, re.DOTALL)
+    # The mean of the student's losses over the group is what the teacher's is taken from.
+    assert "student loss 2.000, of its group 2.750" in page
+    assert 'class="tok student off unmapped" data-student=4' in page
+    assert "no group with all losses" in page
+    lines = table(found)
+    assert lines[0].split()[-2:] == ["group", "excess"]
+    assert "-0.25" in lines[3]
+
+
+def test_the_mean_teacher_loss_is_said_with_what_lacks():
+    found = guided([0, 1, 1, 0, 1], -1.0, **THRESHOLD, unmapped="mean")
+    assert [token.verdict for token in found.passage.student[4:]] == [
+        "below, unscored",
+        "reaches, special",
+    ]
+
+
+def test_a_page_of_several_rules_has_one_legend():
+    rules = {}, {"unit": "group", **THRESHOLD}
+    passages = [guided([0, 0, 1, 1, 1], None, **rule).passage for rule in rules]
+    page = render_page(title="", summary_rows=[], passages=passages)
+    assert page.count("The losses, in nats") == 1
+    assert page.count("4 teacher tokens · 3 kept") == 2

@@ -8,7 +8,7 @@ from vocagno.errors import InputError
 
 if TYPE_CHECKING:
     from vocagno.evaluation.benchmarks import Benchmark, Completion, Item
-    from vocagno.evaluation.stored_results import Measured
+    from vocagno.evaluation.summary import Measured
 
 _TAKES = {
     "a model": ("tasks", "limit", "out", "batch_size", "dtype", "device", "gguf_file"),
@@ -114,8 +114,7 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
     if options.json:
         return results
 
-    from vocagno.evaluation.stored_results import RESULTS
-    from vocagno.evaluation.summary import lines
+    from vocagno.evaluation.summary import RESULTS, lines
 
     print(in_table(lines(measured.found)))
     print(out / RESULTS, file=sys.stderr)
@@ -128,11 +127,22 @@ def _measured(
     """Asks the model, and adds its results to those in the folder; all of them, and their file."""
     from vocagno import __version__
     from vocagno.config.teacher import TeacherConfig
-    from vocagno.evaluation.asking import load
-    from vocagno.evaluation.journal import check_same_run, note_run
-    from vocagno.evaluation.running import evaluate, prepared, say_what_is_short
-    from vocagno.evaluation.stored_results import RESULTS, Measured, merged, read_stored
-    from vocagno.evaluation.summary import by_metric, results
+    from vocagno.evaluation.running import (
+        check_same_run,
+        evaluate,
+        load,
+        note_run,
+        prepared,
+        say_what_is_short,
+    )
+    from vocagno.evaluation.summary import (
+        RESULTS,
+        Measured,
+        by_metric,
+        merged,
+        read_stored,
+        results,
+    )
     from vocagno.models.loading import weights_identity
     from vocagno.system.files import write_json
 

@@ -146,23 +146,21 @@ def add_gpu(parser: Any) -> None:
 
 def add_cache(parser: Any) -> None:
     """Adds `--cache`, by default that of a run."""
-    from vocagno.config.options import DataConfig
-
-    cache = DataConfig.__dataclass_fields__["cache"].default
-    parser.add_argument("--cache", type=Path, default=cache, help="folder of the cache")
+    _add_of_data(parser, "cache", "folder of the cache")
 
 
 def add_max_refused(parser: Any) -> None:
     """Adds `--max_refused`, by default that of a run."""
+    _add_of_data(
+        parser, "max_refused", "share of the documents that may be omitted (data.max_refused)"
+    )
+
+
+def _add_of_data(parser: Any, name: str, words: str) -> None:
     from vocagno.config.options import DataConfig
 
-    share = DataConfig.__dataclass_fields__["max_refused"].default
-    parser.add_argument(
-        "--max_refused",
-        type=float,
-        default=share,
-        help="share of the documents that may be omitted (data.max_refused)",
-    )
+    field = DataConfig.__dataclass_fields__[name]
+    parser.add_argument(f"--{name}", type=field.type, default=field.default, help=words)
 
 
 def check_gpu(options: Any) -> None:

@@ -77,11 +77,9 @@ def same_expression(one: str, other: str) -> bool:
     """Whether sympy can show that two expressions (LaTeX or typed) are equal: by form, by
     simplifying their difference, or by value."""
     first, second = _parsed(one), _parsed(other)
-    if first is None or second is None:
-        return False
-    return any(
-        _tried(test, first, second) for test in (_by_form, _by_difference, _by_sides, _by_value)
-    )
+    tests = (_by_form, _by_difference, _by_sides, _by_value)
+    is_read = first is not None and second is not None
+    return is_read and any(_tried(test, first, second) for test in tests)
 
 
 def _parsed(text: str) -> Any:
@@ -157,12 +155,9 @@ def _number(text: str) -> float | None:
     """A number with or without commas; a percentage as a share."""
     text = text.replace(",", "")
     try:
+        if text.endswith("%"):
+            return float(text.removesuffix("%").removesuffix("\\")) / 100
         return float(text)
-    except ValueError:
-        if not text.endswith("%"):
-            return None
-    try:
-        return float(text.removesuffix("%").removesuffix("\\")) / 100
     except ValueError:
         return None
 
@@ -196,7 +191,7 @@ def _same_parts(answer: str, gold: str) -> bool:
 
 
 def _rows(matrix: str) -> list[list[str]]:
-    lines = [line.strip() for line in matrix.split("\\\\")]
+    lines = map(str.strip, matrix.split("\\\\"))
     return [line.split("&") for line in lines if line]
 
 
@@ -370,17 +365,12 @@ def extracted(completion: str, *, choice: bool) -> str:
     Args:
         choice: whether the question is multiple choice; the answer is then A to E or `NO_CHOICE`.
     """
-    if choice:
-        return _letter(completion)
+    if choice:  # as in the harness, "the answer is below" gives B
+        own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
+        found = _CHOICE.search(own)
+        return found[1].upper() if found else NO_CHOICE
     answer = re.sub(r"\n\s*", "", answer_part(completion))
     return normalized(answer.removeprefix(":").removesuffix(".").removesuffix("/"))
-
-
-def _letter(completion: str) -> str:
-    """The first letter after "answer is". As in the harness, "the answer is below" gives B."""
-    own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
-    found = _CHOICE.search(own)
-    return found[1].upper() if found else NO_CHOICE
 
 
 def answer_part(completion: str) -> str:

@@ -5,7 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,39 +14,31 @@ import numpy as np
 
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extracted, normalized
-from vocagno.system.files import digest
 
 Record = Mapping[str, Any]
 """A line of a benchmark's file."""
 
 _CHOOSE = "What of the following is the right choice? Explain your answer."
+_ENDINGS = dict.fromkeys(("true", "false"), " (True or False)")
+_ENDINGS |= dict.fromkeys(("yes", "no"), " (Yes or No)")
+"""What ends the question, by the gold answer in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One question."""
 
-    index: int
     question: str
-    gold: str
-    """The gold answer, normalised as by `Benchmark.answer`."""
     stated: str
     """The gold answer as the benchmark writes it: LaTeX, a number, a letter or words."""
-    words: tuple[str, ...] | None
+    gold: str
+    """The gold answer, normalised as by `Benchmark.answer`."""
+    words: tuple[str, ...] | None = None
     """The possible answers, if they are words or letters, as far as the item lists them."""
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The content of a benchmark's record for one item."""
-
-    question: str
-    stated: str
-    gold: str
-    words: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """One of the benchmarks."""
 
@@ -62,14 +54,14 @@ class Benchmark:
     """Whether prompts use `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
     choice: bool
     """The answer is a letter."""
-    read: Callable[[Record], Answered]
+    read: Callable[[Record], Item]
     """Reads a record. Raises: KeyError, TypeError, ValueError or IndexError for another kind."""
 
     def item(self, record: Record, index: int) -> Item:
         """The item in a record; see `read` for errors."""
         found = self.read(record)
-        question = found.question + _ending(found.gold)
-        return Item(index, question.strip(), found.gold, found.stated, found.words)
+        question = f"{found.question}{_ENDINGS.get(found.gold.lower(), '')}"
+        return replace(found, question=question.strip(), index=index)
 
     def asked(self, question: str) -> str:
         """A question in the form that follows the worked examples."""
@@ -80,15 +72,6 @@ class Benchmark:
     def answer(self, completion: str) -> str:
         """The answer in a completion, normalised."""
         return extracted(completion, choice=self.choice)
-
-
-def _ending(gold: str) -> str:
-    return {
-        "true": " (True or False)",
-        "false": " (True or False)",
-        "yes": " (Yes or No)",
-        "no": " (Yes or No)",
-    }.get(gold.lower(), "")
 
 
 def _of(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
@@ -103,44 +86,44 @@ _NUMBER = (int, float)
 _NUMERAL = re.compile(r"-?[\d,]*\.?\d+(/\d+)?%?")
 
 
-def _number(question: str, value: object) -> Answered:
+def _number(question: str, value: object) -> Item:
     stated = np.format_float_positional(value, trim="-") if isinstance(value, float) else value
-    return Answered(question, str(stated), normalized(value))
+    return Item(question, str(stated), normalized(value))
 
 
-def _gsm8k(record: Record) -> Answered:
+def _gsm8k(record: Record) -> Item:
     _, marked, stated = _of(record, "answer").partition("####")
     if not marked:
         raise ValueError("`answer` has no ####")
     return _number(_of(record, "question"), stated.strip())
 
 
-def _math(record: Record) -> Answered:
+def _math(record: Record) -> Item:
     solution = _of(record, "solution")
     gold = extracted(solution, choice=False)
-    return Answered(
-        _of(record, "problem"), record.get("answer") or gold or answer_part(solution), gold
-    )
+    return Item(_of(record, "problem"), record.get("answer") or gold or answer_part(solution), gold)
 
 
-def _svamp(record: Record) -> Answered:
+def _svamp(record: Record) -> Item:
     body = _of(record, "Body").strip()
     body = body if body.endswith(".") else f"{body}."
     stated = _of(record, "Answer", (*_NUMBER, str))  # text in the hub's
     return _number(f"{body} {_of(record, 'Question').strip()}", float(stated))
 
 
-def _asdiv(record: Record) -> Answered:
+def _asdiv(record: Record) -> Item:
     stated = re.sub(r"\(.*?\)", "", _of(record, "answer")).strip()
     question = f"{_of(record, 'body').strip()} {_of(record, 'question').strip()}"
-    return Answered(question, stated, normalized(stated), _words(stated))
+    # Other answers than numbers are words, a time or a ratio.
+    words = None if _NUMERAL.fullmatch(stated) else (stated,)
+    return Item(question, stated, normalized(stated), words)
 
 
-def _target(record: Record) -> Answered:
+def _target(record: Record) -> Item:
     return _number(_of(record, "input"), _of(record, "target", _NUMBER))
 
 
-def _tabmwp(record: Record) -> Answered:
+def _tabmwp(record: Record) -> Item:
     title, choices = record["table_title"], record["choices"]
     regarding = f' regarding "{title}"' if title else ""
     question = (
@@ -151,8 +134,8 @@ def _tabmwp(record: Record) -> Answered:
         question += f" Please select from the following options: {choices}"
     stated = _of(record, "answer")
     if record["ans_type"] in ("integer_number", "decimal_number"):
-        return Answered(question, stated, normalized(_value(stated)))
-    return Answered(question, stated, normalized(stated), tuple(choices or (stated,)))
+        return Item(question, stated, normalized(_value(stated)))
+    return Item(question, stated, normalized(stated), tuple(choices or (stated,)))
 
 
 def _value(number: str) -> float:
@@ -163,7 +146,7 @@ def _value(number: str) -> float:
     return float(share.replace(",", "")) / (1 if share == number else 100)
 
 
-def _mathqa(record: Record) -> Answered:
+def _mathqa(record: Record) -> Item:
     options = _of(record, "options").strip()
     if options.startswith("['"):  # a few items have a printed list
         options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
@@ -178,7 +161,7 @@ def _mathqa(record: Record) -> Answered:
     )
 
 
-def _mmlu(record: Record) -> Answered:
+def _mmlu(record: Record) -> Item:
     choices = _of(record, "choices", list)
     listed = ", ".join(
         f"({letter}) {str(text).strip()}" for letter, text in zip("ABCDE", choices, strict=False)
@@ -187,7 +170,7 @@ def _mmlu(record: Record) -> Answered:
     return _chosen(_of(record, "question").strip(), listed, gold, choices)
 
 
-def _sat(record: Record) -> Answered:
+def _sat(record: Record) -> Item:
     listed = re.sub(r"(^| )([A-E])[).] ", r"\1(\2) ", _of(record, "options").strip())
     letters = re.findall(r"\(([A-E])\) ", listed)
     if letters != list("ABCDE"[: len(letters)]):
@@ -195,65 +178,31 @@ def _sat(record: Record) -> Answered:
     return _chosen(_of(record, "question").strip(), listed, _of(record, "Answer"), letters)
 
 
-def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Answered:
+def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Item:
     letters = tuple("ABCDE"[: len(choices)])
     if gold not in letters:
         raise ValueError(f"the answer {gold!r} is not one of {', '.join(letters)}")
-    return Answered(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), letters)
+    return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), letters)
 
 
-def _words(stated: str) -> tuple[str, ...] | None:
-    """The answer itself if it is not a number: words, a time, a ratio."""
-    return None if _NUMERAL.fullmatch(stated) else (stated,)
-
-
-def _in_words(name: str, column: str | None, read: Callable[[Record], Answered]) -> Benchmark:
+def _in_words(name: str, column: str, read: Callable[[Record], Item]) -> Benchmark:
     """A benchmark with the worked examples of GSM8K."""
-    return Benchmark(
-        name=name,
-        column=column,
-        folder=name,
-        prompt="gsm8k",
-        shots=8,
-        problem=False,
-        choice=False,
-        read=read,
-    )
+    return Benchmark(name, column, name, "gsm8k", shots=8, problem=False, choice=False, read=read)
 
 
-def _in_latex(name: str, column: str | None, folder: str, prompt: str, shots: int) -> Benchmark:
-    return Benchmark(
-        name=name,
-        column=column,
-        folder=folder,
-        prompt=prompt,
-        shots=shots,
-        problem=True,
-        choice=False,
-        read=_math,
-    )
+def _in_latex(name: str, column: str | None, folder: str, shots: int) -> Benchmark:
+    return Benchmark(name, column, folder, name, shots, problem=True, choice=False, read=_math)
 
 
-def _with_letters(
-    name: str, column: str, prompt: str, read: Callable[[Record], Answered]
-) -> Benchmark:
-    return Benchmark(
-        name=name,
-        column=column,
-        folder=name,
-        prompt=prompt,
-        shots=4,
-        problem=True,
-        choice=True,
-        read=read,
-    )
+def _with_letters(name: str, column: str, prompt: str, read: Callable[[Record], Item]) -> Benchmark:
+    return Benchmark(name, column, name, prompt, shots=4, problem=True, choice=True, read=read)
 
 
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
         _in_words("gsm8k", "GSM8K", _gsm8k),
-        _in_latex("minerva_math", "MATH", "math_oai", "minerva_math", 4),
+        _in_latex("minerva_math", "MATH", folder="math_oai", shots=4),
         _in_words("gsm_hard", "GSM-Hard", _target),
         _in_words("svamp", "SVAMP", _svamp),
         _in_words("asdiv", "ASDiv", _asdiv),
@@ -262,7 +211,7 @@ BENCHMARKS = {
         _with_letters("mathqa", "MQA", "mathqa", _mathqa),
         _with_letters("mmlu_stem", "MMLU-STEM", "mmlu_stem", _mmlu),
         _with_letters("sat_math", "SAT", "mmlu_stem", _sat),
-        _in_latex("math", None, "math", "math", 5),
+        _in_latex("math", None, folder="math", shots=5),
     )
 }
 """By name: the ten of the paper, and the full test set of MATH, of which `minerva_math` is 500."""
@@ -368,18 +317,19 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(file, 1):
                 where = f"{path}, line {number}"
                 if line.strip():
-                    yield where, _object(line, where)
+                    yield where, json_object(line, where)
     except (OSError, EOFError, zlib.error) as error:
         raise BenchmarkError(f"{path}: cannot be read after line {number}: {error}") from error
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def json_object(line: bytes, where: str, remedy: str = "") -> dict[str, Any]:
+    """The object in a line of JSON. Raises: BenchmarkError with the place and the remedy."""
     try:
         record = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BenchmarkError(f"{where}: not JSON in UTF-8 ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise BenchmarkError(f"{where}: not JSON in UTF-8 ({error}){remedy}") from error
     if not isinstance(record, dict):
-        raise BenchmarkError(f"{where}: expected an object, got {line[:60]!r}")
+        raise BenchmarkError(f"{where}: expected an object, got {line[:60]!r}{remedy}")
     return record
 
 
@@ -398,11 +348,6 @@ class Examples:
     def prompt(self, benchmark: Benchmark, question: str) -> str:
         """The prompt for a question."""
         return f"{self.text}{BETWEEN}{benchmark.asked(question)}"
-
-
-def prompt_hash(prompt: str) -> str:
-    """Hash of a prompt, 32 hexadecimal digits."""
-    return digest(prompt)
 
 
 def read_examples(benchmark: Benchmark, data: Path) -> Examples:

@@ -1,26 +1,268 @@
-"""Evaluates a model on benchmarks, or grades stored completions without the model."""
+"""Evaluates a model on benchmarks, or grades stored completions without the model.
+
+Prompts go through lm-eval: greedy, with stop strings, without truncation. Each answer is stored as
+soon as it is graded, so that a killed evaluation can be resumed.
+"""
 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, BinaryIO
 
-from vocagno.evaluation.asking import NEW_TOKENS, Asked, answered, fitted
+from vocagno.errors import InputError, naming
 from vocagno.evaluation.benchmarks import (
     Benchmark,
     BenchmarkError,
     Completion,
+    Examples,
     Item,
+    json_object,
     read_examples,
     read_items,
 )
-from vocagno.evaluation.journal import Journal
 from vocagno.evaluation.judging import Judge, Verdict
-from vocagno.system.files import appearing
+from vocagno.system.files import appearing, digest, write_json
 from vocagno.system.progress import Progress
+
+NEW_TOKENS = 1024
+"""Maximum length of an answer, as in the paper's harness."""
+STOP = ("</s>", "\n\nQuestion:", "\n\nProblem:")
+"""Strings that end an answer, as in the paper's harness."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An item with its prompt for one model."""
+
+    item: Item
+    prompt: str
+    room: int
+    """Maximum number of new tokens: the requested number, or what the context leaves."""
+
+
+def load(
+    model: str, *, dtype: str, device: str | None, gguf_file: str | None, batch_size: int
+) -> Any:
+    """Loads a model with its tokenizer for lm-eval.
+
+    Raises: InputError for a model that cannot be loaded or has no tokenizer, or for a device that
+        this machine lacks.
+    """
+    from lm_eval.models.huggingface import HFLM
+
+    from vocagno.models.loading import weights_options
+
+    device = checked_device(device)
+    folder = Path(model)
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
+    if gguf_file is None and folder.is_dir() and not has_tokenizer:
+        raise InputError(
+            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save the model's "
+            "tokenizer there"
+        )
+    with naming(f"model {model}"):
+        return HFLM(
+            pretrained=model,
+            dtype=dtype,
+            device=device,
+            batch_size=batch_size,
+            **weights_options(gguf_file),
+        )
+
+
+def checked_device(device: str | None) -> str:
+    """A device of this machine, by default CUDA or else the CPU.
+
+    Raises: InputError for another name, for which lm-eval would silently take the default.
+    """
+    import torch
+
+    devices = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and torch.accelerator.is_available():
+        kind = accelerator.type
+        numbered = [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]
+        devices += [kind, *numbered] if kind in ("cuda", "mps") else numbered
+    if device is None:
+        return "cuda" if "cuda" in devices else "cpu"
+    if device not in devices:
+        raise InputError(
+            f"--device {device}: not a device of this machine; expected {' or '.join(devices)}"
+        )
+    return device
+
+
+def fitted(
+    lm: Any,
+    benchmark: Benchmark,
+    examples: Examples,
+    items: Sequence[Item],
+    *,
+    new_tokens: int = NEW_TOKENS,
+) -> list[Asked]:
+    """Items with their prompts for a model, the longest prompts first.
+
+    Raises: InputError if a prompt leaves no room for an answer in the model's context.
+    """
+    asked: list[tuple[int, Asked]] = []
+    full: list[tuple[int, Asked]] = []
+    for item in items:
+        prompt = examples.prompt(benchmark, item.question)
+        tokens = len(lm.tok_encode(prompt))
+        room = min(new_tokens, lm.max_length - tokens)
+        (asked if room > 0 else full).append((tokens, Asked(item, prompt, room)))
+    if full:
+        tokens, longest = max(full, key=lambda pair: pair[0])
+        names = ", ".join(str(one.item.index) for _, one in full[:5])
+        raise InputError(
+            f"{benchmark.name}: {len(full):,} of {len(items):,} prompts, with {benchmark.shots} "
+            f"worked examples, do not fit the model's context of {lm.max_length:,} tokens (idx "
+            f"{names}{', ...' if len(full) > 5 else ''}; the longest, {longest.item.index}, has "
+            f"{tokens:,} tokens); omit the benchmark"
+        )
+    return [one for _, one in sorted(asked, key=lambda pair: -pair[0])]
+
+
+@contextmanager
+def _greedy(model: Any) -> Iterator[None]:
+    """Ignores the model's own generation_config.json: a penalty, beams, another limit."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**ends)
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[tuple[Asked, str]]]:
+    """Completions in batches; the items of a batch have the same `room`."""
+    from lm_eval.api.instance import Instance
+
+    for room, alike in groupby(asked, key=lambda one: one.room):
+        while batch := list(islice(alike, batch_size)):
+            options = {"until": list(STOP), "max_gen_toks": room, "do_sample": False}
+            requests = [
+                Instance("generate_until", {}, (one.prompt, options), index)
+                for index, one in enumerate(batch)
+            ]
+            with _greedy(lm.model):
+                found = lm.generate_until(requests, disable_tqdm=True)
+            yield list(zip(batch, (text.strip() for text in found), strict=True))
+
+
+_RUN = "run.json"
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "idx": (int,),
+    "prompt_hash": (str,),
+    "room": (int,),
+    "gold": (str,),
+    "answer": (str, NoneType),
+    "harness_match": (bool,),
+    "math_verify": (bool,),
+    "undecided": (list,),
+}
+"""Fields of a line that are read, those of the verdict last, with their types."""
+_OTHER_OUT = "use another --out"
+
+
+class Journal:
+    """The answers to one benchmark, in NAME.jsonl: one line per item, in the order of answering."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[int, dict[str, Any]] = {}
+        data = path.read_bytes() if path.is_file() else b""
+        whole = data[: data.rfind(b"\n") + 1]  # a kill may have cut off the last line
+        for number, line in enumerate(whole.splitlines(), 1):
+            record = _record(line, f"{path}, line {number}")
+            self._found[record["idx"]] = record
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("ab")
+        self._file.truncate(len(whole))
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def verdict(self, asked: Asked) -> Verdict | None:
+        """The stored verdict on an item, if there is one.
+
+        Raises: InputError if it was asked with another prompt, room or gold answer.
+        """
+        record = self._found.get(asked.item.index)
+        if record is None:
+            return None
+        for name, value in _as_asked(asked).items():
+            if record[name] != value:
+                raise InputError(
+                    f"{self.path}: idx {asked.item.index} was asked with {name} {record[name]!r}, "
+                    f"which is {value!r} now; {_OTHER_OUT}"
+                )
+        fields = {name: record[name] for name in Verdict.__dataclass_fields__}
+        return Verdict(**{**fields, "undecided": tuple(fields["undecided"])})
+
+    def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
+        """Stores an answer."""
+        given = {"idx": asked.item.index, **_as_asked(asked), "completion": completion}
+        record = given | asdict(verdict)
+        self._file.write((json.dumps(record) + "\n").encode())
+        self._file.flush()
+
+
+def _as_asked(asked: Asked) -> dict[str, Any]:
+    """What a stored answer must have in common with the item as it is asked now."""
+    return {"prompt_hash": digest(asked.prompt), "room": asked.room, "gold": asked.item.gold}
+
+
+def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
+    """Checks that the answers in a folder are of the same model and settings as a run.
+
+    Raises: InputError if they are not.
+    """
+    path = out / _RUN
+    if path.is_file():
+        check_same(out, json_object(path.read_bytes(), str(path), f"; {_OTHER_OUT}"), about)
+
+
+def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Checks that stored answers are of the same model and settings as a run.
+
+    Raises: InputError if they are not.
+    """
+    for name in {**before, **about}:
+        if before.get(name) != about.get(name):
+            raise InputError(
+                f"{where}: contains answers with {name} {before.get(name)!r}, not "
+                f"{about.get(name)!r}; {_OTHER_OUT}"
+            )
+
+
+def note_run(out: Path, about: Mapping[str, Any]) -> None:
+    """Records in a folder the model and settings of its answers."""
+    write_json(out / _RUN, dict(about))
+
+
+def _record(line: bytes, where: str) -> dict[str, Any]:
+    """The fields of a line. Raises: InputError if one is missing or has another type."""
+    remedy = f"; remove the line to ask its item again, or {_OTHER_OUT}"
+    record = json_object(line, where, remedy)
+    for name, kinds in _FIELDS.items():
+        if name not in record:
+            raise InputError(f"{where}: damaged (no {name}){remedy}")
+        if type(record[name]) not in kinds:  # a bool is an int, too
+            raise InputError(f"{where}: damaged ({name} is {record[name]!r:.60}){remedy}")
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +314,22 @@ def evaluate(
     verdicts: dict[str, list[Verdict]] = {}
     with Judge() as judge:
         for task in tasks:
-            found = _evaluate(lm, task, out, judge, batch_size, show=show)
-            verdicts[task.benchmark.name] = [found[index] for index in sorted(found)]
+            name = task.benchmark.name
+            with Journal(out / f"{name}.jsonl") as journal:
+                found = _evaluate(lm, task, journal, judge, batch_size, show=show)
+            verdicts[name] = [found[index] for index in sorted(found)]
     return verdicts
 
 
 def _evaluate(
-    lm: Any, task: Task, out: Path, judge: Judge, batch_size: int, *, show: bool
-) -> Mapping[int, Verdict]:
-    name = task.benchmark.name
-    with ExitStack() as stack:
-        journal = stack.enter_context(Journal(out / f"{name}.jsonl"))
-        before = {one.item.index: journal.verdict(one) for one in task.asked}
-        found = {index: verdict for index, verdict in before.items() if verdict is not None}
-        left = [one for one in task.asked if one.item.index not in found]
-        progress = stack.enter_context(
-            Progress(name, len(task.asked), unit="items", show=show, start=len(found))
-        )
+    lm: Any, task: Task, journal: Journal, judge: Judge, batch_size: int, *, show: bool
+) -> dict[int, Verdict]:
+    """Verdicts by the number of the item: those in the journal, and then those of new answers."""
+    name, count = task.benchmark.name, len(task.asked)
+    stored = {one.item.index: journal.verdict(one) for one in task.asked}
+    found = {index: verdict for index, verdict in stored.items() if verdict is not None}
+    left = [one for one in task.asked if one.item.index not in found]
+    with Progress(name, count, unit="items", show=show, start=len(found)) as progress:
         for batch in answered(lm, left, batch_size):
             for one, completion in batch:
                 verdict = judge.verdict(task.benchmark, one.item, completion)
@@ -106,11 +347,6 @@ class Graded:
     item: Item
     completion: str
     verdict: Verdict
-
-    def record(self) -> dict[str, object]:
-        """The fields of a line in a file."""
-        verdict = asdict(self.verdict)
-        return {"idx": self.item.index, "gold": self.item.gold, **verdict}
 
 
 def grade(
@@ -136,5 +372,7 @@ def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool =
     """Writes one verdict per line, as JSON."""
     with appearing(path) as file:
         for one in graded:
-            completion = {"completion": one.completion} if with_completions else {}
-            file.write((json.dumps({**one.record(), **completion}) + "\n").encode())
+            record = {"idx": one.item.index, "gold": one.item.gold, **asdict(one.verdict)}
+            if with_completions:
+                record["completion"] = one.completion
+            file.write((json.dumps(record) + "\n").encode())

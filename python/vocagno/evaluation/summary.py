@@ -1,18 +1,26 @@
-"""Results of a model: shares with standard errors, and the paper's averages of them."""
+"""Results of a model: shares with standard errors, the paper's averages of them, and the file
+`results.json`, to which later evaluations of the same model add."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.running import check_same
 
 METRICS = ("harness_match", "math_verify")
+RESULTS = "results.json"
+"""In the folder of an evaluation."""
 _NOT_AVERAGED = "GSM-Hard"
 """Named in the paper's text, but not in its tables."""
-_LEFT_OUT = {"AVG": [], "AVG (w/o *)": ["TAB", "MMLU-STEM", "SAT"], "AVG (w/o SAT)": ["SAT"]}
-"""Omitted columns, by average (arXiv 2503.19123, Table 1)."""
+_OMITTED = {"AVG": [], "AVG (w/o *)": ["TAB", "MMLU-STEM", "SAT"], "AVG (w/o SAT)": ["SAT"]}
+"""Columns that are no part of an average (arXiv 2503.19123, Table 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +39,35 @@ ByMetric = Mapping[str, Mapping[str, Share]]
 """Results by metric, then by benchmark."""
 
 
-def share_right(right: Sequence[bool]) -> Share:
-    """The share of verdicts that are right."""
-    return share_of(sum(right), len(right))
-
-
 def share_of(right: int, count: int) -> Share:
     """The share of `right` items of `count`. Raises: ValueError if there are more right ones."""
     value = right / count
     return Share(value, math.sqrt(value * (1 - value) / max(1, count - 1)), count)
 
 
-def shares(verdicts: Mapping[str, Sequence[Verdict]], metric: str) -> dict[str, Share]:
-    """Results by benchmark."""
-    return {
-        name: share_right([getattr(verdict, metric) for verdict in found])
-        for name, found in verdicts.items()
-    }
-
-
 def averages(found: Mapping[str, Share]) -> dict[str, Share]:
     """The paper's averages, with equal weights. An average that lacks a benchmark is omitted."""
-    return {
-        title: _mean([found[name] for name in names])
-        for title, names in _AVERAGED.items()
-        if all(name in found for name in names)
-    }
-
-
-_AVERAGED = {
-    title: [name for name in PAPER if BENCHMARKS[name].column not in {*left_out, _NOT_AVERAGED}]
-    for title, left_out in _LEFT_OUT.items()
-}
-"""Benchmarks, by average."""
-
-
-def _mean(parts: Sequence[Share]) -> Share:
-    error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
-    value = sum(part.value for part in parts) / len(parts)
-    return Share(value, error, sum(part.count for part in parts))
+    columns = {BENCHMARKS[one].column: one for one in PAPER}
+    means = {}
+    for name, omitted in _OMITTED.items():
+        names = [one for column, one in columns.items() if column not in (*omitted, _NOT_AVERAGED)]
+        if all(one in found for one in names):
+            parts = [found[one] for one in names]
+            error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
+            value = sum(part.value for part in parts) / len(parts)
+            means[name] = Share(value, error, sum(part.count for part in parts))
+    return means
 
 
 def by_metric(verdicts: Mapping[str, Sequence[Verdict]]) -> ByMetric:
     """Results by metric, then by benchmark."""
-    return {metric: shares(verdicts, metric) for metric in METRICS}
+    return {
+        metric: {
+            name: share_of(sum(getattr(verdict, metric) for verdict in found), len(found))
+            for name, found in verdicts.items()
+        }
+        for metric in METRICS
+    }
 
 
 def lines(found: ByMetric) -> list[list[str]]:
@@ -86,7 +79,10 @@ def lines(found: ByMetric) -> list[list[str]]:
             [
                 title(name),
                 f"{with_averages[0][name].count:,}",
-                *(_percent(found[name]) for found in with_averages),
+                *(
+                    f"{100 * found[name].value:.1f} ± {100 * found[name].error:.1f}"
+                    for found in with_averages
+                ),
             ]
             for name in with_averages[0]
         ),
@@ -118,5 +114,58 @@ def title(name: str) -> str:
     return (BENCHMARKS[name].column or name) if name in BENCHMARKS else name
 
 
-def _percent(share: Share) -> str:
-    return f"{100 * share.value:.1f} ± {100 * share.error:.1f}"
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Results of a model, and the source of the worked examples by benchmark."""
+
+    found: ByMetric
+    examples: Mapping[str, str]
+
+    def count(self, name: str) -> int:
+        """Number of items of a benchmark; 0 if it was not measured."""
+        share = self.found[METRICS[0]].get(name)
+        return share.count if share else 0
+
+
+def read_stored(out: Path, about: Mapping[str, Any]) -> Measured:
+    """The results in a folder; none if it has no file of them.
+
+    Args:
+        about: model and settings that the results must have.
+    Raises: InputError for a file of something else, or of another model or settings.
+    """
+    path = out / RESULTS
+    if not path.is_file():
+        return Measured({metric: {} for metric in METRICS}, {})
+    try:
+        stored = json.loads(path.read_bytes())["about"]
+        examples = dict(stored["examples"])
+        found: dict[str, dict[str, Share]] = {metric: {} for metric in METRICS}
+        for metric, name in product(METRICS, examples):
+            entry = stored[metric][title(name)]
+            # Four decimals of a percentage give the exact number of less than a million items.
+            right = round(entry["percent"] * entry["count"] / 100)
+            found[metric][name] = share_of(right, entry["count"])
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: damaged, or not of `vocagno eval` ({type(error).__name__}: {error}); move it "
+            "away, or use another --out"
+        ) from error
+    check_same(path, {name: stored.get(name) for name in about}, about)
+    return Measured(found, examples)
+
+
+def merged(before: Measured, now: Measured) -> Measured:
+    """The results of both. Of a benchmark that is in both, the one of more items, or the later."""
+    latest = {
+        name: now if now.count(name) >= before.count(name) else before
+        for name in BENCHMARKS
+        if now.count(name) or before.count(name)
+    }
+    return Measured(
+        {
+            metric: {name: one.found[metric][name] for name, one in latest.items()}
+            for metric in METRICS
+        },
+        {name: one.examples[name] for name, one in latest.items()},
+    )

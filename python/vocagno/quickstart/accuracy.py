@@ -1,24 +1,64 @@
-"""Exact-answer accuracy: greedy answers to held-out questions, compared with the gold answers."""
+"""Exact-answer accuracy: greedy answers to held-out questions (JSON Lines), compared with the gold
+answers."""
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from transformers import GenerationConfig
+from vocagno.errors import InputError
+from vocagno.quickstart.problems import ANSWER_PREFIX, Problem
 
-from vocagno.quickstart.problems import ANSWER_PREFIX
-from vocagno.quickstart.questions import read_questions
+_EXPECTED = 'expected an object as {"question": "1 + 1", "answer": "2"}'
 
 
-class Question(Protocol):
-    """A question with its gold answer; `problems.Problem` is one."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A held-out problem."""
 
-    @property
-    def question(self) -> str: ...
-    @property
-    def answer(self) -> str: ...
+    question: str
+    answer: str
+
+
+def read_questions(path: Path) -> list[Asked]:
+    """The questions in a file of JSON Lines with `question` and `answer`.
+
+    Other fields and blank lines are ignored. A number is taken as its text, as written.
+
+    Raises: InputError naming the file and the line.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error})") from error
+    # Only \n ends a line: JSON may hold other line separators, as U+2028, as they are.
+    lines = enumerate(text.split("\n"), 1)
+    found = [_asked(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+    if not found:
+        raise InputError(f"{path}: no questions in it; {_EXPECTED} on each line")
+    return found
+
+
+def _asked(line: str, where: str) -> Asked:
+    try:
+        values = json.loads(line, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error}); {_EXPECTED}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: {line.strip():.60}; {_EXPECTED}")
+    for name in ("question", "answer"):
+        if name not in values:
+            others = ", ".join(values) or "none"
+            raise InputError(f"{where}: no field `{name}` (its fields: {others}); {_EXPECTED}")
+        if not isinstance(values[name], str):
+            raise InputError(f"{where}: `{name}` is {values[name]!r:.60}; {_EXPECTED}")
+        try:
+            values[name].encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where}: `{name}` has half of a \\u pair ({error})") from error
+    return Asked(values["question"], values["answer"])
 
 
 def accuracy_of_run(run: Path, questions: Path) -> float:
@@ -34,7 +74,7 @@ def accuracy_of_run(run: Path, questions: Path) -> float:
 def exact_answer_accuracy(
     model: Any,
     tokenizer: Any,
-    problems: Sequence[Question],
+    problems: Sequence[Asked | Problem],
     *,
     max_new_tokens: int = 64,
     batch_size: int = 100,
@@ -89,24 +129,28 @@ def greedy_texts(
     return texts
 
 
-@torch.inference_mode()
 def _continue(
     model: Any, tokenizer: Any, prompts: list[list[int]], max_new_tokens: int
 ) -> list[str]:
     """One batch of `greedy_texts`, with padding on the left."""
+    import torch
+    from transformers import GenerationConfig
+
     width = max(map(len, prompts))
     pads = [width - len(prompt) for prompt in prompts]
     rows = [[0] * pad + prompt for pad, prompt in zip(pads, prompts, strict=True)]
     mask = [[0] * pad + [1] * (width - pad) for pad in pads]
-    output = model.generate(
-        input_ids=torch.tensor(rows, device=model.device),
-        attention_mask=torch.tensor(mask, device=model.device),
-        generation_config=GenerationConfig(
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            pad_token_id=0,
-            eos_token_id=tokenizer.eos_token_id,
-        ),
+    greedy = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
     )
+    with torch.inference_mode():
+        output = model.generate(
+            input_ids=torch.tensor(rows, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=greedy,
+        )
     new = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
     return [str(text) for text in new]

@@ -5,13 +5,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vocagno.config.arguments import Command
 from vocagno.errors import InputError, require
 from vocagno.quickstart.assets import CONFIGS, FOLDER, make_assets
 from vocagno.system.signals import DONE, Terminated, exit_status
 from vocagno.system.terminal import in_table
+
+if TYPE_CHECKING:
+    from vocagno.config.options import Config
+    from vocagno.views.passage import Passage
 
 STUDENTS = ("naive", "paper", "guided")
 """Trained on all tokens, by the paper's rule, and on the lines that are not noise."""
@@ -72,30 +76,23 @@ def _train(name: str, seed: int) -> Path:
 
 def _row(name: str, run: Path) -> dict[str, str]:
     """A line of the table, from the run's log and its answers to the held-out problems."""
+    from vocagno.quickstart.accuracy import accuracy_of_run
     from vocagno.training.run_log import read_run
 
     found = read_run(run)
     values = (
         name,
         f"{found.curve('validation_loss')[1][-1]:.4f}",
-        f"{_accuracy(run):.1%}",
+        f"{accuracy_of_run(run, FOLDER / 'corpus' / 'problems.jsonl'):.1%}",
         f"{found.tokens_per_s:,.0f}",
         f"{found.kept_share:.1%}",
     )
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _accuracy(run: Path) -> float:
-    """Share of the held-out problems that the final model of a run solves."""
-    from vocagno.quickstart.accuracy import accuracy_of_run
-
-    return accuracy_of_run(run, FOLDER / "corpus" / "problems.jsonl")
-
-
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:
-    from vocagno.quickstart.passages import passages
     from vocagno.training.configuration import parse
-    from vocagno.views.page import render_page
+    from vocagno.views.html import render_page
 
     introduction = (
         "The same student, trained three times from the same weights on the same text, next to a "
@@ -107,7 +104,7 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
     for name, rule in (("guided", "lines"), ("paper", "the rule of the paper")):
         config = parse(["--config", str(CONFIGS / f"{name}.yaml")])
         found += [
-            replace(passage, title=f"{passage.title}, {rule}") for passage in passages(config)
+            replace(passage, title=f"{passage.title}, {rule}") for passage in _passages(config)
         ]
     html = render_page(
         title="A student, a teacher, two vocabularies",
@@ -116,3 +113,33 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         passages=found,
     )
     page.write_text(html, encoding="utf-8")
+
+
+def _passages(config: "Config") -> "list[Passage]":
+    """The first few training documents with the trained student's view of them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from vocagno.data.corpus import scan
+    from vocagno.guidance.batches import Collator, line_ends
+    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+    from vocagno.training.loop import final_folder
+    from vocagno.training.sample_pages import TOKENS, Sampler, choose_samples
+    from vocagno.training.student import GuidedStudent
+
+    cpu = torch.device("cpu")
+    corpus = scan(config.data.one_corpus, config.data.cache)
+    teacher = ConfiguredTeacher(config.teacher, config.data.cache, cpu)
+    scores, _ = teacher.cached_scores(corpus, show_progress=False)
+    tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
+    model = AutoModelForCausalLM.from_pretrained(final_folder(config.output)).eval()
+    data = replace(config.data, seq_len=TOKENS)
+    ends = line_ends(tokenizer.spans, config.guidance)
+    sampler = Sampler(
+        choose_samples(corpus, tokenizer, TOKENS),
+        tokenizer,
+        teacher.spans,
+        Collator(scores, config.guidance, data, ends),
+    )
+    return sampler.passages(GuidedStudent(model, config.guidance), cpu)

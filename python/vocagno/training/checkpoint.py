@@ -30,10 +30,6 @@ class Checkpoints:
         self.accelerator = accelerator
         self.keep = keep
 
-    def latest(self) -> int:
-        """The step to resume from; 0 without a checkpoint."""
-        return latest_step(self.folder)
-
     def clean(self) -> None:
         """Removes what a killed run had begun to write, or to remove; for one process."""
         for folder in self.folder.glob("step_*.tmp"):
@@ -199,6 +195,9 @@ def model_card(output: Path) -> str:
         last |= json.loads(line)
     options = yaml.safe_load(resolved)
     data, train = options["data"], options["train"]
+    trained_on = f"`{data['train']}`"
+    if isinstance(data["train"], dict):
+        trained_on = ", ".join(f"`{name}` ({weight:g})" for name, weight in data["train"].items())
     student, teacher = options["student"]["model"], options["teacher"]["model"]
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
@@ -209,7 +208,7 @@ def model_card(output: Path) -> str:
         "method": f"`{guidance.method}`",
         "student": "new" if student is None else f"`{student}`",
         "teacher": f"`{teacher}`" if guidance.needs_teacher else "none",
-        "trained on": _corpora(data["train"]),
+        "trained on": trained_on,
         "steps": f"{train['steps']:,} of {train['global_batch']} rows of "
         f"{data['seq_len']:,} tokens",
         **{name: f"{last[key]:.4f}" for key, name in _MEASURED.items() if key in last},
@@ -222,12 +221,6 @@ def model_card(output: Path) -> str:
         resolved=resolved.strip(),
     )
     return str(ModelCard(f"---\n{metadata}\n---\n\n{body}"))
-
-
-def _corpora(given: str | dict[str, float]) -> str:
-    if isinstance(given, str):
-        return f"`{given}`"
-    return ", ".join(f"`{name}` ({weight:g})" for name, weight in given.items())
 
 
 _MEASURED = {"loss": "loss, the last window", "validation_loss": "held-out loss"}

@@ -36,6 +36,8 @@ _MAY_CHANGE = {
         *("log_with", "project", "spike_ratio"),
     },
 }
+"""Options by section that may change when a run resumes: they decide how it is carried out, not
+what it learns."""
 
 
 def add_options(parser: Any) -> None:
@@ -95,15 +97,6 @@ def kept_config(output: Path) -> Config:
         raise ConfigError(f"{kept}: {error}") from error
 
 
-def may_change(name: str) -> bool:
-    """Whether an option, by its full name, may change when a run resumes.
-
-    It decides how a run is carried out, not what it learns.
-    """
-    section, _, option = name.partition(".")
-    return option in _MAY_CHANGE.get(section, ())
-
-
 def check_same_run(config: Config) -> bool:
     """Whether the output folder holds a run that was begun before.
 
@@ -115,8 +108,10 @@ def check_same_run(config: Config) -> bool:
     for name, value in before.items():
         # Unless tokens are ranked in the pieces of a step, these may have another size.
         is_cut = name == "train.micro_batch" and config.guidance.scope != "micro_batch"
+        section, _, option = name.partition(".")
+        may_change = option in _MAY_CHANGE.get(section, ())
         is_same = _in_order(name, value) == _in_order(name, now.get(name))
-        if not (is_same or is_cut or may_change(name)):
+        if not (is_same or is_cut or may_change):
             raise ConfigError(
                 f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
                 "choose another `output`, or delete that one"

@@ -27,7 +27,6 @@ from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
-from vocagno.training.accelerator import start
 from vocagno.training.inputs import resolve
 from vocagno.training.loop import Training
 
@@ -130,7 +129,9 @@ def estimate_scoring(
     }
 
 
-def estimate_run(config: Config, gpu: str | None) -> dict[str, Any]:
+def estimate_run(
+    config: Config, accelerator: accelerate.Accelerator, gpu: str | None
+) -> dict[str, Any]:
     """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora.
 
     Args: gpu: as `estimate_scoring`.
@@ -138,7 +139,6 @@ def estimate_run(config: Config, gpu: str | None) -> dict[str, Any]:
     """
     if gpu is not None:
         named_peak(gpu)  # before the corpus is read
-    accelerator = start(config)
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
     cache, seq_len = config.data.cache, config.data.seq_len
@@ -149,7 +149,16 @@ def estimate_run(config: Config, gpu: str | None) -> dict[str, Any]:
     trained = config.train.steps * config.train.global_batch * seq_len
     rows_bytes = round(sum(_rows_bytes(sample, tokenizer, seq_len) for sample in samples))
     found |= {"rows_bytes": rows_bytes, "trained_tokens": trained}
-    scoring = _scoring(config, samples, accelerator.device, gpu)
+    scoring = None
+    if config.guidance.needs_teacher and config.teacher.mode == "stored":
+        teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
+        folders = zip(samples, config.teacher.scores_of(len(samples)), strict=True)
+        unscored = [
+            sample
+            for sample, folder in folders
+            if folder is None and not (teacher.scores_folder(sample.corpus) / MANIFEST).is_file()
+        ]
+        scoring = estimate_scoring(unscored, teacher, gpu) if unscored else None
     if scoring is not None:
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
@@ -220,21 +229,6 @@ def _rows_bytes(sample: CorpusSample, tokenizer: StudentTokenizer, seq_len: int)
         part = scan(path, max_refused=1.0)
         rows, _ = prepared_rows(part, tokenizer, seq_len, path.parent, show_progress=False)
         return rows.num_bytes * sample.corpus.text_bytes / part.text_bytes
-
-
-def _scoring(
-    config: Config, samples: Sequence[CorpusSample], device: torch.device, gpu: str | None
-) -> dict[str, Any] | None:
-    """What is to be scored before the run, as `estimate_scoring`; None if there is nothing."""
-    if not config.guidance.needs_teacher or config.teacher.mode == "live":
-        return None
-    teacher = ConfiguredTeacher(config.teacher, config.data.cache, device)
-    unscored = [
-        sample
-        for sample, folder in zip(samples, config.teacher.scores_of(len(samples)), strict=True)
-        if folder is None and not (teacher.scores_folder(sample.corpus) / MANIFEST).is_file()
-    ]
-    return estimate_scoring(unscored, teacher, gpu) if unscored else None
 
 
 def _measured(

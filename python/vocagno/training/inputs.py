@@ -1,13 +1,13 @@
 """The inputs of a run: prepared rows and teacher scores, made where missing.
 
-`resolve` checks a configuration against its tokenizers, models and texts. Every tokenizer is built
-once, and every identity of weights is computed once.
+`resolve` checks a configuration against its tokenizers, models and texts; one function makes each
+input. Every tokenizer is built once, and every identity of weights is computed once.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from vocagno.data.corpus import Corpus
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
-from vocagno.data.text_store import TextStore
-from vocagno.errors import ConfigError
+from vocagno.errors import require
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import check_same_vocabulary
@@ -106,69 +105,18 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
         more of the text than `guidance.min_coverage` allows has no scores.
     """
-    data, guidance = config.data, config.guidance
+    corpora = _Corpora(config, show_progress)
     tokenizer, settings = _student(config)
-    teacher = ConfiguredTeacher(config.teacher, data.cache, device)
-    _check_teacher(config, tokenizer, teacher)  # before rows and scores are made
-
-    @cache
-    def corpus(name: str) -> Corpus:
-        found = scanned(name, data.cache, show_progress=show_progress, max_refused=data.max_refused)
-        if found.text_bytes == 0:
-            raise ConfigError(f"data.train: every document of {name} is empty")
-        return found
-
-    if data.row_stores:
-        given = zip(data.corpora, data.row_stores, strict=True)
-        stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in given}
-    else:
-        stores = {
-            name: _rows(corpus(name), data, tokenizer, show=show_progress) for name in data.corpora
-        }
-    validation = {}
-    for name, source in data.held_out.items():
-        held_out = scanned(
-            source, data.cache, show_progress=show_progress, max_refused=data.max_refused
-        )
-        validation[name] = _rows(held_out, data, tokenizer, show=show_progress)
-    _check_refused([*stores.values(), *validation.values()], data.max_refused, show=show_progress)
-    for role, found in (("train", stores), ("validation", validation)):
-        for name, store in found.items():
-            if not len(store):
-                raise ConfigError(f"data.{role}: {name} holds no text to predict")
-    rows = MixedRows(stores)
-    if show_progress and len(stores) > 1:
-        print(_shares(config, stores), file=sys.stderr)
-    scores, live = {}, None
-    if guidance.needs_teacher and config.teacher.mode == "live":
-        texts = None
-        if not guidance.needs_same_vocabulary:
-            kept = {
-                name: kept_texts(corpus(name), data.cache, show_progress=show_progress)
-                for name in stores
-            }
-            for name, store in stores.items():
-                _check_same_texts(store, kept[name])
-            texts = MixedPieces(list(kept.values()), rows.document_ends)
-        live = LiveTeacherInputs(teacher, texts)
-    elif guidance.needs_teacher:
-        folders = config.teacher.scores_of(len(stores))
-        for (name, store), folder in zip(stores.items(), folders, strict=True):
-            of_name = partial(corpus, name)
-            scored = teacher.scores(of_name, folder, show_progress=show_progress)
-            scores[name] = MatchedScores(scored, store)
-            missing = scores[name].check(guidance.min_coverage, name)
-            if missing and show_progress:
-                print(f"{missing}; they count as unmapped", file=sys.stderr)
-    scored_by = [one.store for one in scores.values()]
-    _check_refused(scored_by, data.max_refused, show=show_progress)
-    samples, spans = _samples(config, corpus, rows, tokenizer), None
-    if samples and config.teacher.names_tokenizer:
-        spans = teacher.spans
+    teacher = _teacher(config, tokenizer, device)  # refused before rows and scores are made
+    rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
+    if show_progress and len(rows.stores) > 1:
+        print(_shares(config, rows.stores), file=sys.stderr)
+    scores, live = _scores(corpora, rows, teacher), _live(corpora, rows, teacher)
+    samples = _samples(corpora, rows, tokenizer)
     return Inputs(
         student=config.student,
-        data=data,
-        guidance=guidance,
+        data=config.data,
+        guidance=config.guidance,
         train=config.train,
         optimizer=config.optimizer,
         evaluation=config.eval,
@@ -181,22 +129,138 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         scores=scores,
         live=live,
         samples=samples,
-        sample_teacher=spans,
+        sample_teacher=teacher.spans if samples and config.teacher.names_tokenizer else None,
     )
 
 
-def _rows(corpus: Corpus, data: DataConfig, tokenizer: StudentTokenizer, *, show: bool) -> RowStore:
-    """The rows of a corpus in the cache."""
-    return prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=show)[0]
+class _Corpora:
+    """The corpora of a run, each scanned once, when it is first needed."""
+
+    def __init__(self, config: Config, show: bool) -> None:
+        self.config, self.show = config, show
+        self._scanned: dict[str, Corpus] = {}
+
+    def __getitem__(self, name: str) -> Corpus:
+        if name not in self._scanned:
+            data = self.config.data
+            self._scanned[name] = scanned(
+                name, data.cache, show_progress=self.show, max_refused=data.max_refused
+            )
+        return self._scanned[name]
+
+    def rows(self, name: str, tokenizer: StudentTokenizer, option: str) -> RowStore:
+        """Its rows in the cache. Raises: ConfigError, for the option, if it is empty."""
+        require(self[name].text_bytes > 0, f"{option}: every document of {name} is empty")
+        data = self.config.data
+        where = data.seq_len, data.cache
+        return prepared_rows(self[name], tokenizer, *where, show_progress=self.show)[0]
+
+    def check_rows(self, stores: Mapping[str, RowStore], option: str) -> None:
+        """As `check_refused`. Raises: ConfigError, for the option, for a store without rows."""
+        self.check_refused(list(stores.values()))
+        for name, store in stores.items():
+            require(len(store) > 0, f"{option}: {name} holds no text to predict")
+
+    def check_refused(self, stores: Sequence[RowStore | ScoreStore]) -> None:
+        """Says what the stores omit. Raises: StoreError if that is more than `max_refused`."""
+        for store in stores:
+            documents, refused = (store.manifest.count(unit) for unit in ("documents", REFUSED))
+            RefusalLimit(store.folder, documents, self.config.data.max_refused).check(refused)
+            if self.show:
+                say_omitted(store.folder, documents, refused)
 
 
-def _check_same_texts(rows: RowStore, texts: TextStore) -> None:
-    """A live teacher finds the text of a document by its number."""
-    if rows.text_hashes != texts.text_hashes:
-        raise ConfigError(
-            f"data.rows: the documents of {rows.folder} are not those of data.train in its order, "
-            "which a live teacher reads; use rows of `vocagno prepare`, or teacher.mode: stored"
+def _student(config: Config) -> tuple[StudentTokenizer, Any]:
+    student = config.student
+    tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
+    size = tokenizer.spans.vocabulary_size
+    settings = student_settings(student, size, config.data.seq_len)  # before hours of scoring
+    if student.tokenizer is not None:
+        check_own_tokenizer(tokenizer.spans, student.model, "student")
+    return tokenizer, settings
+
+
+def _teacher(
+    config: Config, tokenizer: StudentTokenizer, device: torch.device
+) -> ConfiguredTeacher:
+    """Refuses a teacher that cannot be what the method needs."""
+    options, guidance = config.teacher, config.guidance
+    teacher = ConfiguredTeacher(options, config.data.cache, device)
+    if guidance.needs_same_vocabulary and options.names_tokenizer:
+        check_same_vocabulary(tokenizer.spans, teacher.spans, guidance.method)
+    if guidance.needs_teacher and options.model is not None and options.scores is None:
+        if options.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
+            check_context(options, config.data.seq_len, "data.seq_len")
+        else:
+            teacher.check()
+    return teacher
+
+
+def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
+    """The rows of each corpus: the stores that are named, or those in the cache."""
+    data = corpora.config.data
+    if data.row_stores:
+        given = zip(data.corpora, data.row_stores, strict=True)
+        stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in given}
+    else:
+        stores = {name: corpora.rows(name, tokenizer, "data.train") for name in data.corpora}
+    corpora.check_rows(stores, "data.train")
+    return MixedRows(stores)
+
+
+def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, RowStore]:
+    """The rows of each text that is held out, by its name."""
+    held_out = corpora.config.data.held_out
+    stores = {
+        name: corpora.rows(source, tokenizer, "data.validation")
+        for name, source in held_out.items()
+    }
+    corpora.check_rows(stores, "data.validation")
+    return stores
+
+
+def _scores(
+    corpora: _Corpora, rows: MixedRows, teacher: ConfiguredTeacher
+) -> dict[str, MatchedScores]:
+    """The stored scores of each corpus; none without a teacher, or with a live one."""
+    guidance = corpora.config.guidance
+    if not guidance.needs_teacher or teacher.config.mode == "live":
+        return {}
+    scores = {}
+    folders = teacher.config.scores_of(len(rows.stores))
+    for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
+        corpus = partial(corpora.__getitem__, name)
+        scored = teacher.scores(corpus, folder, show_progress=corpora.show)
+        scores[name] = MatchedScores(scored, store)
+        missing = scores[name].check(guidance.min_coverage, name)
+        if missing and corpora.show:
+            print(f"{missing}; they count as unmapped", file=sys.stderr)
+    corpora.check_refused([one.store for one in scores.values()])
+    return scores
+
+
+def _live(
+    corpora: _Corpora, rows: MixedRows, teacher: ConfiguredTeacher
+) -> LiveTeacherInputs | None:
+    """A live teacher with the texts of all corpora, which it finds by the number of a document.
+
+    Raises: ConfigError for rows of other texts.
+    """
+    config = corpora.config
+    if not config.guidance.needs_teacher or config.teacher.mode == "stored":
+        return None
+    if config.guidance.needs_same_vocabulary:
+        return LiveTeacherInputs(teacher, None)
+    kept = []
+    for name, store in rows.stores.items():
+        texts = kept_texts(corpora[name], config.data.cache, show_progress=corpora.show)
+        require(
+            store.text_hashes == texts.text_hashes,
+            f"data.rows: the documents of {store.folder} are not those of data.train in its order, "
+            "which a live teacher reads; use rows of `vocagno prepare`, or teacher.mode: stored",
         )
+        kept.append(texts)
+    return LiveTeacherInputs(teacher, MixedPieces(kept, rows.document_ends))
 
 
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
@@ -211,52 +275,19 @@ def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
     return "; ".join(parts)
 
 
-def _student(config: Config) -> tuple[StudentTokenizer, Any]:
-    student = config.student
-    tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
-    size = tokenizer.spans.vocabulary_size
-    settings = student_settings(student, size, config.data.seq_len)  # before hours of scoring
-    if student.tokenizer is not None:
-        check_own_tokenizer(tokenizer.spans, student.model, "student")
-    return tokenizer, settings
-
-
-def _check_teacher(config: Config, tokenizer: StudentTokenizer, teacher: ConfiguredTeacher) -> None:
-    """Refuses a teacher that cannot be what the method needs, before anything is made."""
-    options, guidance = config.teacher, config.guidance
-    if guidance.needs_same_vocabulary and options.names_tokenizer:
-        check_same_vocabulary(tokenizer.spans, teacher.spans, guidance.method)
-    if not guidance.needs_teacher or options.model is None or options.scores is not None:
-        return
-    if options.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
-        check_context(options, config.data.seq_len, "data.seq_len")
-    else:
-        teacher.check()
-
-
-def _check_refused(stores: Sequence[RowStore | ScoreStore], share: float, *, show: bool) -> None:
-    """Says what the stores omit. Raises: StoreError if that is more than this share."""
-    for store in stores:
-        documents, refused = (store.manifest.count(unit) for unit in ("documents", REFUSED))
-        RefusalLimit(store.folder, documents, share).check(refused)
-        if show:
-            say_omitted(store.folder, documents, refused)
-
-
-def _samples(
-    config: Config,
-    corpus: Callable[[str], Corpus],
-    rows: MixedRows,
-    tokenizer: StudentTokenizer,
-) -> list[Sample]:
+def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) -> list[Sample]:
+    """The documents of each corpus that the run draws."""
+    config = corpora.config
     if not config.draws_samples:
         return []
     samples: list[Sample] = []
     for number, name in enumerate(rows.stores):
         before = rows.first_document(number)
-        chosen = choose_samples(corpus(name), tokenizer, config.data.seq_len, before)
-        if not chosen and config.train.sample_every is not None:
-            raise ConfigError(f"train.sample_every: the first documents of {name} are empty")
+        chosen = choose_samples(corpora[name], tokenizer, config.data.seq_len, before)
+        require(
+            bool(chosen) or config.train.sample_every is None,
+            f"train.sample_every: the first documents of {name} are empty",
+        )
         of_corpus = f" of {name}" if len(rows.stores) > 1 else ""
         samples += [replace(sample, title=sample.title + of_corpus) for sample in chosen]
     return samples

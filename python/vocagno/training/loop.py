@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import accelerate
 from accelerate.utils import DistributedType
@@ -36,6 +36,7 @@ from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeache
 from vocagno.training.checkpoint import (
     Checkpoints,
     MetricsLog,
+    latest_step,
     model_card,
     publish_folder,
     written_whole,
@@ -52,6 +53,7 @@ from vocagno.training.monitoring import (
     unusual_selection,
 )
 from vocagno.training.report import REPORT, keep_passages, write_report
+from vocagno.training.run_log import METRICS, Entry
 from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import (
@@ -62,10 +64,7 @@ from vocagno.training.step import (
     settle_optimizer,
 )
 from vocagno.training.student import GuidedStudent
-from vocagno.training.validation import validate
-
-if TYPE_CHECKING:
-    from vocagno.training.validation import Evaluation
+from vocagno.training.validation import Evaluation, validate
 
 
 class Training:
@@ -108,12 +107,26 @@ class Training:
                 inputs.samples, inputs.tokenizer, inputs.sample_teacher, self.collator, self.live
             )
         self.flops: float = model_flops(model, inputs.data.seq_len)
-        self.evaluation: Evaluation | None = self._evaluation(model)
+        self.evaluation: Evaluation | None = None
+        if inputs.evaluation.every is not None:
+            folder = inputs.output / "evaluations"
+            given = accelerator, model, self.final_tokenizer, self.host_sum
+            self.evaluation = Evaluation(inputs.evaluation, folder, *given)
+        self.watch: Watch = Watch(
+            self.train, self._batches(0), inputs.rows, inputs.data.seq_len, self.host_sum
+        )
         self.warned: bool = False
         self.threshold_watch: ThresholdWatch = ThresholdWatch(inputs.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
             inputs.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
+        self.log: MetricsLog | None = None
+        """Of the first process, once the run is under way."""
+        self.usual_loss: float | None = None
+        """Mean loss of the window before."""
+        self.stop: StopRequest = StopRequest()
+        self.track: Log = lambda entry: None
+        self.profile: Callable[[], None] = lambda: None
 
     def _new_student(self) -> GuidedStudent:
         """The model to train, as the configuration wants it."""
@@ -133,21 +146,8 @@ class Training:
             compile_layers(model)
         return student
 
-    def _evaluation(self, model: Any) -> "Evaluation | None":
-        inputs = self.inputs
-        if inputs.evaluation.every is None:
-            return None
-        from vocagno.training.validation import Evaluation
-
-        folder = inputs.output / "evaluations"
-        given = self.accelerator, model, self.final_tokenizer, self.host_sum
-        return Evaluation(inputs.evaluation, folder, *given)
-
     def run(self) -> bool:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
-        self.stop: StopRequest
-        self.track: Log
-        self.profile: Callable[[], None]
         graphs = graphs_stay_whole() if self.train.compile else nullcontext()
         tracker = tracking(
             self.accelerator, self.train.project, self.inputs.output.name, self.inputs.options
@@ -158,7 +158,7 @@ class Training:
             self.accelerator.process_index,
             self.accelerator.device,
         )
-        with StopRequest() as self.stop, graphs, tracker as self.track, profiler as self.profile:
+        with self.stop, graphs, tracker as self.track, profiler as self.profile:
             return self._run()
 
     def burst(self, seconds: float) -> dict[str, Any]:
@@ -166,44 +166,36 @@ class Training:
 
         The first step, in which the device warms up, counts only if there is no other.
         """
-        with StopRequest() as self.stop:
+        with self.stop:
             micro_batches = self._micro_batches(self._batches(0))
-            window = Window(self.accelerator.device, self.method)
-            self._step(0, micro_batches, window)
-            entry, done = window.entry(1, window.sums()), 1
+            first, done = Window(self.accelerator.device, self.method), 1
+            self._step(0, micro_batches, first)
+            first.sums()  # waits for the device
             began, window = time.monotonic(), Window(self.accelerator.device, self.method)
             while time.monotonic() - began < seconds and done < self.train.steps:
                 self._step(done, micro_batches, window)
+                window.sums()
                 done += 1
-                entry = window.entry(done, window.sums())  # waits for the device
-        return entry
+        counted = window if window.taken else first
+        return counted.entry(done, counted.sums())
 
     def _run(self) -> bool:
         train, main = self.train, self.accelerator.is_main_process
         if main:
             self.checkpoints.clean()
-        first_step = agreed(self.checkpoints.latest())
+        first_step = agreed(latest_step(self.checkpoints.folder))
         if first_step:
             self.checkpoints.load(first_step)
             if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
                 settle_optimizer(self.optimizer, self.accelerator.device)
             if main:
                 print(f"resuming from step {first_step:,}", file=sys.stderr)
-        self.log: MetricsLog | None = (
-            MetricsLog(self.inputs.output / "metrics.jsonl", first_step) if main else None
-        )
-        self.usual_loss: float | None = agreed(self.log.last_loss if self.log else None)
+        if main:
+            self.log = MetricsLog(self.inputs.output / METRICS, first_step)
+        self.usual_loss = agreed(self.log.last_loss if self.log else None)
         if agreed(self.log.evaluated_step if self.log else None) != first_step:
             self._ask(first_step)
-        batches = self._batches(first_step)
-        self.watch: Watch = Watch(
-            train,
-            batches,
-            self.inputs.rows,
-            self.inputs.data.seq_len,
-            self.host_sum,
-        )
-        micro_batches = self._micro_batches(batches)
+        micro_batches = self._micro_batches(self._batches(first_step))
         window, total = None, train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
             for step in range(first_step, total):
@@ -290,11 +282,12 @@ class Training:
         spikes = self.watch.look(window, sums, self.usual_loss)
         if self.live is not None:
             self.live.check(self.host_sum, done)
-        entry = window.entry(done, sums)
-        if "loss" not in entry:
-            self._write(entry)
-            progress.at(done, f"{entry['skipped']} steps skipped")
+        if not window.taken:
+            skipped = len(window.records)
+            self._write({"step": done, "skipped": skipped})
+            progress.at(done, f"{skipped} steps skipped")
             return
+        entry = window.entry(done, sums)
         self.usual_loss = entry["loss"]
         entry["lr"] = learning_rate(done - 1, self.train.steps, self.inputs.optimizer)
         if spikes:
@@ -312,10 +305,11 @@ class Training:
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}, {ratio} "
                     f"(train.spike_ratio); the run continues; {rows}"
                 )
-            if (unusual := unusual_selection(entry, self.inputs.guidance)) and not self.warned:
+            line = Entry.of(entry)
+            if not self.warned and (unusual := unusual_selection(line, self.inputs.guidance)):
                 progress.say(unusual)
                 self.warned = True
-            if flattening := self.threshold_watch.look(entry):
+            if flattening := self.threshold_watch.look(line):
                 progress.say(flattening)
         progress.at(done, progress_note(entry))
         counts = window.counts

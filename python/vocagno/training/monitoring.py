@@ -22,6 +22,7 @@ from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.tensors import REASONS, LossSums, TokenCounts
 from vocagno.system.collectives import HostSum
+from vocagno.training.run_log import Entry
 from vocagno.training.sampler import MicroBatches
 
 _SETTLED = 0.25
@@ -108,17 +109,17 @@ class Window:
     @property
     def counts(self) -> TokenCounts:
         """Those of the steps that were not skipped, over all processes."""
-        taken = (record.counts for record in self.records if not record.is_skipped)
-        return reduce(TokenCounts.plus, taken, TokenCounts())
+        return reduce(TokenCounts.plus, (one.counts for one in self.taken), TokenCounts())
+
+    @property
+    def taken(self) -> list[StepRecord]:
+        """The steps that were not skipped."""
+        return [record for record in self.records if not record.is_skipped]
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
-        """The line for `metrics.jsonl`, given `sums()` added up over all processes; without a loss
-        if all steps were skipped."""
+        """The line for `metrics.jsonl`, given `sums()` added up over all processes, if any step was
+        taken."""
         is_taken = torch.tensor([not record.is_skipped for record in self.records])
-        taken = [record for record in self.records if not record.is_skipped]
-        skipped = len(self.records) - len(taken)
-        if not taken:
-            return {"step": step, "skipped": skipped}
         total = LossSums.of(sums[is_taken].sum(0))
         tokens = token_entry(f"step {step}", self.method, total, self.counts)
         elapsed = time.monotonic() - self._started
@@ -127,9 +128,9 @@ class Window:
             **tokens,
             "tokens_per_s": round(tokens["tokens"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
-            "grad_norm": float(taken[-1].norm),
+            "grad_norm": float(self.taken[-1].norm),
         }
-        if skipped:
+        if skipped := len(self.records) - len(self.taken):
             entry["skipped"] = skipped
         if teacher := self.teacher_time.seconds():
             entry["teacher_share"] = round(teacher / elapsed, 4)
@@ -169,51 +170,52 @@ class ThresholdWatch:
         self._quota = guidance.top_fraction
         self._first_step = steps * _SETTLED
 
-    def look(self, entry: dict[str, Any]) -> str | None:
+    def look(self, entry: Entry) -> str | None:
         """A warning after a window, if its threshold is above zero, and a quarter of
         the run is over."""
-        threshold = entry.get("threshold")
-        if self._is_over or threshold is None or entry["step"] < self._first_step:
+        threshold = entry.threshold
+        if self._is_over or threshold is None or entry.step < self._first_step:
             return None
         self._is_over = True  # once, whatever it is
         if threshold <= 0:
             return None
         return (
-            f"step {entry['step']}: the threshold of guidance.top_fraction {self._quota} is "
+            f"step {entry.step}: the threshold of guidance.top_fraction {self._quota} is "
             f"{threshold:+.2f} nats: tokens on which the student is behind the teacher by less are "
             "not trained, which raises the held-out loss of clean text; a run without "
             "guidance.top_fraction drops lines of noise instead (docs/guidance.md)"
         )
 
 
-def unusual_selection(entry: dict[str, Any], guidance: GuidanceConfig) -> str | None:
+def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
     of the text is noise to the teacher, if they are; or how many have no scores, if these are more
     than `guidance.min_coverage` allows of a corpus."""
-    reasons = entry.get("unmapped") or {}
-    tokens = max(1, entry.get("tokens", 1))
+    if entry.loss is None:
+        return None
+    reasons, kept, tokens = entry.unmapped or {}, entry.kept_fraction, max(1, entry.tokens)
     missing = reasons.get("missing", 0) / tokens
     if missing > 1 - guidance.min_coverage:
         return (
-            f"step {entry['step']}: {missing:.0%} of the tokens are in text without scores, which "
+            f"step {entry.step}: {missing:.0%} of the tokens are in text without scores, which "
             "the teacher's tokenizer cannot read or which was not scored, and guidance.unmapped is "
             f"{guidance.unmapped}"
         )
-    if guidance.has_no_threshold and entry["kept_fraction"] < _LEAST_KEPT:
+    if guidance.has_no_threshold and kept < _LEAST_KEPT:
         return (
-            f"step {entry['step']}: only {entry['kept_fraction']:.0%} of the tokens are kept; the "
+            f"step {entry.step}: only {kept:.0%} of the tokens are kept; the "
             "others are noise by guidance.window_max_loss. If the text is clean, that is too low "
             "for this teacher; `vocagno limit` finds one"
         )
     if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:
         return None
-    kept, wanted = entry["kept_fraction"], guidance.top_fraction
+    wanted = guidance.top_fraction
     if abs(kept - wanted) <= _USUAL_DEVIATION:
         return None
     worst = max(reasons, key=lambda reason: reasons[reason])
     without = sum(reasons.values()) / tokens
     return (
-        f"step {entry['step']}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
+        f"step {entry.step}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
         f"{without:.0%} have no teacher loss (most of them: {worst}), and guidance.unmapped is "
         f"{guidance.unmapped}"
     )
@@ -253,7 +255,8 @@ class Watch:
             skipped; or if too many steps in a row were.
         """
         spikes = []
-        for record, loss in self._losses(window, sums):
+        for record, of_step in zip(window.records, sums, strict=True):
+            loss = LossSums.of(of_step).nll / max(1, record.counts.predicted)
             norm = float(record.norm)
             self._skipped = self._skipped + 1 if record.is_skipped else 0
             if self._skipped >= _MOST_SKIPPED:
@@ -285,11 +288,6 @@ class Watch:
         documents = stores[corpus][number].documents.tolist()
         name = {"corpus": corpus} if len(stores) > 1 else {}
         return name | {"row": number, "documents": documents}
-
-    @staticmethod
-    def _losses(window: Window, sums: Tensor) -> Iterator[tuple[StepRecord, float]]:
-        for record, of_step in zip(window.records, sums, strict=True):
-            yield record, LossSums.of(of_step).nll / max(1, record.counts.predicted)
 
     def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
         rows = self.largest(record)

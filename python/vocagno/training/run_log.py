@@ -4,17 +4,16 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, get_type_hints
 
 from vocagno.errors import InputError
 from vocagno.system.records import Count, Finite, checked
 
 METRICS = "metrics.jsonl"
-_QUANTITIES = ("loss", "validation_loss", "kept_fraction")
 _TOGETHER = {
     "loss": ("kept_fraction", "tokens", "tokens_per_s"),
     "coverage": ("loss", "unmapped"),
@@ -26,6 +25,9 @@ _TOGETHER = {
 
 class RunError(InputError):
     """A folder that does not hold a training run, or a log that cannot be read."""
+
+
+_NONE, _ZERO = Count(0), Finite(0.0)
 
 
 class SpikeRow(TypedDict):
@@ -46,29 +48,41 @@ class Spike(TypedDict):
     rows: list[SpikeRow]
 
 
-class _Line(TypedDict):
-    step: Count
-
-
-class Entry(_Line, total=False):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
     """A line of the log, as far as it is read. With `loss` it is of some training steps, with
     `validation_loss` of the held-out text."""
 
-    loss: float
-    kept_fraction: Finite
-    tokens: Count
-    tokens_per_s: Finite
-    data_share: Finite
-    teacher_share: Finite
-    mfu: Finite
-    threshold: float
-    coverage: Finite
-    scored: Finite
-    unmapped: dict[str, Count]
-    skipped: Count
-    spikes: list[Spike]
-    validation_loss: float
-    validation_losses: dict[str, float]
+    step: Count
+    loss: float | None = None
+    kept_fraction: Finite = _ZERO
+    tokens: Count = _NONE
+    tokens_per_s: Finite = _ZERO
+    data_share: Finite | None = None
+    teacher_share: Finite | None = None
+    mfu: Finite | None = None
+    threshold: float | None = None
+    coverage: Finite | None = None
+    scored: Finite | None = None
+    unmapped: dict[str, Count] | None = None
+    skipped: Count = _NONE
+    spikes: list[Spike] = field(default_factory=list)
+    validation_loss: float | None = None
+    validation_losses: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "Entry":
+        """The entry in a line that has the right types."""
+        return cls(**{name: value for name, value in line.items() if name in _TYPES})
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its training steps; 0 if their speed, which is in tenths, is 0."""
+        return self.tokens / self.tokens_per_s if self.tokens_per_s >= 0.1 else 0.0
+
+
+_TYPES = get_type_hints(Entry)
+_LINE: Any = TypedDict("_LINE", _TYPES, total=False)  # type: ignore[misc]  # fields of `Entry`
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +155,11 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
     Raises: RunError, which names the folder, or the file and the line.
     """
-    path = _log(folder)
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder; expected the `output` of a training run")
+    path = folder / METRICS
+    if not path.is_file():
+        raise RunError(f"{folder}: no {METRICS} in it; expected the `output` of a training run")
     measured: dict[int, dict[str, float]] = {}
     last = {"loss": 0, "validation_loss": -1}  # steps of the last lines of both kinds
     steps, tokens = [0], [0]  # where the windows of the training lines end
@@ -149,24 +167,21 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     entries = []
     for where, entry in _entries(path):
         entries.append(entry)
-        kinds = [kind for kind in last if kind in entry]
-        if not kinds:
-            continue
-        step = entry["step"]
+        kinds = [kind for kind in last if getattr(entry, kind) is not None]
         for kind in kinds:
-            if step <= last[kind]:
+            if entry.step <= last[kind]:
                 raise RunError(
-                    f"{where}: step {step} with `{kind}` after step {last[kind]}; expected the log "
-                    "of one run, whose steps ascend"
+                    f"{where}: step {entry.step} with `{kind}` after step {last[kind]}; expected "
+                    "the log of one run, whose steps ascend"
                 )
-            last[kind] = step
-        values = {name: cast("float", entry.get(name)) for name in _QUANTITIES if name in entry}
-        measured[step] = measured.get(step, {}) | values
+            last[kind] = entry.step
+            measured.setdefault(entry.step, {})[kind] = getattr(entry, kind)
         if "loss" in kinds:
-            steps.append(step)
-            tokens.append(tokens[-1] + entry["tokens"])
-            if (speed := entry["tokens_per_s"]) > 0:
-                timed, seconds = timed + entry["tokens"], seconds + entry["tokens"] / speed
+            measured[entry.step]["kept_fraction"] = entry.kept_fraction
+            steps.append(entry.step)
+            tokens.append(tokens[-1] + entry.tokens)
+            if entry.tokens_per_s > 0:
+                timed, seconds = timed + entry.tokens, seconds + entry.tokens / entry.tokens_per_s
     if len(steps) == 1:
         raise RunError(
             f"{path}: no training line (one with `loss`) yet; a run writes its first one after "
@@ -184,15 +199,6 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     )
 
 
-def _log(folder: Path) -> Path:
-    path = folder / METRICS
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder; expected the `output` of a training run")
-    if not path.is_file():
-        raise RunError(f"{folder}: no {METRICS} in it; expected the `output` of a training run")
-    return path
-
-
 def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
     """The lines of a log, and where each stands."""
     with path.open("rb") as file:
@@ -204,11 +210,14 @@ def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
                 if not line.endswith(b"\n"):  # the last one, truncated by a kill
                     return
                 raise _fault(where, f"not JSON ({error})") from error
-            entry = checked(Entry, found, partial(_fault, where))
+            values = checked(_LINE, found, partial(_fault, where))
+            if "step" not in values:
+                raise _fault(where, "has no `step`")
+            present = {name for name, value in values.items() if value is not None}
             for name, others in _TOGETHER.items():
-                if name in entry and (lacking := [one for one in others if one not in entry]):
+                if name in present and (lacking := [one for one in others if one not in present]):
                     raise _fault(where, f"has `{name}`, but no `{lacking[0]}`")
-            yield where, entry
+            yield where, Entry.of(values)
 
 
 def _fault(where: str, words: str) -> RunError:

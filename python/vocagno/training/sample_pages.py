@@ -39,10 +39,9 @@ from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.student import GuidedStudent
-from vocagno.views.page import render_page
-from vocagno.views.passage import Passage, StudentToken, Token
+from vocagno.views.html import render_page
+from vocagno.views.passage import Passage, StudentToken, Token, judged
 from vocagno.views.texts import GuidedText
-from vocagno.views.words import judged
 
 DOCUMENTS = 3
 SHORTEST = 200
@@ -154,6 +153,7 @@ class Sampler:
         units = batch.units_on(device, found.get("group_loss"))
         tensors = batch.with_live_losses(tensors, found, self.collator.guidance)
         output = student(**tensors)
+        sums = LossSums.of(output.sums.cpu())  # of one row, which is one scope
         passage = Passage(
             title=sample.title,
             text=data[:end].decode(),
@@ -163,7 +163,7 @@ class Sampler:
                 (first - shown.start, stop - shown.start) if first >= 0 else (-1, -1)
                 for first, stop in view.mapping.tolist()
             ],
-            threshold=_threshold(output),
+            threshold=sums.threshold if sums.scopes == 1 else None,
         )
         return judged(passage, self.collator.guidance)
 
@@ -252,12 +252,6 @@ def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
     )
     with appearing(path) as file:
         file.write(html.encode())
-
-
-def _threshold(output: StudentOutput) -> float | None:
-    """The threshold of a row, which is one scope."""
-    sums = LossSums.of(output.sums.cpu())
-    return sums.threshold if sums.scopes == 1 else None
 
 
 def _finite(value: float | None) -> float | None:

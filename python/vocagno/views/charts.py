@@ -55,7 +55,8 @@ def chart(
     inside = "x={0} y={1} width={2} height={3} viewBox='{0} {1} {2} {3}'".format(*place)
     curves = (_line(line, across, up, y_label) for line in lines)
     parts.append(f"<svg {inside}>{''.join(curves)}</svg>")
-    label = escaped(f"{heading} over {x_label}: {', '.join(_names(lines))}")
+    names = ", ".join(dict.fromkeys(line.name for line in lines))
+    label = escaped(f"{heading} over {x_label}: {names}")
     return (
         f"<figure class=chart><figcaption>{escaped(heading)}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{label}">'
@@ -148,10 +149,6 @@ def _kind(number: int) -> str:
 def _dashes(number: int) -> str:
     dashes = DASHES[number // COLOURS % len(DASHES)]
     return f' stroke-dasharray="{dashes}"' if dashes else ""
-
-
-def _names(lines: Sequence[Line]) -> list[str]:
-    return list(dict.fromkeys(line.name for line in lines))
 
 
 def short(number: float) -> str:

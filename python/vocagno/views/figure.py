@@ -110,8 +110,7 @@ def draw_pairs(pairs: Sequence[Pair], kinds: Sequence[Kind]) -> Figure:
             {token.row: student_base + token.lane for token in block.student},
             {token.row: teacher_base - token.lane for token in block.teacher},
         )
-        _draw_boxes(axes, pair, block, bottoms)
-        _draw_lines(axes, pair, block, bottoms)
+        _draw_pair(axes, pair, block, bottoms)
         rows += map(_row, pair.names, pair.passage.sides, bottoms)
         bottom = min(bottoms[1].values())
         top = bottom - _TO_NEXT_PAIR
@@ -121,7 +120,11 @@ def draw_pairs(pairs: Sequence[Pair], kinds: Sequence[Kind]) -> Figure:
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.set_frame_on(False)
-    _legend(figure, [kind for kind in kinds if any(kind in pair.kinds for pair in pairs)])
+    drawn = [kind for kind in kinds if any(kind in pair.kinds for pair in pairs)]
+    handles = [Line2D([], [], label=kind.name, **kind.line) for kind in drawn]
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9
+    )
     of_column = min(0.24, max(0.1, 7.2 / axis.width))
     width = max(_LEAST_WIDTH, 1.7 + axis.width * of_column)
     figure.set_size_inches(width, 0.5 - bottom * _INCHES)
@@ -164,34 +167,27 @@ def _axis(passages: Sequence[Passage]) -> Columns:
     return axis
 
 
-def _draw_boxes(axes: Axes, pair: Pair, block: Block, bottoms: tuple[Bottoms, Bottoms]) -> None:
-    passage = pair.passage
+def _draw_pair(axes: Axes, pair: Pair, block: Block, bottoms: tuple[Bottoms, Bottoms]) -> None:
     for token in block.student:
-        label = passage.label(passage.student[token.row])
+        label = pair.passage.label(pair.passage.student[token.row])
         _draw_box(axes, token, bottoms[0][token.row], label, pair.kinds[token.row].fill)
     for token in block.teacher:
-        label = passage.label(passage.teacher[token.row])
+        label = pair.passage.label(pair.passage.teacher[token.row])
         _draw_box(axes, token, bottoms[1][token.row], label, _TEACHERS_FILL)
+    for line in block.lines:
+        upper = bottoms[0][line.student.row]
+        lower = bottoms[1][line.teacher.row] + _HEIGHT
+        style = pair.kinds[line.student.row].line
+        places = [line.student.middle, line.teacher.middle]
+        axes.plot(places, [upper, lower], zorder=0.5, **style)
 
 
 def _draw_box(axes: Axes, token: Placed, bottom: float, label: str, fill: str) -> None:
     corner, width = (token.left + 0.06, bottom), token.right - token.left - 0.12
     box = Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=GREY, linewidth=0.7)
     axes.add_patch(box)
-    middle = bottom + 0.48 * _HEIGHT
-    _write(axes, token.middle, middle, plain(label), va="center", fontsize=9)
-
-
-def _write(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
-    axes.text(x, y, text, ha="center", family=_FONTS, **options)
-
-
-def _draw_lines(axes: Axes, pair: Pair, block: Block, bottoms: tuple[Bottoms, Bottoms]) -> None:
-    for line in block.lines:
-        upper = bottoms[0][line.student.row]
-        lower = bottoms[1][line.teacher.row] + _HEIGHT
-        style = pair.kinds[line.student.row].line
-        axes.plot([line.student.middle, line.teacher.middle], [upper, lower], zorder=0.5, **style)
+    place = token.middle, bottom + 0.48 * _HEIGHT
+    axes.text(*place, plain(label), ha="center", va="center", family=_FONTS, fontsize=9)
 
 
 def _row(name: str, tokens: Sequence[Token], bottoms: Bottoms) -> tuple[float, str]:
@@ -201,13 +197,6 @@ def _row(name: str, tokens: Sequence[Token], bottoms: Bottoms) -> tuple[float, s
     counted += f", {without:,} without text" if without else ""
     middle = (min(bottoms.values()) + max(bottoms.values()) + _HEIGHT) / 2
     return middle, f"{plain(name)}\n{counted}"
-
-
-def _legend(figure: Figure, kinds: Sequence[Kind]) -> None:
-    handles = [Line2D([], [], label=kind.name, **kind.line) for kind in kinds]
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9
-    )
 
 
 def plain(name: str) -> str:

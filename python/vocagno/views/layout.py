@@ -88,7 +88,7 @@ def over_whole_text(passage: Passage, axis: Columns) -> Block:
     part = _Part(0, len(passage.data), (student, teacher))
     places = [
         [(axis.before[side[row].start], axis.before[side[row].end]) for row in rows]
-        for side, rows in _sides(passage, part)
+        for side, rows in zip(passage.sides, part.rows, strict=True)
     ]
     return _block(passage, part, places, max(1, axis.width))
 
@@ -176,10 +176,6 @@ def _block(passage: Passage, part: _Part, places: Sequence[Sequence[Span]], widt
     ]
     ends_line = part.start < part.end and passage.data[part.end - 1] == ord("\n")
     return Block(student, teacher, lines, width, ends_line)
-
-
-def _sides(passage: Passage, part: _Part) -> Iterator[tuple[Sequence[Token], Sequence[int]]]:
-    return zip(passage.sides, part.rows, strict=True)
 
 
 def _parts(passage: Passage) -> Iterator[_Part]:

@@ -1,11 +1,13 @@
-"""The data of a picture: a text, its tokens on both sides, and their mapping."""
+"""The data of a picture: a text, its tokens on both sides, their mapping, and the verdicts."""
 
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from vocagno.config.guidance import GuidanceConfig
 
 
 class Glyph(NamedTuple):
@@ -71,25 +73,12 @@ def token_label(data: bytes, start: int, end: int, surface: str) -> str:
     """
     if start == end:
         return visible(surface) or "∅"
-    held, label, at = data[start:end], [], 0
-    while at < len(held):
-        size = _size(held[at])
-        whole = held[at : at + size]
-        if size == 0 or len(whole) < size:  # the rest, or the beginning, of a character
-            label.append(f"{held[at]:02X}")
-            at += 1
-            continue
-        shown = visible(whole.decode())
-        label.append("◌" + shown if not label and is_mark(shown[0]) else shown)
-        at += size
-    return "".join(label)
-
-
-def _size(first: int) -> int:
-    """Bytes of the character that begins with this byte; 0 for one inside a character."""
-    return (
-        0 if first & 0xC0 == 0x80 else 1 if first < 0x80 else 2 + (first >= 0xE0) + (first >= 0xF0)
+    characters = data[start:end].decode(errors="surrogateescape")  # one for each byte of a cut one
+    label = "".join(
+        f"{ord(one) - 0xDC00:02X}" if "\udc80" <= one <= "\udcff" else visible_character(one)
+        for one in characters
     )
+    return f"◌{label}" if is_mark(label[0]) else label
 
 
 def shortened(label: str, room: int) -> str:
@@ -137,7 +126,7 @@ class StudentToken(Token):
     """The teacher's loss on the neighbours in nats a byte, where a rule reads it; None without
     any."""
     why: str = ""
-    """A `Why` of `verdicts`; empty if it is not known."""
+    """A `Why`; empty if it is not known."""
 
     @property
     def lacks(self) -> str | None:
@@ -208,12 +197,16 @@ class Passage:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Passage":
         """The passage that gave `as_dict`."""
-        student = [StudentToken(**_without(token)) for token in fields["student"]]
-        teacher = [Token(**token) for token in fields["teacher"]]
-        mapping = [(first, stop) for first, stop in fields["mapping"]]
-        return cls(
-            **{**_without(fields), "student": student, "teacher": teacher, "mapping": mapping}
-        )
+
+        def known(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in values.items() if name not in _GONE}
+
+        sides = {
+            "student": [StudentToken(**known(token)) for token in fields["student"]],
+            "teacher": [Token(**token) for token in fields["teacher"]],
+            "mapping": [(first, stop) for first, stop in fields["mapping"]],
+        }
+        return cls(**known(fields) | sides)
 
     @cached_property
     def data(self) -> bytes:
@@ -239,5 +232,47 @@ class Passage:
         return self.student[row].weight > 0
 
 
-def _without(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in _GONE}
+Why = Literal[
+    "top", "below", "reaches", "noise", "not noise", "included", "excluded", "not predicted"
+]
+"""The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
+largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
+decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
+has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token."""
+
+COMPETING: Sequence[Why] = ("top", "below", "reaches", "noise", "not noise")
+"""Verdicts on tokens of which the excess loss decides, or that of the neighbours."""
+
+
+def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
+    """The verdicts on predicted tokens that are possible under a rule."""
+    noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
+    if guidance.has_quota_alone:
+        return "top", "below", "included", "excluded"
+    if guidance.has_no_threshold:
+        return "not noise", *noise, "below", "included", "excluded"
+    return "reaches", "below", *noise, "included", "excluded"
+
+
+def judged(passage: Passage, guidance: GuidanceConfig) -> Passage:
+    """A passage that was ranked under `guidance`, with the verdict on each student token."""
+    student = [
+        replace(token, why=_why(token, guidance, kept=passage.is_kept(row)))
+        for row, token in enumerate(passage.student)
+    ]
+    return replace(passage, student=student)
+
+
+def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
+    if token.nll is None:
+        return "not predicted"
+    if token.teacher_loss is None and guidance.unmapped != "mean":
+        return "included" if kept else "excluded"
+    if guidance.has_quota_alone:
+        return "top" if kept else "below"
+    loss, most = token.neighbours_loss, guidance.window_max_loss
+    if loss is not None and most is not None and loss > most:
+        return "noise"
+    if kept:
+        return "not noise" if guidance.has_no_threshold else "reaches"
+    return "below"

@@ -5,7 +5,7 @@ import html
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -17,10 +17,9 @@ from vocagno.alignment.mapping import Reason, align, unmapped_reasons
 from vocagno.config.guidance import PAPERS_RULE, GuidanceConfig
 from vocagno.errors import InputError
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.views.page import render_fragment, render_page
-from vocagno.views.passage import Passage, StudentToken, Token
+from vocagno.views.html import render_fragment, render_page
+from vocagno.views.passage import COMPETING, Passage, StudentToken, Token, whys
 from vocagno.views.statistics import Link, links
-from vocagno.views.words import COMPETING, whys
 
 MOST_DRAWN_BYTES = 200_000
 """Longest text that is drawn."""
@@ -142,18 +141,22 @@ class AlignedText:
                 f"the text has {size:,} bytes; at most {MOST_DRAWN_BYTES:,} are drawn. Draw a part "
                 "of it, or take the mapping as data (--json, `as_dict()`)"
             )
-        reasons = [Reason(reason).name.lower() for reason in self.reasons.tolist()]
-        student = [
-            StudentToken(text=token, id=index, start=start, end=end, reason=reason)
-            for (token, index, start, end), reason in zip(self.student.rows, reasons, strict=True)
-        ]
-        teacher = [
-            Token(text=token, id=index, start=start, end=end)
-            for token, index, start, end in self.teacher.rows
-        ]
-        mapping = [(first, stop) for first, stop in self.mapping.tolist()]
+
+        reasons = (Reason(reason).name.lower() for reason in self.reasons.tolist())
         return Passage(
-            title=title, text=self.text, student=student, teacher=teacher, mapping=mapping
+            title=title,
+            text=self.text,
+            student=[
+                StudentToken(text=token, id=index, start=start, end=end, reason=reason)
+                for (token, index, start, end), reason in zip(
+                    self.student.rows, reasons, strict=True
+                )
+            ],
+            teacher=[
+                Token(text=token, id=index, start=start, end=end)
+                for token, index, start, end in self.teacher.rows
+            ],
+            mapping=[(first, stop) for first, stop in self.mapping.tolist()],
         )
 
     def _repr_html_(self) -> str:
@@ -323,10 +326,14 @@ class GuidedText:
 
     def html(self) -> str:
         """A self-contained page."""
-        rows = [
-            _summary_row("student", self.student, self.passage.student),
-            _summary_row("teacher", self.teacher, self.passage.teacher),
-        ]
+        rows = []
+        sides = ("student", self.student), ("teacher", self.teacher)
+        for (side, model), tokens in zip(sides, self.passage.sides, strict=True):
+            losses = [token.nll for token in tokens if token.nll is not None]
+            mean = f"{fmean(losses):.3f} nats" if losses else "none"
+            rows.append(
+                {"": side, "model": model, "tokens": f"{len(tokens):,}"} | {"mean loss": mean}
+            )
         options = self._options().items()
         rule = ", ".join(f"{name} {value}" for name, value in options if value is not None)
         return render_page(
@@ -352,12 +359,6 @@ class GuidedText:
 
     def __repr__(self) -> str:
         return f"GuidedText({self.passage.text[:40]!r}: {self.summary()})"
-
-
-def _summary_row(side: str, name: str, tokens: Sequence[Token]) -> dict[str, str]:
-    losses = [token.nll for token in tokens if token.nll is not None]
-    mean = f"{fmean(losses):.3f}" if losses else "none"
-    return {"": side, "model": name, "tokens": f"{len(tokens):,}", "mean loss": f"{mean} nats"}
 
 
 def _facts(token: Token, loss: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from runs import cut_back
 from vocagno.training import main as main_module
-from vocagno.training.accelerator import set_up_fsdp
+from vocagno.training.main import set_up_fsdp
 from vocagno.training.step import Stepper
 
 kind = PartialState(cpu=True).distributed_type

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pages import CASES, Balanced, cut, passage
-from vocagno.views.page import render_page, table_of
+from vocagno.views.html import render_page, table_of
 from vocagno.views.passage import Passage, StudentToken, Token, columns, visible
 
 
@@ -30,6 +30,7 @@ def test_every_token_is_drawn_once(drawn):
     parser = Balanced()
     parser.feed(html)
     assert not parser.open
+    assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", html)
 
 
 def test_nothing_in_a_text_becomes_markup():
@@ -52,11 +53,6 @@ def test_a_table_has_the_columns_of_all_its_rows():
     assert table_of("L", []) == ""
 
 
-def test_the_page_loads_nothing():
-    html = page(CASES["words"])
-    assert not re.search(r"<(script|link|img|iframe)|https?:|url\(|@import", html)
-
-
 def test_marks_take_no_column():
     cells = pytest.importorskip("rich.cells")
     for text in ("ที่นี่", "हिन्दी", "e\u0301", "日本", "abc"):
@@ -76,13 +72,6 @@ def test_hidden_characters_are_shown():
     html = page(CASES["one token"])
     for hidden in "\u202e\x00\t":
         assert hidden not in html
-
-
-def test_groups_end_where_both_tokenizers_cut():
-    text = "one two"
-    html = body(page(passage(text, cut(text, "on", "e", " two"), cut(text, "one", " t", "wo"))))
-    sides = [re.findall(r"data-(\w+)=", group) for group in html.split("class=group")[1:]]
-    assert sides == [["student", "student", "teacher"], ["student", "teacher", "teacher"]]
 
 
 def test_a_byte_token_is_drawn_as_hexadecimal():

@@ -18,8 +18,8 @@ from evaluation_data import write_benchmarks
 from families import TEXTS
 from runs import ARCHITECTURE, final_weights, run, train_here, write_config
 from vocagno.errors import ConfigError
-from vocagno.evaluation.asking import answered, fitted
-from vocagno.evaluation.benchmarks import BENCHMARKS, read_examples, read_items
+from vocagno.evaluation.benchmarks import BENCHMARKS
+from vocagno.evaluation.running import answered, prepared
 from vocagno.training.configuration import parse
 from vocagno.training.validation import Evaluation
 
@@ -150,12 +150,10 @@ def test_two_processes(layouts, wrapper):
         file = layouts / f"{wrapper}-2" / "evaluations" / "step_6" / f"{name}.jsonl"
         found = [json.loads(line) for line in file.read_text().splitlines()]
         assert [one["idx"] for one in found] == list(range(count))
-        benchmark, data = BENCHMARKS[name], layouts / "benchmarks"
-        examples = read_examples(benchmark, data)
-        asked = fitted(lm, benchmark, examples, read_items(benchmark, data), new_tokens=5)
+        (task,) = prepared(lm, [BENCHMARKS[name]], layouts / "benchmarks", limit=None, new_tokens=5)
         expected = {
             one.item.index: completion
-            for batch in answered(lm, asked, 1)
+            for batch in answered(lm, task.asked, 1)
             for one, completion in batch
         }
         assert {one["idx"]: one["completion"] for one in found} == expected
