@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check chaos test test-rust test-python test-floor test-servers lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -64,6 +64,9 @@ test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 chaos: $(VENV)/.built ## tests of kills and hostile strings at full length: a hundred kills, five hundred strings
 	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judging.py tests/training/test_checkpoint.py
 
+planted: $(VENV)/.built ## forty silent faults, planted one at a time: the tests see each of them
+	OMP_NUM_THREADS=1 $(BIN)/python tests/planted.py
+
 # The oldest transformers that pyproject.toml allows, and tokenizers with it, in front of those of the virtual environment.
 FLOOR := target/floor
 OLDEST := $(shell sed -n 's/.*"transformers>=\(.*\)".*/\1/p' pyproject.toml)
@@ -107,6 +110,7 @@ lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interfac
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/house.py
+	$(BIN)/python tests/planted.py --list > /dev/null
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --quiet --offline --config .github/zizmor.yml .github/workflows

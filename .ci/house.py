@@ -14,12 +14,12 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 27_025,
-    "modules of python/vocagno": 155,
+    "lines of python/vocagno": 26_740,
+    "modules of python/vocagno": 147,
     "lines of research": 2_300,
-    "lines of tests": 30_790,
+    "lines of tests": 30_670,
     "modules of the largest folder": 15,
-    "modules in circles of imports": 15,
+    "modules in circles of imports": 17,
     "project files of a training step": 31,
 }
 

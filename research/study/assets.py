@@ -66,14 +66,8 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
 
 
 def _check_noisy(made_from: dict[str, Any], folder: Path) -> None:
-    """Raises: ConfigError for a corpus that was made from something else. An earlier version kept
-    no record of it; there the documents are counted."""
-    record = folder / _MADE_FROM
-    if record.is_file():
-        before = _recorded(record)
-    else:
-        with (folder / "train.jsonl").open("rb") as lines:
-            before = made_from | {"documents": sum(1 for _ in lines)}
+    """Raises: ConfigError for a corpus that was made from something else."""
+    before = _recorded(folder / _MADE_FROM)
     for name, value in made_from.items():
         if before.get(name) != value:
             raise ConfigError(
@@ -84,10 +78,10 @@ def _check_noisy(made_from: dict[str, Any], folder: Path) -> None:
 
 
 def _recorded(path: Path) -> dict[str, Any]:
-    """What an asset was made from. Raises: InputError for a damaged file."""
+    """What an asset was made from. Raises: InputError for a file that is missing or damaged."""
     try:
         return dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged ({error}); delete {path.parent}") from error
 
 

@@ -56,6 +56,7 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(vocagno.data.corpus, "_cuts", lambda source: pytest.fail("read again"))
         assert scan(path, cache).shards == first.shards
+    assert len(scan(path, cache, shard_bytes=10).shards) > len(first.shards) == 1
     write_corpus(path, [*TEXTS, "sixth"])
     assert scan(path, cache).documents == 6
     with pytest.raises(CorpusError, match="changed since"):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import head_losses
 from architectures import build
-from cuda_device import DEVICE, needs_cuda, no_waiting, sync_debug
+from cuda_device import DEVICE, needs_cuda, no_waiting
 from tiny_models import tiny_llama
 from vocagno.alignment.segments import segment_reduce
 from vocagno.config.guidance import GuidanceConfig
@@ -28,12 +28,6 @@ from vocagno.training.student import GuidedStudent
 pytestmark = needs_cuda
 
 
-@pytest.fixture(name="no_waiting")
-def fixture_no_waiting():
-    with no_waiting():
-        yield
-
-
 def batch(rows=4, length=64):
     generator = torch.Generator().manual_seed(0)
     student = torch.randint(0, 5, (rows, length), generator=generator).float()
@@ -46,12 +40,12 @@ def batch(rows=4, length=64):
 
 @pytest.mark.parametrize("scope", ["sequence", "micro_batch"])
 @pytest.mark.parametrize("unmapped", ["include", "exclude", "mean"])
-def test_weights_and_ties_are_those_of_the_cpu(no_waiting, scope, unmapped):
+def test_weights_and_ties_are_those_of_the_cpu(scope, unmapped):
     config = GuidanceConfig(scope=scope, unmapped=unmapped, top_fraction=0.4)
     tensors = batch()
-    on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
-    weights = token_weights(*on_device, config)
-    sync_debug("default")
+    with no_waiting():
+        on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
+        weights = token_weights(*on_device, config)
     assert torch.equal(weights.cpu(), token_weights(*tensors, config))
 
 
@@ -68,18 +62,17 @@ def test_a_count_of_other_guidance_gives_no_loss():
 
 
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
-def test_reduction_is_that_of_rust(no_waiting, how):
+def test_reduction_is_that_of_rust(how):
     rng = np.random.default_rng(0)
     losses = rng.exponential(2, 5_000).astype(np.float32)
     losses[::11] = np.nan
     first = rng.integers(0, 4_000, 3_000)
     mapping = np.stack([first, first + rng.integers(1, 1_000, 3_000)], 1).astype(np.int32)
     mapping[::13] = -1
-    on_device = [
-        torch.from_numpy(array).to(DEVICE, non_blocking=True) for array in (losses, mapping)
-    ]
-    result = segment_reduce(*on_device, how)
-    sync_debug("default")
+    tensors = [torch.from_numpy(array) for array in (losses, mapping)]
+    with no_waiting():
+        on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
+        result = segment_reduce(*on_device, how)
     np.testing.assert_allclose(result.cpu(), vocagno.reduce(losses, mapping, how), rtol=1e-5)
 
 
@@ -97,11 +90,8 @@ def test_a_step_does_not_make_the_host_wait(precision):
         output.loss.backward()
 
     step()  # what is set up once may wait
-    sync_debug("error")
-    try:
+    with no_waiting():
         step()
-    finally:
-        sync_debug("default")
 
 
 @pytest.mark.parametrize("how", ["loop", "torch", "liger"])
@@ -116,10 +106,9 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
     weight = torch.randn(50, 32, generator=generator).to(DEVICE).requires_grad_()
     _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
     guidance = GuidanceConfig(top_fraction=0.4)
-    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
-        way = nullcontext() if how == "loop" else head_losses.in_place_of_ours(how)
-        with way:
-            loss, metrics = selective_cross_entropy(hidden, weight, labels, teacher, guidance)
+    way = nullcontext() if how == "loop" else head_losses.in_place_of_ours(how)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"), way:
+        loss, metrics = selective_cross_entropy(hidden, weight, labels, teacher, guidance)
     loss.backward()
     ours = [hidden.grad.clone(), weight.grad.clone()]
     hidden.grad = weight.grad = None
@@ -190,27 +179,25 @@ def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method)
         head = LanguageHead(teacher_weight.to(device))
         teacher = TeacherStates(states.to(device), head, partner.to(device))
         arguments = labels.to(device), teacher
-        for mode in ("default", "error"):  # what is set up once may wait
-            sync_debug(mode)
-            try:
+        for context in (nullcontext, no_waiting):  # what is set up once may wait
+            with context():
                 student = LanguageHead(leaves[1])
                 loss, _ = method_of(guidance).distill(leaves[0], student, *arguments)
                 gradients = torch.autograd.grad(loss, leaves)
-            finally:
-                sync_debug("default")
         found[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
     for mine, expected in zip(found[DEVICE], found["cpu"], strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
 
 
-def test_chunks_are_those_of_the_cpu(no_waiting):
+def test_chunks_are_those_of_the_cpu():
     student, teacher, labels = batch()
     chunks = (torch.arange(64) // 8).expand(4, 64).contiguous()
     teacher = teacher.nan_to_num()[:, :8].repeat_interleave(8, 1)  # one for all of a chunk
     config = GuidanceConfig(method="chunk", chunks=8)
     tensors = student, teacher, labels, chunks
-    weights = chunk_weights(*(tensor.to(DEVICE, non_blocking=True) for tensor in tensors), config)
-    sync_debug("default")
+    with no_waiting():
+        on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
+        weights = chunk_weights(*on_device, config)
     assert torch.equal(weights.cpu(), chunk_weights(*tensors, config))
 
 
@@ -230,11 +217,8 @@ def test_a_teacher_that_reads_rows_does_not_make_the_host_wait(method):
     count = int((labels >= 0).sum())
     tensors = {"input_ids": labels.clamp_min(0).to(DEVICE), "labels": labels.to(DEVICE)}
     num_kept = count if method == "kld" else -(-2 * 61 // 5) * 4  # 61 labels a row
-    for mode in ("default", "error"):
-        sync_debug(mode)
-        try:
+    for context in (nullcontext, no_waiting):
+        with context():
             given = teacher.guide(None, tensors, [])
             given.setdefault("teacher_loss", torch.zeros(labels.shape, device=DEVICE))
             student(**tensors, **given, num_kept=num_kept).loss.backward()
-        finally:
-            sync_debug("default")

@@ -76,22 +76,39 @@ def losses(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("guidance", [GuidanceConfig(), GuidanceConfig(top_fraction=0.4)])
-def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher, guidance):
-    from transformers import TrainingArguments
+@pytest.fixture
+def of_trl(tmp_path, student):
+    """Makes a guided SFTTrainer of a model that is given, or of a tiny one."""
     from trl import SFTConfig, SFTTrainer
 
     class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
         pass
+
+    def make(columns, guidance, model=None, *, loss_type=None, **more):
+        skips = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False}
+        skips |= {"loss_type": loss_type} if loss_type else {}
+        return GuidedSFTTrainer(
+            model or tiny_llama(len(student)),
+            SFTConfig(**options(tmp_path / "trl", **skips)),
+            guidance=guidance,
+            train_dataset=columns,
+            data_collator=DataCollatorWithTeacherLoss(guidance),
+            processing_class=student,
+            **more,
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("guidance", [GuidanceConfig(), GuidanceConfig(top_fraction=0.4)])
+def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher, of_trl, guidance):
+    from transformers import TrainingArguments
 
     class Known:
         scores = teacher.score(TEXTS)
 
         def piece(self, document, first_byte, end_byte):
             return self.scores[document]
-
-    def model():
-        return tiny_llama(len(student))
 
     spans = TokenSpans(student)
     stream = join_documents(spans.encode(TEXTS), 0, spans.prefix_ids, student.eos_token_id)
@@ -101,90 +118,46 @@ def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher
     columns = add_teacher_loss(
         datasets.Dataset.from_dict({"text": TEXTS}), student, teacher, guidance
     )
-    arguments = TrainingArguments(**options(tmp_path / "own"))
-    of_rows = GuidedTrainer(
-        model(), arguments, guidance=guidance, train_dataset=rows, data_collator=own
+    of_rows, of_columns = (
+        GuidedTrainer(
+            tiny_llama(len(student)),
+            TrainingArguments(**options(tmp_path / "own")),
+            guidance=guidance,
+            train_dataset=dataset,
+            data_collator=collator,
+        )
+        for dataset, collator in ((rows, own), (columns, DataCollatorWithTeacherLoss(guidance)))
     )
-    collator = DataCollatorWithTeacherLoss(guidance)
-    of_columns = GuidedTrainer(
-        model(), arguments, guidance=guidance, train_dataset=columns, data_collator=collator
-    )
-    skips = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False}
-    of_trl = GuidedSFTTrainer(
-        model(),
-        SFTConfig(**options(tmp_path / "trl", **skips)),
-        guidance=guidance,
-        train_dataset=columns,
-        eval_dataset=columns.select(range(4)),
-        data_collator=collator,
-        processing_class=student,
-    )
+    trainer = of_trl(columns, guidance, eval_dataset=columns.select(range(4)))
     expected = losses(of_rows)
     assert len(expected) == STEPS
     assert losses(of_columns) == pytest.approx(expected, rel=1e-5)
-    assert losses(of_trl) == pytest.approx(expected, rel=1e-5)
-    assert 0 < of_trl.evaluate()["eval_loss"] < 20
+    assert losses(trainer) == pytest.approx(expected, rel=1e-5)
+    assert 0 < trainer.evaluate()["eval_loss"] < 20
 
 
-def test_another_loss_of_trl_is_refused(tmp_path, student):
-    from trl import SFTConfig, SFTTrainer
+ONE = {"input_ids": [[1, 2]], "labels": [[1, 2]], "teacher_loss": [[0.5, 0.5]]}
 
-    class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
-        pass
 
-    skips = {"dataset_kwargs": {"skip_prepare_dataset": True}}
-    columns = {"input_ids": [[1, 2]], "labels": [[1, 2]], "teacher_loss": [[0.5, 0.5]]}
+def test_another_loss_of_trl_is_refused(of_trl):
     with pytest.raises(ValueError, match="loss_type dft: the loss is that of the guidance; leave"):
-        GuidedSFTTrainer(
-            tiny_llama(len(student)),
-            SFTConfig(**options(tmp_path, loss_type="dft", **skips)),
-            guidance=GuidanceConfig(),
-            train_dataset=datasets.Dataset.from_dict(columns),
-            data_collator=DataCollatorWithTeacherLoss(),
-            processing_class=student,
-        )
+        of_trl(datasets.Dataset.from_dict(ONE), GuidanceConfig(), loss_type="dft")
 
 
-def test_a_model_by_its_name_is_loaded(tmp_path, student):
-    from trl import SFTConfig, SFTTrainer
-
-    class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
-        pass
-
-    tiny_llama(len(student)).save_pretrained(tmp_path / "student")
-    skips = {"dataset_kwargs": {"skip_prepare_dataset": True}}
-    columns = {"input_ids": [[1, 2]], "labels": [[1, 2]], "teacher_loss": [[0.5, 0.5]]}
-    trainer = GuidedSFTTrainer(
-        str(tmp_path / "student"),
-        SFTConfig(**options(tmp_path, **skips)),
-        guidance=GuidanceConfig(method="cpt"),
-        train_dataset=datasets.Dataset.from_dict(columns),
-        data_collator=DataCollatorWithTeacherLoss(GuidanceConfig(method="cpt")),
-        processing_class=student,
-    )
+def test_a_model_by_its_name_is_loaded(tmp_path, student, of_trl):
+    name = str(tmp_path / "student")
+    tiny_llama(len(student)).save_pretrained(name)
+    trainer = of_trl(datasets.Dataset.from_dict(ONE), GuidanceConfig(method="cpt"), name)
     assert len(losses(trainer)) == STEPS
 
 
-def test_adapters_that_trl_adds_are_trained(tmp_path, student, teacher):
+def test_adapters_that_trl_adds_are_trained(student, teacher, of_trl):
     peft = pytest.importorskip("peft")
-    from trl import SFTConfig, SFTTrainer
-
-    class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
-        pass
-
     guidance = GuidanceConfig(top_fraction=0.4)
-    columns = add_teacher_loss(
-        datasets.Dataset.from_dict({"text": TEXTS}), student, teacher, guidance
-    )
-    trainer = GuidedSFTTrainer(
-        tiny_llama(len(student)),
-        SFTConfig(**options(tmp_path, dataset_kwargs={"skip_prepare_dataset": True})),
-        guidance=guidance,
-        train_dataset=columns,
-        data_collator=DataCollatorWithTeacherLoss(guidance),
-        processing_class=student,
-        peft_config=peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]),
-    )
+    texts = datasets.Dataset.from_dict({"text": TEXTS})
+    adapters = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
+    columns = add_teacher_loss(texts, student, teacher, guidance)
+    trainer = of_trl(columns, guidance, peft_config=adapters)
     losses(trainer)
     added = {name: one for name, one in trainer.model.named_parameters() if "lora_B" in name}
     assert added

@@ -3,8 +3,6 @@
 No trainer of theirs is run; the stand-ins have the shapes of their sources.
 """
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
+from examples import load_example
 from families import TEXTS
 from token_streams import documents_of, write_losses, write_megatron
 from vocagno import TokenSpans
@@ -26,11 +25,7 @@ SEQ_LEN = 16
 
 @pytest.fixture
 def example():
-    path = Path(__file__).parents[2] / "examples" / "megatron_loss.py"
-    spec = importlib.util.spec_from_file_location("megatron_loss", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("megatron_loss")
 
 
 @pytest.fixture

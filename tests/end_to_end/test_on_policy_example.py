@@ -1,8 +1,6 @@
 """`examples/on_policy.py` as slime and verl call it, with stand-ins for their parts."""
 
 import asyncio
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from examples import load_example
 from families import TEXTS
 from score_server import log_probability, serving
 from vocagno import TokenSpans
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "on_policy.py"
 PROMPT, RESPONSE = TEXTS[0], TEXTS[1]
 
 
@@ -22,10 +20,7 @@ PROMPT, RESPONSE = TEXTS[0], TEXTS[1]
 def example(monkeypatch, tokenizer_files):
     monkeypatch.setenv("STUDENT_TOKENIZER", str(tokenizer_files / "student.json"))
     monkeypatch.setenv("TEACHER_TOKENIZER", str(tokenizer_files / "teacher.json"))
-    spec = importlib.util.spec_from_file_location("on_policy", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("on_policy")
 
 
 @pytest.fixture

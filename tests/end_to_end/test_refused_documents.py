@@ -81,14 +81,10 @@ def scores(made):
 
 def test_rows_leave_documents_out_and_name_file_line_and_reason(made, rows, capsys):
     store = RowStore(rows)
-    assert (store.manifest.count("documents"), store.manifest.count("refused_documents")) == (
-        1000,
-        5,
-    )
-    assert [entry["document"] for entry in reported(rows)] == SNOWMEN
-    assert [entry["place"] for entry in reported(rows)] == [
-        f"c.jsonl, line {number + 1}" for number in SNOWMEN
-    ]
+    counts = [store.manifest.count(unit) for unit in ("documents", "refused_documents")]
+    assert counts == [1000, 5]
+    places = [(number, f"c.jsonl, line {number + 1}") for number in SNOWMEN]
+    assert [(entry["document"], entry["place"]) for entry in reported(rows)] == places
     assert all("cannot be tokenized" in entry["why"] for entry in reported(rows))
     with_rows = {int(number) for row in store for number in row.documents}
     assert with_rows == {*range(1000)} - {*SNOWMEN}
@@ -169,6 +165,9 @@ def test_more_than_the_limit_is_an_error_that_says_how_to_go_on(made, tmp_path, 
     assert "raise max_refused (data.max_refused of a run" in said
     assert main([*command, "--max_refused", "0.02"]) == 0
     assert "omitted 11 of 1,006 documents" in capsys.readouterr().err
+    for wrong in ("-1", "2"):
+        assert main([*command, "--max_refused", wrong]) == 2
+        assert f"max_refused must be in [0, 1], got {float(wrong)}" in capsys.readouterr().err
 
 
 def test_overlap_counts_and_names_what_either_side_cannot_read(made, capsys):
@@ -179,9 +178,3 @@ def test_overlap_counts_and_names_what_either_side_cannot_read(made, capsys):
     assert sorted(map(int, counted["teacher_refused"])) == sorted([*SNOWMEN, KNIGHT])
     assert (counted["documents"], counted["coverage"]) == (1000, 1)
     assert counted["student_without_tokens"] == []
-
-
-@pytest.mark.parametrize("share", ["-1", "2"])
-def test_a_limit_that_is_no_share_is_refused(made, tmp_path, capsys, share):
-    assert prepare(made, tmp_path, "--max_refused", share) == 2
-    assert f"max_refused must be in [0, 1], got {float(share)}" in capsys.readouterr().err

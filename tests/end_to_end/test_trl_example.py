@@ -1,25 +1,19 @@
 """Our alignment inside the installed TRL: equal where its own is right, and right beyond."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from examples import load_example
 from families import TEXTS
 
 pytestmark = pytest.mark.slow
 
-PATH = Path(__file__).parents[2] / "examples" / "trl_gold.py"
-
 
 @pytest.fixture
 def example(monkeypatch):
-    spec = importlib.util.spec_from_file_location("trl_gold", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_example("trl_gold")
     loss, utils = module.gold_trainer.ULDLoss, module.utils
     # `install` changes TRL for good; this takes it back.
     monkeypatch.setattr(loss, "_align_by_byte_offsets", loss._align_by_byte_offsets)

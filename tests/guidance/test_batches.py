@@ -127,6 +127,12 @@ def test_a_worker_aligns_on_one_core(monkeypatch):
         assert list(loader) == [expected]
 
 
+def test_loading_takes_no_number_of_the_models_random_state():
+    before = torch.get_rng_state()
+    assert list(data_module.loader([1, 2], [[0], [1]], list, 0)) == [[1], [2]]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_rows_cut_inside_a_document_by_hand():
     batch = collate(2)
     labels = batch.tensors["labels"].tolist()

@@ -138,6 +138,16 @@ def test_responses_need_no_prompt_before_them(tokenizers, student, teacher, resp
         theirs = drawn(np.random.default_rng(7), len(other))
         found = vocagno.credit(small, ids, large, other, theirs)
         assert found.sum() == pytest.approx(theirs.sum(), abs=1e-9)
+        twice = vocagno.credit(
+            small,
+            np.tile(ids, 2),
+            large,
+            np.tile(other, 2),
+            np.tile(theirs, 2),
+            student_cu_seqlens=np.arange(3) * len(ids),
+            teacher_cu_seqlens=np.arange(3) * len(other),
+        )
+        np.testing.assert_array_equal(twice, np.tile(found, 2))
 
 
 @pytest.mark.parametrize("student", ["llama", "byte-level"])

@@ -17,10 +17,14 @@ from families import TEXTS
 from folders import contents
 from runs import environment
 from skypilot import read_task, run_task
-from slurm import write_slurm
+from slurm import write_program, write_slurm
 from vocagno.cli.app import main
 from warm_python import executable
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for bash"),
+]
 CLUSTERS = Path(__file__).parents[2] / "configs" / "clusters"
 TASK = CLUSTERS / "score.sky.yaml"
 
@@ -30,14 +34,10 @@ def node(tmp_path):
     """The environment of a node: a home of its own, and `vocagno` on the path."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    program = programs / "vocagno"
-    program.write_text(f'#!/bin/bash\nexec {executable()} -m vocagno "$@"\n')
-    program.chmod(0o755)
+    write_program(programs / "vocagno", f'#!/bin/bash\nexec {executable()} -m vocagno "$@"\n')
     return environment(HOME=str(tmp_path), PATH=f"{programs}:{os.environ['PATH']}")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
 def test_the_task_for_skypilot_scores_every_part(tmp_path, teacher_model, node):
     """Two nodes with two GPUs each make the store of one process."""
     folder = tmp_path / "corpus"
@@ -60,8 +60,6 @@ def test_the_task_for_skypilot_scores_every_part(tmp_path, teacher_model, node):
     assert contents(store) == contents(expected)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
 def test_a_part_that_fails_fails_the_task(tmp_path, node):
     task = read_task(TASK, {"CORPUS": "nowhere", "STORE": "s3://SCORES", "TEACHER": "nobody"})
     (ended,) = run_task(task, nodes=1, gpus=2, env=node)
@@ -71,8 +69,6 @@ def test_a_part_that_fails_fails_the_task(tmp_path, node):
         read_task(TASK, {"CORPUS": "corpus"})
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the script is for bash")
 @pytest.mark.parametrize(
     ("options", "parts"),
     [([], range(1, 9)), (["--array=3"], [3]), (["--array=2,7-8"], [2, 7, 8])],
@@ -80,9 +76,7 @@ def test_a_part_that_fails_fails_the_task(tmp_path, node):
 def test_the_array_for_slurm_and_some_of_its_parts(tmp_path, options, parts):
     """A part keeps its number and the number of parts when it runs again."""
     write_slurm(tmp_path)
-    program = tmp_path / "vocagno"
-    program.write_text('#!/bin/bash\necho "$@"\n')
-    program.chmod(0o755)
+    write_program(tmp_path / "vocagno", '#!/bin/bash\necho "$@"\n')
     ended = subprocess.run(
         ["sbatch", *options, CLUSTERS / "score.sbatch", "c.jsonl", "store", "--teacher.model", "t"],
         env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"),
@@ -111,8 +105,6 @@ sys.exit(75)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the script is for bash")
 @pytest.mark.parametrize("seconds", [120, 1])
 def test_torchrun_leaves_the_time_that_the_file_for_slurm_says(tmp_path, seconds):
     """In place of train.py stands a program that saves for three seconds after SIGTERM."""
@@ -122,11 +114,9 @@ def test_torchrun_leaves_the_time_that_the_file_for_slurm_says(tmp_path, seconds
     (tmp_path / "script").write_text(script.replace("TIMEOUT=120", f"TIMEOUT={seconds}"))
     (tmp_path / "train.py").write_text(SAVES)
     write_slurm(tmp_path)
-    (tmp_path / "scontrol").write_text("#!/bin/bash\necho localhost\n")
-    (tmp_path / "torchrun").write_text(
-        f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
-    )
-    (tmp_path / "torchrun").chmod(0o755)
+    write_program(tmp_path / "scontrol", "#!/bin/bash\necho localhost\n")
+    launch = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
+    write_program(tmp_path / "torchrun", launch)
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "1"}
     given |= {"SLURM_JOB_NODELIST": "node", "SLURM_GPUS_ON_NODE": "1"}
     process = subprocess.Popen(

@@ -12,7 +12,6 @@ import json
 import pkgutil
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from itertools import pairwise
@@ -28,7 +27,7 @@ from families import TEXTS
 from run_folders import CONFIG, training, validation, write_run
 from runs import environment
 from skypilot import read_task
-from slurm import write_slurm
+from slurm import write_program, write_slurm
 from tiny_models import tiny_llama
 from warm_python import executable
 
@@ -203,9 +202,7 @@ def _catch(folder):
             f'case "$*" in *train.py*|"train "*) exec {real} "$@" {FEW} 64;; esac',
             f'exec {real} "$@"',
         ]
-        program = folder / name
-        program.write_text("\n".join(lines if real else lines[:2]) + "\n")
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        write_program(folder / name, "\n".join(lines if real else lines[:2]) + "\n")
     write_slurm(folder)
 
 

@@ -83,8 +83,7 @@ def test_the_plan_s_bounds_follow_from_the_operations(monkeypatch):
 
 
 def test_the_table_of_benchmarks_is_that_of_the_results_page():
-    speed = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    table = speed.split("<!-- benchmarks -->")[1].split("<!-- end of benchmarks -->")[0]
+    table = table_of("benchmarks", "benchmarks")
     (page,) = re.findall(r"\(\.\./(benches/results/.*-benchmarks\.md)\)", table)
     rows = [line for line in table.splitlines() if line.startswith("| align")]
     assert len(rows) > 5
@@ -142,10 +141,6 @@ def test_the_crate_is_published_with_the_license_of_the_repository():
     assert (ROOT / "rust" / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-NOISE_RULES = "naive", "paper", "lines", "both", "oracle", "kld"
-NOISE_SHARES = 0, 20, 50, 75
-
-
 def runs_of(study):
     """By variant and seed, the runs of a study that the docs show."""
     with (ROOT / "docs" / "study" / study / "runs.csv").open() as file:
@@ -169,25 +164,29 @@ def differences_of_rules(text):
     return found
 
 
+def table_of(page, name):
+    """A marked table of a page of the docs."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    return text.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0].strip()
+
+
 def cells_of_table(page, name):
     """The cells of the lines of a marked table, without the first cell."""
-    table = page.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0].strip()
-    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
+    lines = table_of(page, name).splitlines()[2:]
+    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in lines]
 
 
 def test_the_table_of_rules_follows_from_its_runs():
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
     expected: dict[str, list[str]] = {}
     for number, text in enumerate(("clean", "junk", "pages", "swap")):
         for variant, cell in differences_of_rules(text).items():
             expected.setdefault(variant, [""] * 4)[number] = cell
     del expected["naive"]
-    assert sorted(cells_of_table(page, "rules")) == sorted(expected.values())
+    assert sorted(cells_of_table("guidance", "rules")) == sorted(expected.values())
 
 
 def test_the_table_of_teachers_follows_from_its_runs():
     """The limits are those of the plan."""
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
     plan = yaml.safe_load((ROOT / "configs/study/guidance.yaml").read_text())["variants"]
     of_text = {
         text: differences_of_rules(text) | differences_of_rules(f"{text}-teachers")
@@ -204,25 +203,24 @@ def test_the_table_of_teachers_follows_from_its_runs():
         ]
         for usual, found in pairs
     ]
-    assert cells_of_table(page, "teachers") == expected
+    assert cells_of_table("guidance", "teachers") == expected
 
 
 @pytest.mark.parametrize(
     ("table", "cell"), [("from nothing", "nothing"), ("larger students", "large")]
 )
 def test_the_tables_of_other_students_follow_from_their_runs(table, cell):
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
     clean, junk = (differences_of_rules(f"{text}-{cell}") for text in ("clean", "junk"))
     shown = "lines", "lines 2.5, like", "oracle"
     expected = [[clean.get(name, ""), junk.get(name, "")] for name in shown]
-    assert cells_of_table(page, table) == expected
+    assert cells_of_table("guidance", table) == expected
     assert {"naive", *shown} == clean.keys() | junk.keys()
 
 
 def test_the_tables_of_junk_follow_from_their_runs():
     """On the quickstart's corpus: the differences from naive training on the same text with the
     percentage of tokens kept, and the percentage of exact answers."""
-    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    rules, shares = ("naive", "paper", "lines", "both", "oracle", "kld"), (0, 20, 50, 75)
     runs = runs_of("noise")
     differences, answers = {}, {}
     for name in dict.fromkeys(name for name, _ in runs):
@@ -234,23 +232,21 @@ def test_the_tables_of_junk_follow_from_their_runs():
         differences[name] = f"{difference} ({kept:.1f} %)"
         exact = [100 * float(run["exact_answers"]) for run, _ in pairs]
         answers[name] = f"{fmean(exact):.1f} ± {stdev(exact):.1f} %"
-    for table, found, rules in (
-        ("noise", differences, NOISE_RULES[1:]),
-        ("noise answers", answers, NOISE_RULES),
+    for table, found, named in (
+        ("noise", differences, rules[1:]),
+        ("noise answers", answers, rules),
     ):
-        expected = [[found.get(f"{rule} {share}", "") for share in NOISE_SHARES] for rule in rules]
-        assert cells_of_table(page, table) == expected
-    assert {name for name, _ in runs} <= {f"{r} {s}" for r in NOISE_RULES for s in NOISE_SHARES}
+        expected = [[found.get(f"{rule} {share}", "") for share in shares] for rule in named]
+        assert cells_of_table("study", table) == expected
+    assert {name for name, _ in runs} <= {f"{rule} {n}" for rule in rules for n in shares}
 
 
 @pytest.mark.slow
 def test_the_shares_of_credits_are_those_of_the_tokenizers():
     """Which `vocagno overlap` counts as 1:1. A lone dummy prefix has no text, and belongs to the
     first token's group."""
-    page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
-    table = page.split("<!-- same ends -->")[1].split("<!-- end of same ends -->")[0].strip()
     texts = shared_texts("math-valid")
-    for line in table.splitlines()[2:]:
+    for line in table_of("loop", "same ends").splitlines()[2:]:
         *names, shown = (cell.strip() for cell in line.split("|")[1:-1])
         student, teacher = (TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in names)
         own, other, rates = student.encode(texts), teacher.encode(texts), AlignmentRates()
@@ -276,9 +272,8 @@ def test_the_picture_of_rules_shows_the_table():
     picture = runpy.run_path(str(ROOT / "docs" / "pictures" / "rules.py"))["draw"]()
     shown = [text.get_text() for panel in picture.axes for text in panel.texts]
     figures = [text for text in shown if text[:1] in "+-"]
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
-    table = page.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0]
-    known = {f"{float(value):+.3f}" for value in re.findall(r"([+-]\d\.\d{4}) ±", table)}
+    values = re.findall(r"([+-]\d\.\d{4}) ±", table_of("guidance", "rules"))
+    known = {f"{float(value):+.3f}" for value in values}
     assert len(figures) == 17
     assert set(figures) <= known
     drawn = (ROOT / "docs" / "pictures" / "rules.svg").read_text(encoding="utf-8")
@@ -286,10 +281,9 @@ def test_the_picture_of_rules_shows_the_table():
 
 
 def test_the_table_of_many_shards_is_that_of_the_results():
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    table = page.split("<!-- many shards -->")[1].split("<!-- end of many shards -->")[0]
+    table = table_of("scale", "many shards")
     results = (ROOT / "benches" / "results" / "2026-11-23-many-shards.jsonl").read_text()
-    shown = [re.findall(r"[\d.,]+", line) for line in table.strip().splitlines()[2:]]
+    shown = [re.findall(r"[\d.,]+", line) for line in table.splitlines()[2:]]
     names = "shards", "ms_a_shard", "ms_a_list_of_a_flat_folder", "seconds_of_the_first_look"
     names += "seconds_of_finishing", "seconds_of_finishing_by_reading"
     expected = [

@@ -15,13 +15,6 @@ from imports import modules_after
 HEAVY = ("torch", "transformers", "tokenizers", "accelerate", "pyarrow", "jsonargparse", "tqdm")
 
 
-def test_import_loads_numpy_and_nothing_else():
-    added = modules_after("import vocagno") - modules_after("import numpy")
-    third_party = {name for name in added if name not in sys.stdlib_module_names}
-    assert {name for name in third_party if not name.startswith("_")} <= {"vocagno"}
-    assert not added & set(HEAVY)
-
-
 def test_aligning_needs_numpy_alone():
     statement = (
         "import vocagno; m = vocagno.align([[0, 2]], [[0, 1], [1, 2]]); "
@@ -29,7 +22,9 @@ def test_aligning_needs_numpy_alone():
         "vocagno.overlap([[0, 2]], [[0, 1], [1, 2]], m); vocagno.chunk_map(1, 2, 1); "
         "vocagno.groups([[0, 2]], [[0, 1], [1, 2]])"
     )
-    assert not modules_after(statement) & set(HEAVY)
+    added = modules_after(statement) - modules_after("import numpy")
+    third_party = {name for name in added if name not in sys.stdlib_module_names}
+    assert {name for name in third_party if not name.startswith("_")} == {"vocagno"}
 
 
 @pytest.mark.parametrize("package", ["guidance", "teacher"])
@@ -120,14 +115,6 @@ def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model)
     refused = run("score", corpus, *teacher)
     assert refused.returncode == 2
     assert "pip install 'vocagno[train]'" in refused.stderr
-
-
-def test_version_is_that_of_the_package():
-    from importlib.metadata import version
-
-    import vocagno
-
-    assert vocagno.__version__ == version("vocagno")
 
 
 def test_no_test_imports_another_test_file():

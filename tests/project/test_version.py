@@ -4,9 +4,12 @@ import re
 import runpy
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import vocagno
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / ".ci" / "version.py"))
@@ -43,9 +46,8 @@ def test_no_copy_differs():
 
 
 def test_the_installed_package_has_it():
-    import vocagno
-
-    assert vocagno.__version__ == VERSION.replace("-alpha.", "a").replace("-rc.", "rc")
+    expected = VERSION.replace("-alpha.", "a").replace("-rc.", "rc")
+    assert vocagno.__version__ == metadata.version("vocagno") == expected
 
 
 def test_no_text_names_another_version():
@@ -72,11 +74,7 @@ def test_a_release_passes(sources, capsys):
     ("name", "found", "replacement"),
     [
         ("Cargo.toml", f'"{re.escape(VERSION)}"', '"7.8.9"'),
-        (
-            "Cargo.lock",
-            '^name = "vocagno-py"\nversion = .*',
-            'name = "vocagno-py"\nversion = "7.8.9"',
-        ),
+        ("Cargo.lock", '"vocagno-py"\nversion = .*', '"vocagno-py"\nversion = "7.8.9"'),
         ("rust/fuzz/Cargo.lock", '"vocagno"\nversion = .*', '"vocagno"\nversion = "7.8.9"'),
         ("examples/rust/Cargo.lock", '"vocagno"', '"other"'),
         ("rust/core/Cargo.toml", "^version.workspace = true", f'version = "{VERSION}"'),
@@ -101,16 +99,13 @@ def test_a_copy_that_differs_is_found(sources, capsys, name, found, replacement)
         ("README.md", r"\Z", "Not on PyPI yet.\n"),
     ],
 )
-def test_sources_that_are_not_those_of_a_release_are_refused(
+def test_sources_of_no_release_and_other_tags_are_refused(
     sources, capsys, name, found, replacement
 ):
+    for tag in ("v7.8.9", VERSION, f"v{VERSION}.0"):
+        assert SCRIPT["main"](sources, [tag]) == 1
+        assert f"tag {tag}: " in capsys.readouterr().out
     change(sources / name, found, replacement)
     assert SCRIPT["main"](sources, []) == 0
     assert SCRIPT["main"](sources, [f"v{VERSION}"]) == 1
     assert f"{name}: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("tag", ["v7.8.9", VERSION, f"v{VERSION}.0"])
-def test_a_tag_that_differs_is_refused(sources, capsys, tag):
-    assert SCRIPT["main"](sources, [tag]) == 1
-    assert f"tag {tag}: " in capsys.readouterr().out

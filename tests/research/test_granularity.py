@@ -1,4 +1,4 @@
-"""Chunks against chunks: the measure against sets of characters, the command, the figure."""
+"""Chunks against chunks: the measure against sets of characters."""
 
 import csv
 import json
@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpora import write_corpus
 from families import HARD_TEXTS, TEXTS
 from research.paper.granularity import CHUNKS, granularity, in_characters, write_csv
 from shared_data import shared, shared_texts
@@ -154,103 +153,6 @@ def test_the_levels_as_csv(spans, tmp_path):
     assert json.loads(json.dumps(found.as_dict()))["levels"][2]["chunks"] is None
 
 
-@pytest.fixture
-def run(tokenizer_files, tmp_path, monkeypatch):
-    """The command on a small corpus, with the byte-level tokenizer as teacher."""
-    pytest.importorskip("jsonargparse")
-    from research.paper.__main__ import main
-
-    monkeypatch.chdir(tmp_path)
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    student, teacher = (str(tokenizer_files / f"{side}.json") for side in ("student", "teacher"))
-    teachers = ["--teachers", teacher, student]
-    return lambda *rest: main(["granularity", student, str(corpus), *teachers, *map(str, rest)])
-
-
-def test_the_tables(run, spans, capsys):
-    assert run("--seq_len", 64) == 0
-    captured = capsys.readouterr()
-    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=64)
-    lines = captured.out.splitlines()
-    assert lines[0].split() == ["IoU", "teacher", "student"]
-    assert lines[1].split() == ["1", "chunk", f"{found.levels[0].iou:.2%}", "100.00%"]
-    assert lines[8].split() == ["tokens", f"{found.levels[-1].iou:.2%}", "100.00%"]
-    assert lines[9:11] == ["", "IoS        teacher  student"]
-    assert lines[-1].split() == ["tokens", "100.00%", "100.00%"]
-    assert (
-        f"over {found.sequences} sequences of 64 tokens of student ({len(TEXTS)} docu"
-        in captured.err
-    )
-
-
-def test_json_and_a_limit(run, spans, capsys):
-    assert run("--seq_len", 16, "--limit", 3, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    expected = granularity(spans["llama"], spans["byte-level"], [TEXTS[:3]], seq_len=16).as_dict()
-    assert found["files"] == []
-    assert found["teachers"][0] == expected | {"student": "student", "teacher": "teacher"}
-
-
-def test_figure_and_csv_are_written(run, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    assert run("--seq_len", 64, "--out", "new/g.svg", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["files"] == ["new/g.svg", "new/g.csv"]
-    before = (tmp_path / "new/g.svg").read_bytes()
-    assert before.startswith(b"<?xml")
-    assert (tmp_path / "new/g.csv").read_text().count("\n") == 1 + 2 * 8
-    assert run("--seq_len", 64, "--out", "new/g.svg") == 0
-    assert (tmp_path / "new/g.svg").read_bytes() == before
-
-
-def test_the_panels_hold_the_levels(spans):
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    from research.paper.figures import draw_granularity
-
-    found = [
-        granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=64, chunks=[1, 8, 64])
-        for teacher in ("byte-level", "llama")
-    ]
-    figure = draw_granularity(found)
-    for panel, share in zip(figure.axes, ("iou", "ios"), strict=True):
-        chunks = panel.lines[0]
-        assert chunks.get_xdata().tolist() == [0, 3, 6]
-        values = [getattr(level, share) for level in found[0].levels]
-        assert [*chunks.get_ydata(), *panel.lines[1].get_ydata()] == values
-        names = [label.get_text() for label in panel.get_xticklabels()]
-        assert names == ["1", "8", "64", "token"]
-
-
-@pytest.mark.parametrize(
-    ("rest", "words"),
-    [
-        (["--out", "g.pdf"], "--out: expected a file ending in .png or .svg, got g.pdf"),
-        (["--limit", "0"], "--limit: expected at least 1 document, got 0"),
-        (["--seq_len", "-1"], "--seq_len: expected at least 1 token, got -1"),
-        ([], "not even one sequence of 2,048; give more text or a smaller seq_len"),
-    ],
-)
-def test_errors_of_the_command(run, rest, words, tmp_path, capsys):
-    if "--out" in rest:
-        pytest.importorskip("matplotlib", reason="the figures need matplotlib: vocagno[viz]")
-    assert run(*rest) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert words in error
-    assert not list(tmp_path.glob("g.*"))
-
-
-def test_names_of_teachers():
-    from research.paper.commands import short_names
-
-    paths = ["a/qwen2.5.json.gz", "b/llama/tokenizer.json", "org/model", "x.json"]
-    assert short_names(paths, "--teachers") == ["qwen2.5", "llama", "model", "x"]
-    assert short_names(["a/x.json", "b/x.json"], "--teachers") == ["a/x.json", "b/x.json"]
-    assert short_names(["tokenizer.json"], "--teachers") == ["tokenizer.json"]
-    with pytest.raises(InputError, match=r"--teachers: a/x\.json is given twice"):
-        short_names(["a/x.json", "a/x.json"], "--teachers")
-
-
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1"])
 def test_what_the_paper_found(teacher):

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -12,13 +13,13 @@ import yaml
 
 from corpora import write_corpus
 from families import TEXTS
+from runs import metrics, train_here
 from shared_data import shared
 from tiny_models import tiny_llama
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "configs" / "paper"
-MAKE = FOLDER / "make.py"
 FACTS = yaml.safe_load((FOLDER / "facts.yaml").read_text(encoding="utf-8"))
 NAMES = sorted(FACTS["files"])
 ROWS = {row: name for name, file in FACTS["files"].items() for row in file["rows"]}
@@ -32,24 +33,23 @@ TEACHERS = (
 TOKENS = {"2B": 2_000_000_000, "5B": 5_000_000_000, "15B": 15_000_000_000}
 
 
-def test_the_files_are_what_the_facts_say():
-    check = [sys.executable, str(MAKE), "--check"]
-    result = subprocess.run(check, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
+def make(folder, *options):
+    """Exit status and errors of the script in a folder."""
+    command = [sys.executable, str(folder / "make.py"), *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.returncode, result.stderr
 
 
-def test_what_differs_is_named(tmp_path):
-    for path in FOLDER.iterdir():
-        if path.is_file():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "rho-1.yaml").unlink()
-    (tmp_path / "more.yaml").touch()
-    changed = tmp_path / "lambda-0.5.yaml"
+def test_the_files_are_what_the_facts_say(tmp_path):
+    folder = shutil.copytree(FOLDER, tmp_path / "paper")
+    assert make(folder, "--check") == (0, "")
+    (folder / "rho-1.yaml").unlink()
+    (folder / "more.yaml").touch()
+    changed = folder / "lambda-0.5.yaml"
     changed.write_text(changed.read_text(encoding="utf-8").replace("0.95", "0.99"), "utf-8")
-    check = [sys.executable, str(tmp_path / "make.py"), "--check"]
-    result = subprocess.run(check, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr.splitlines() == [
+    status, said = make(folder, "--check")
+    assert status == 1
+    assert said.splitlines() == [
         "more.yaml: follows from no fact",
         "rho-1.yaml: missing",
         "lambda-0.5.yaml: differs from the facts",
@@ -66,14 +66,13 @@ def test_what_differs_is_named(tmp_path):
     ],
 )
 def test_facts_that_are_not_whole_are_refused(tmp_path, before, after, words):
-    (tmp_path / "make.py").write_bytes(MAKE.read_bytes())
+    shutil.copy(FOLDER / "make.py", tmp_path)
     text = (FOLDER / "facts.yaml").read_text(encoding="utf-8")
     assert before in text
     (tmp_path / "facts.yaml").write_text(text.replace(before, after, 1), encoding="utf-8")
-    command = [sys.executable, str(tmp_path / "make.py")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert re.search(rf"facts\.yaml, .*{words}", result.stderr)
+    status, said = make(tmp_path)
+    assert status == 1
+    assert re.search(rf"facts\.yaml, .*{words}", said)
     assert not list(tmp_path.glob("*-*.yaml"))
 
 
@@ -172,6 +171,10 @@ def test_a_row_is_what_it_says(parse, row, options):
     assert {name: getattr(guidance, name) for name in options} == options
 
 
+def test_the_naive_run_is_the_reference_model(parse):
+    assert str(parse("rho-1").teacher.model) == f"{parse('tinyllama-cpt').output}/final"
+
+
 def test_rows_of_one_run_share_a_file():
     assert ROWS["Table 3 | Include | 2B"] == ROWS["Table 3 | Include+Mean | 2B"]
     assert ROWS["Table 3 | Include+Max | 15B"] == ROWS["Table 1 | S + Mistral-ProXMath | Ours"]
@@ -215,28 +218,9 @@ def small(tokenizers, teacher_model, tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_trains(parse, small, tmp_path, name):
-    from runs import metrics, train_here
-
     options = small(parse(name), tmp_path / "run")
     assert train_here(FOLDER / f"{name}.yaml", *options) == 0
     steps = metrics(tmp_path / "run")[0]
     assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
     assert all(0 < step["loss"] < 10 for step in steps)
     assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
-
-
-def test_the_naive_run_is_the_reference_model(parse, small, tmp_path):
-    """What tinyllama-cpt leaves is what the files name as a teacher."""
-    from runs import metrics, train_here
-
-    final = str(parse("rho-1").teacher.model)
-    assert final == f"{parse('tinyllama-cpt').output}/final"
-    output = {
-        name: tmp_path / final.replace("tinyllama-cpt/final", name)
-        for name in ("tinyllama-cpt", "rho-1")
-    }
-    for name, folder in output.items():
-        options = small(parse(name), folder)
-        teacher = [f"--teacher.model={tmp_path / final}"] if name == "rho-1" else []
-        assert train_here(FOLDER / f"{name}.yaml", *options, *teacher) == 0
-    assert metrics(output["rho-1"])[0][-1]["step"] == 5

@@ -18,18 +18,14 @@ needs_cuda = [
 ]
 
 
-def sync_debug(mode):
-    """What happens at an operation that makes the host wait for the device: `default` or `error`.
-    A CPU never waits."""
-    if not REHEARSES:
-        torch.cuda.set_sync_debug_mode(mode)
-
-
 @contextmanager
 def no_waiting():
-    """Inside, an operation that makes the host wait for the device is an error."""
-    sync_debug("error")
+    """Makes an operation that has the host wait for the device an error. A CPU never waits."""
+    if REHEARSES:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        sync_debug("default")
+        torch.cuda.set_sync_debug_mode("default")

@@ -2,9 +2,9 @@
 
 import base64
 import json
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from json_server import JsonHandler, json_server
 
 USER = "tester"
 TOKEN = "hf_tests"
@@ -30,17 +30,8 @@ class HubServer:
 def serving():
     """A running `HubServer`."""
     hub = HubServer()
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with json_server(_Handler, hub) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def uses_hub(monkeypatch, hub, token=TOKEN):
@@ -57,21 +48,9 @@ def uses_hub(monkeypatch, hub, token=TOKEN):
         monkeypatch.setenv("HF_TOKEN", token)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    hub: HubServer
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self._answer(b"")
-
-    def do_POST(self):
-        self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def _answer(self, body):
-        hub, path = self.hub, self.path.partition("?")[0]
+class _Handler(JsonHandler):
+    def respond(self, body):
+        hub, path = self.state, self.path.partition("?")[0]
         hub.requests.append(path)
         if hub.dies_at is not None and hub.dies_at in path:
             hub.dies_at = ""  # every other path, too
@@ -89,21 +68,16 @@ class _Handler(BaseHTTPRequestHandler):
             status, found = self._create(json.loads(body))
         else:
             status, found = self._of_repository(path, body)
-        data = json.dumps(found).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(status, found)
 
     def _create(self, asked):
         kind = asked.get("type", "model")
         name = f"{asked.get('organization') or USER}/{asked['name']}"
-        address = f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{name}"
-        if f"{kind}s/{name}" in self.hub.private:
+        address = f"{self.state.url}/{'datasets/' if kind == 'dataset' else ''}{name}"
+        if f"{kind}s/{name}" in self.state.private:
             return 409, {"error": "You already created this repo", "url": address}
         is_private = asked.get("private", asked.get("visibility") == "private")
-        self.hub.private[f"{kind}s/{name}"] = is_private
+        self.state.private[f"{kind}s/{name}"] = is_private
         return 200, {"url": address}
 
     def _of_repository(self, path, body):
@@ -112,9 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, {"error": path}
         _, _, kinds, user, name, *rest = words
         repository = f"{kinds}/{user}/{name}"
-        if repository not in self.hub.private:
+        if repository not in self.state.private:
             return 404, {"error": "Repository not found"}
-        files = self.hub.files.setdefault(repository, {})
+        files = self.state.files.setdefault(repository, {})
         match rest:
             case ["preupload", "main"]:
                 wanted = json.loads(body)["files"]
@@ -126,9 +100,9 @@ class _Handler(BaseHTTPRequestHandler):
                         value = line["value"]
                         files[value["path"]] = base64.b64decode(value["content"])
                 oid = f"{len(files):040x}"
-                address = f"{self.hub.url}/{user}/{name}/commit/{oid}"
+                address = f"{self.state.url}/{user}/{name}/commit/{oid}"
                 return 200, {"commitUrl": address, "commitOid": oid, "success": True}
             case [] | ["revision", "main"]:
                 about = {"id": f"{user}/{name}", "sha": "0" * 40, "siblings": [], "tags": []}
-                return 200, about | {"private": self.hub.private[repository]}
+                return 200, about | {"private": self.state.private[repository]}
         return 404, {"error": path}

@@ -10,19 +10,13 @@ from pathlib import Path
 
 import yaml
 
+from tiny_models import SIZES
 from warm_python import executable
 
 TRAIN = Path(__file__).parents[2] / "train.py"
 
 
-ARCHITECTURE = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-}
+ARCHITECTURE = {"model_type": "llama", **SIZES}
 
 
 def write_config(folder, corpus, tokenizer_files, teacher_model, /, **sections):

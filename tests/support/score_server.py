@@ -7,9 +7,10 @@ a real vLLM server (`record_vllm.py`).
 import json
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import zip_longest
 from pathlib import Path
+
+from json_server import JsonHandler, json_server
 
 RECORDED = Path(__file__).with_name("vllm_answers.json")
 
@@ -55,17 +56,16 @@ def reply(path, body, state):
     return {"choices": [choice | {"prompt_logprobs": prompt, "prompt_token_ids": read}]}
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(JsonHandler):
+    """Computes."""
 
-    def do_GET(self):
+    def respond(self, body):
+        state = self.state
         if self.path == "/get_model_info":
-            return self.answer(200, {"model_path": self.server.state.models[0]["id"]})
-        return self.answer(200, {"object": "list", "data": self.server.state.models})
-
-    def do_POST(self):
-        state = self.server.state
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            return self.answer(200, {"model_path": state.models[0]["id"]})
+        if self.command == "GET":
+            return self.answer(200, {"object": "list", "data": state.models})
+        body = json.loads(body)
         with state.lock:
             state.asked.append((self.path, body))
             status = state.statuses.pop(0) if state.statuses else 200
@@ -82,58 +82,26 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(status, {"error": {"message": "as asked"}})
         return self.answer(200, reply(self.path, body, state))
 
-    def answer(self, status, fields):
-        data = json.dumps(fields).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
-    def log_message(self, *_):
-        pass
-
-
-class Replay(Handler):
+class Replay(JsonHandler):
     """Answers what was recorded, and nothing else."""
 
-    def do_GET(self):
-        self.replay(None)
-
-    def do_POST(self):
-        self.replay(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def replay(self, body):
-        for one in self.server.state:
+    def respond(self, body):
+        body = json.loads(body) if body else None
+        for one in self.state:
             if (one["method"], one["path"], one["body"]) == (self.command, self.path, body):
                 return self.answer(one["status"], one["answer"])
         return self.answer(418, {"error": "not recorded; run tests/support/record_vllm.py"})
 
 
-@contextmanager
 def replaying(exchanges):
-    """Address of a server with recorded answers."""
-    with _server(Replay, exchanges) as url:
-        yield url
+    """Address of a server with recorded answers, as a context."""
+    return json_server(Replay, exchanges)
 
 
 @contextmanager
 def serving():
     """(address, State) of a server that computes."""
     state = State()
-    with _server(Handler, state) as url:
+    with json_server(Handler, state) as url:
         yield url, state
-
-
-@contextmanager
-def _server(handler, state):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads, server.state = True, state
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

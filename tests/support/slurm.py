@@ -34,6 +34,10 @@ echo node
 def write_slurm(folder):
     """Writes the programs to a folder that is to come first in PATH."""
     for name, text in {"sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL}.items():
-        program = folder / name
-        program.write_text(text)
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        write_program(folder / name, text)
+
+
+def write_program(path, text):
+    """Writes a script that can be started by its name."""
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)

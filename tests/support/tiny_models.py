@@ -1,5 +1,13 @@
 """Tiny models with random weights."""
 
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
 
 def tiny_llama(vocab_size, seed=0, **options):
     """A Llama of some thousand weights."""
@@ -7,14 +15,7 @@ def tiny_llama(vocab_size, seed=0, **options):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
-    config = LlamaConfig(vocab_size=vocab_size, **{**sizes, **options})
+    config = LlamaConfig(vocab_size=vocab_size, **{**SIZES, **options})
     return LlamaForCausalLM(config).eval()
 
 
@@ -23,18 +24,8 @@ def scaled_models():
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+    special_ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    sizes = {"vocab_size": 50, "head_dim": 16, **SIZES, **special_ids}
     options = {
         "gemma2": {"final_logit_softcapping": 0.5},
         "cohere": {"logit_scale": 4.0},

@@ -18,7 +18,7 @@ from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
 from vocagno.teacher.corpus_scores import write_scored
-from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoreStore
+from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoreStore, TextIndex
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 
@@ -97,3 +97,9 @@ def test_one_store_two_students(tmp_path):
             assert entry["scored"] == 1.0
             assert 0.4 < entry["kept_fraction"] < 0.45
     assert not (tmp_path / "cache" / "scores").exists()
+
+
+def test_a_text_is_found_by_its_whole_hash():
+    known = np.frombuffer(bytes(range(32)), "V16")
+    half = np.frombuffer(bytes(range(8)) + bytes(8), "V16")
+    assert TextIndex(known).places(np.concatenate([half, known[::-1]])).tolist() == [-1, 1, 0]

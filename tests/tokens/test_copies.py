@@ -49,7 +49,9 @@ def test_special_tokens_read_as_text_stay_so(tokenizers):
     spans = TokenSpans(tokenizer)
     assert 1 not in spans.encode(["<s>"]).ids
     check_same(pickle.loads(pickle.dumps(spans)).encode(["<s>"]), spans.encode(["<s>"]))
-    assert TokenSpans(tokenizers["llama"]).encode(["<s>"]).ids.tolist() == [1]
+    usual = TokenSpans(tokenizers["llama"])
+    assert usual.encode(["<s>"]).ids.tolist() == [1]
+    assert usual.fingerprint != spans.fingerprint == TokenSpans(tokenizer).fingerprint
 
 
 def test_what_becomes_of_the_callers_tokenizer_does_not_reach_it(tokenizers):

@@ -210,9 +210,10 @@ def test_line_ends_need_no_decoder_and_may_be_special(tokenizers):
     assert expected[spans.encode(["a\n\nb"]).ids].any()
     without = type(level).from_str(json.dumps({**json.loads(level.to_str()), "decoder": None}))
     np.testing.assert_array_equal(TokenSpans(without).line_ends(), expected)
-    without.add_special_tokens(["\n"])
+    without.add_special_tokens(["\n", ";\n\t"])
     spans = TokenSpans(without)
-    assert spans.line_ends()[spans.encode(["a\nb"]).ids].tolist() == [False, True, False]
+    for text in ("a\nb", "a;\n\tb"):
+        assert spans.line_ends()[spans.encode([text]).ids].tolist() == [False, True, False]
 
 
 def test_ids_that_are_none_are_not_special(tokenizers):

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from runs import train_here
+from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import OptimizerConfig, TrainConfig
@@ -71,6 +71,20 @@ def test_an_uneven_cut_of_a_step_is_refused():
     config = TrainConfig(steps=1, global_batch=8, micro_batch=3)
     with pytest.raises(ConfigError, match=r"not a multiple of train\.micro_batch 3 x 2 processes"):
         config.accumulation(2)
+
+
+@pytest.mark.slow
+def test_a_step_is_divided_by_the_tokens_that_normalize_names(tmp_path, config):
+    """Both gradients are one sum, divided by the predicted tokens or by the kept ones."""
+    found = {}
+    for name in ("tokens", "selected"):
+        options = {"guidance": {"normalize": name}, "train": {"steps": 1, "log_every": 1}}
+        assert train_here(config(output=str(tmp_path / name), **options)) == 0
+        (found[name],) = metrics(tmp_path / name)[0]
+    kept = found["tokens"]["kept_fraction"]
+    assert 0.3 < kept < 0.6
+    expected = kept * found["selected"]["grad_norm"]
+    assert found["tokens"]["grad_norm"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from runs import ARCHITECTURE, final_weights, run, train_here, write_config
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.running import answered, prepared
+from vocagno.training import validation
 from vocagno.training.configuration import parse
 from vocagno.training.validation import Evaluation
 
@@ -72,7 +73,15 @@ def training(folder):
 TIMES = ("tokens_per_s", "data_share", "teacher_share", "validation_seconds")
 
 
-def test_the_run_is_bit_by_bit_the_same(tmp_path, config):
+def test_the_run_is_bit_by_bit_the_same(tmp_path, config, monkeypatch):
+    """Also if the answers are drawn."""
+    answered = validation.answered
+
+    def drawn(*arguments):
+        torch.rand(1)
+        return answered(*arguments)
+
+    monkeypatch.setattr(validation, "answered", drawn)
     assert train_here(config("without")) == 0
     assert train_here(config("with", every=2)) == 0
     without, evaluated = final_weights(tmp_path / "without"), final_weights(tmp_path / "with")

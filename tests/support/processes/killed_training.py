@@ -50,7 +50,7 @@ def arm(point, turn):
 
     saves = [0]
     safe_save, torch_save = writing.safe_save_file, torch.save
-    save, write_json = checkpoint.Checkpoints.save, checkpoint.write_json
+    save, publish = checkpoint.Checkpoints.save, checkpoint.publish_folder
     fsync, rename, rmtree = os.fsync, Path.rename, shutil.rmtree
     inside = [False]
 
@@ -66,8 +66,7 @@ def arm(point, turn):
         inside[0] = False
 
     def halved(path):
-        size = Path(path).stat().st_size
-        os.truncate(path, size // 2)
+        os.truncate(path, Path(path).stat().st_size // 2)
         die()
 
     def saving_model(tensors, path, **options):
@@ -118,10 +117,8 @@ def arm(point, turn):
         if str(folder).endswith(".old.tmp") and at("after an old one went"):
             die()
 
-    publish = checkpoint.publish_folder
     writing.safe_save_file, torch.save = saving_model, saving_torch
     checkpoint.Checkpoints.save, checkpoint.publish_folder = saving, publishing
-    checkpoint.write_json = write_json
     os.fsync, Path.rename, shutil.rmtree = flushing, renaming, removing
 
 

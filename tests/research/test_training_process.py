@@ -17,6 +17,7 @@ from research.study.carrying_out import carry_out
 from research.study.plan import Run, read_plan
 from research.study.training_process import error_line, train
 from runs import with_research
+from slurm import write_program
 from vocagno.system.shared_work import is_locked
 
 pytestmark = pytest.mark.slow
@@ -79,10 +80,8 @@ def test_the_error_is_quoted():
 
 def test_a_failing_run_quotes_its_own_error(tmp_path, monkeypatch):
     """Not that of an earlier attempt."""
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho step 1\nkill -KILL $$\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    write_program(tmp_path / "python", "#!/bin/sh\necho step 1\nkill -KILL $$\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "log.txt").write_text("error: of an earlier attempt\n")
     with pytest.raises(
         ValueError, match=r": training was killed by SIGKILL: step 1 \(.*log\.txt\)"

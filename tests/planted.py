@@ -1,0 +1,235 @@
+"""Plants silent faults, one at a time, and runs the tests that should see each: `make planted`.
+
+A fault that no test sees is a hole in the tests: add an assertion. A fault whose text is gone from
+the package needs a new text: exit status 1 in both cases. Faults are planted in a copy of the tree.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+_NOT_COPIED = (".git", ".venv*", "target", "runs", "dist", ".cache", "__pycache__", ".*_cache")
+_SECONDS = 600
+"""A fault may make tests hang, which is seen, too."""
+
+
+class Fault(NamedTuple):
+    file: str
+    """The module, below python/vocagno. If the text moved, the only module that has it."""
+    old: str
+    new: str
+    what: str
+    tests: str
+    """The file below tests whose quick tests should see it (its folder if the file is gone), or
+    one test in it, which may be slow."""
+
+
+FAULTS = [
+    Fault("alignment/arrays.py", "(np.cumsum(sizes) - sizes), sizes)", "np.cumsum(sizes), sizes)",
+          "rows of ranges begin a range too early", "alignment/test_groups.py"),
+    Fault("alignment/segments.py", "result_N / count_N", "result_N / (stop_N - first_N)",
+          "a mean counts tokens without a loss", "alignment/test_reduction.py"),
+    Fault("alignment/groups.py", "sums_in(~is_finite, ranges) == 0",
+          "sums_in(~is_finite, ranges) >= 0",
+          "a group with a loss of NaN has an excess loss", "alignment/test_groups.py"),
+    Fault("tokens/id_texts.py", "boundaries - boundaries[0], self", "boundaries, self",
+          "a slice of texts keeps the boundaries of the whole", "tokens/test_id_texts.py"),
+    Fault("tokens/offset_spans.py", "characters[spans[rows, 1] - 1, 1]",
+          "characters[spans[rows, 1] - 1, 0]",
+          "a token ends where its last character begins", "tokens/test_hard_cases.py"),
+    Fault("tokens/token_spans.py", '{self._definition}{read_as_text}"', '{self._definition}"',
+          "a fingerprint does not tell how special tokens are read", "tokens/test_copies.py"),
+    Fault("tokens/token_spans.py", 'b"\\n" in piece', 'piece == b"\\n"',
+          "tokens of more than a line break end no line", "tokens/test_token_spans.py"),
+    Fault("tokens/id_texts.py", "starts_segment[first + with_text]", "starts_segment[with_text]",
+          "dummy prefixes are looked for in the first text only", "integrations/test_credit.py"),
+    Fault("data/store/span_codec.py", "sizes >= _ESCAPE", "sizes > _ESCAPE",
+          "a token of 255 bytes is not escaped", "data/test_span_codec.py"),
+    Fault("data/rows.py", "replace(found, documents=found.documents +",
+          "replace(found, documents=found.documents + 0 *",
+          "the second corpus has the documents of the first",
+          "training/test_mixtures.py::test_rows_and_their_scores_belong_together"),
+    Fault("data/corpus.py", "[_INDEX_VERSION, size, s.identity()]",
+          "[_INDEX_VERSION, s.identity()]",
+          "cuts of another size come from the cache", "data/test_corpus.py"),
+    Fault("data/rows.py", "tokens.spans[place][:, 1] > prompt",
+          "tokens.spans[place][:, 0] >= prompt",
+          "the token across the end of a prompt is not learnt", "data/test_format.py"),
+    Fault("data/store/building.py", "if all(other.entry == note.entry for", "if all(True for",
+          "a shard that was made twice with different bytes is trusted", "data/test_building.py"),
+    Fault("data/rows.py", "range(0, len(stream.ids) - 1, seq_len)",
+          "range(0, len(stream.ids) - seq_len, seq_len)",
+          "the last row of a shard is dropped", "data/test_format.py"),
+    Fault("models/losses.py", "nll_BT.masked_fill(weights_BT == 0, 0.0)", "nll_BT",
+          "an infinite loss of a dropped token makes the sum NaN", "guidance/test_rules.py"),
+    Fault("models/batching.py", "index * width + place", "place",
+          "losses are taken from the first row of a batch", "models/test_batching.py"),
+    Fault("models/batching.py", "same_BTT & (place_T[:, None] >=",
+          "same_BTT | (place_T[:, None] >=",
+          "isolated documents see the text before them", "models/test_batching.py"),
+    Fault("models/batching.py", "window is None or window >= length",
+          "window is None or window > 0",
+          "a mask may override a sliding window", "guidance/test_batches.py"),
+    Fault("teacher/windows.py", "len(self.prefix) + cut.score_from", "cut.score_from",
+          "losses of windows belong to the token before", "teacher/test_corpus_scores.py"),
+    Fault("teacher/windows.py", "stop - min_context, stop", "stop - min_context + 1, stop",
+          "later windows have a token less of context", "teacher/test_corpus_scores.py"),
+    Fault("teacher/scores.py", "(self._hashes[places] == words).all(1)",
+          "(self._hashes[places] == words).any(1)",
+          "half of a hash is enough to find scores", "teacher/test_scores.py"),
+    Fault("teacher/live.py", "found_N < stop_N", "found_N <= stop_N",
+          "the partner of a token is the teacher token after its range",
+          "guidance/test_methods_distillation.py"),
+    Fault("teacher/corpus_scores.py", '"context": config.context,', '"context": 0,',
+          "scores of another context are taken for these", "teacher/test_corpus_scores.py"),
+    Fault("guidance/rules.py", "(products + share.denominator - 1) //", "products //",
+          "the number of kept tokens is rounded down", "guidance/test_rules.py"),
+    Fault("guidance/rules.py", "worse_place(excess, -entropy", "worse_place(excess, entropy",
+          "tokens of which the teacher is unsure are preferred", "guidance/test_methods_rho1.py"),
+    Fault("guidance/batches.py", "wanted & (reading == asked)", "wanted",
+          "the first token of a document is learnt from another one", "guidance/test_batches.py"),
+    Fault("guidance/mappings.py", "ends = teacher[teacher_rows[:, 1] - 1, 1] <",
+          "ends = -teacher[teacher_rows[:, 1] - 1, 1] >",
+          "a group that the teacher saw a part of is compared", "guidance/test_units.py"),
+    Fault("guidance/units.py", "(size_BT + smoothing)", "size_BT",
+          "short lines with a hard token are noise", "guidance/test_units.py"),
+    Fault("guidance/batches.py", "generator=torch.Generator()", "generator=None",
+          "loading changes the random state of training", "guidance/test_batches.py"),
+    Fault("guidance/distillation.py", "torch.where(partner_C >= 0, distance_C, 0.0)", "distance_C",
+          "tokens without a partner have a distance", "guidance/test_distillation.py"),
+    Fault("training/step.py", "counts.predicted if is_mean_of_all", "counts.kept if is_mean_of_all",
+          "guidance.normalize is ignored",
+          "training/test_step.py::test_a_step_is_divided_by_the_tokens_that_normalize_names"),
+    Fault("training/sampler.py", "[self.seed, epoch, self.corpus]", "[self.seed, self.corpus]",
+          "every epoch has the same order", "training/test_sampler.py"),
+    Fault("training/checkpoint.py", "self.accelerator.step = 0", "self.accelerator.step += 0",
+          "a resumed run continues the count of micro-batches",
+          "training/test_main.py::test_going_on_with_another_cut_of_the_steps"),
+    Fault("training/validation.py", "torch.random.fork_rng(devices)", "torch.no_grad()",
+          "benchmarks change the random state of training",
+          "training/test_benchmarks_in_training.py::test_the_run_is_bit_by_bit_the_same"),
+    Fault("training/step.py", "config.lr * (step + 1) / config.warmup",
+          "config.lr * step / config.warmup",
+          "the first step of a warm-up learns nothing", "training/test_step.py"),
+    Fault("integrations/token_files.py", "== self._separator) + first + 1",
+          "== self._separator) + first",
+          "a document begins with the separator of the one before",
+          "integrations/test_token_files.py"),
+    Fault("integrations/credit.py", "share / whole[number]", "share",
+          "credits of a group do not add up to the teacher's sum", "integrations/test_credit.py"),
+    Fault("integrations/columns.py", "torch.where(found >= 0, found + first_B1, found)", "found",
+          "groups of different examples have the same numbers", "integrations/test_columns.py"),
+    Fault("evaluation/summary.py", "max(1, count - 1)", "max(1, count)",
+          "standard errors of few questions are too small",
+          "evaluation/test_running.py::test_averages"),
+    Fault("system/files.py", 'state.update(len(data).to_bytes(8, "little"))', 'state.update(b"")',
+          "a hash does not tell two parts from one", "system/test_files.py"),
+]  # fmt: skip
+
+
+def planted(root: Path, fault: Fault) -> tuple[Path, str] | None:
+    """The module that has a fault's text once, and its source with the fault; None if none has."""
+    package = root / "python" / "vocagno"
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    counts = {path: source.count(fault.old) for path, source in sources.items()}
+    path = package / fault.file
+    if counts.get(path) != 1:
+        holders = [path for path, count in counts.items() if count]
+        if len(holders) != 1 or counts[holders[0]] != 1:
+            return None
+        path = holders[0]
+    return path, sources[path].replace(fault.old, fault.new)
+
+
+def run_tests(root: Path, tests: Collection[str], *more: str) -> tuple[int, str]:
+    """The exit status of pytest (0: passed, 1: failed, others: could not run), and what it says of
+    the first test that failed, or of all."""
+    paths, name = {"tests"}, ""
+    if tests:
+        parts = [one.partition("::") for one in tests]
+        names = [Path("tests", file) for file, _, _ in parts]
+        paths = {path if (root / path).exists() else path.parent for path in names}
+        name = parts[0][2]
+    chosen = ["-k", name] if name else ["-m", "not slow and not gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb", "short"]
+    # Python takes a module of the same size and second for the one that it has compiled.
+    given = {"PYTHONPATH": str(root / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        found = subprocess.run(
+            [*command, *chosen, *more, *sorted(map(str, paths))],
+            cwd=root,
+            env={"OMP_NUM_THREADS": "1", **os.environ, **given},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "timed out"
+    lines = found.stdout.splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return found.returncode, (failed or lines[-1:] or [found.stderr[-300:]])[0]
+
+
+def carry_out(root: Path, number: int, all_tests: bool) -> bool:
+    """Plants a fault in a copy of the tree; whether the tests see it."""
+    fault, began = FAULTS[number - 1], time.monotonic()
+    found = planted(root, fault)
+    assert found is not None  # `main` has looked
+    path, source = found
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(source, encoding="utf-8")
+    try:
+        status, told = run_tests(root, [] if all_tests else [fault.tests], "-x")
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    result = {0: "SURVIVED", 1: "caught"}.get(status, "ERROR")
+    seconds = time.monotonic() - began
+    print(f"{number:3} {result:8} {seconds:4.0f} s  {fault.what}\n      {told[:150]}", flush=True)
+    return status == 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="list the faults, and run nothing")
+    numbers = range(1, len(FAULTS) + 1)
+    parser.add_argument(
+        "--only", type=int, nargs="+", choices=numbers, metavar="N", help="only these faults"
+    )
+    parser.add_argument("--all-tests", action="store_true", help="run all quick tests for each")
+    arguments = parser.parse_args()
+    wanted = arguments.only or list(numbers)
+    places = {number: planted(ROOT, FAULTS[number - 1]) for number in wanted}
+    if arguments.list:
+        for number, place in places.items():
+            where = place[0].relative_to(ROOT / "python") if place else "no such text"
+            print(f"{number:3} {where}: {FAULTS[number - 1].what}")
+    if lost := [number for number, place in places.items() if place is None]:
+        print(f"the texts of these faults are in no module, or not once: {lost}", file=sys.stderr)
+        return 1
+    if arguments.list:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "vocagno"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        files = {FAULTS[number - 1].tests for number in wanted}
+        quick = [one for one in files if "::" not in one]
+        for tests in filter(None, [quick, *([one] for one in files - {*quick})]):
+            status, told = run_tests(copy, tests)
+            print(f"without a fault: {told}", flush=True)
+            if status != 0:
+                return 1
+        unseen = [one for one in wanted if not carry_out(copy, one, arguments.all_tests)]
+    print(f"{len(wanted) - len(unseen)} of {len(wanted)} faults caught; not: {unseen or 'none'}")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

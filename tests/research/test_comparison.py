@@ -1,0 +1,91 @@
+"""The runs of a study as tables: seed by seed, with columns for what was measured."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from research.study.comparison import Spread, compared, markdown
+from research.study.measured import Confidence, Measured, write_runs
+from research.study.plan import Plan
+
+
+def measured(variant, seed, loss=2.0, **more):
+    entropy = more.pop("entropy", None)
+    if entropy is not None:
+        sure = 0.25, 0.125, 0.75, 1.0 + seed + entropy
+        more["confidence"] = Confidence(9, 9, 2.0, entropy, *sure)
+    return replace(Measured(variant, seed, loss, None, 0.4, 100, None, None), **more)
+
+
+def plan_of(*names, **against):
+    variants = {name: {"against": against[name]} if name in against else {} for name in names}
+    return Plan(config="unused", baseline=names[0], tables={}, variants=variants)
+
+
+def test_only_seeds_that_both_have_are_compared():
+    plan = plan_of("a", "b", "c", "d", c="b")
+    runs = [
+        measured("a", 0, 1.0),
+        measured("a", 1, 2.0),
+        measured("b", 1, 1.5),
+        measured("b", 2, 9.0),
+        measured("c", 2, 10.0, exact_answers=0.25),
+    ]
+    rows = compared(plan, runs, plan.variants)
+    assert [row.variant for row in rows] == ["a", "b", "c"]
+    assert [row.against for row in rows] == [None, "a", "b"]
+    assert rows[1].difference == Spread((-0.5,))
+    assert rows[2].difference == Spread((1.0,))
+    assert rows[2].exact_answers == Spread((25.0,))
+    assert math.isnan(rows[2].difference.deviation)
+    text = markdown("t", rows).splitlines()
+    assert text[3] == "| b | 2 | 5.2500 ± 5.3033 | a: -0.5000 | - | 40.0% | - | - |"
+    assert text[4] == "| c | 1 | 10.0000 | b: +1.0000 | 25.0 | 40.0% | - | - |"
+
+
+def test_names_do_not_break_the_table():
+    plan = plan_of("a|b", "c\nd")
+    rows = compared(plan, [measured(name, 0, 1.0) for name in plan.variants], plan.variants)
+    lines = markdown("title | two", rows).splitlines()
+    assert lines[0].startswith(r"| title \| two | seeds |")
+    assert lines[2].startswith(r"| a\|b | 1 |")
+    assert lines[3].startswith(r"| c d | 1 | 1.0000 | a\|b: +0.0000 |")
+
+
+def test_seeds_that_diverged_are_shown_as_such():
+    for values in ((math.nan, 1.0), (math.inf, 1.0), (math.inf, -math.inf)):
+        assert Spread(values).worded(".4f") == "nan ± nan"
+
+
+def test_columns_of_what_was_measured(tmp_path):
+    plan = plan_of("a", "b", "c, too")
+    asked = {"answers_at": ((1, 0.5),), "exact_answers": 0.5}
+    runs = [
+        measured("a", 0, **asked, steps_to_80=200, entropy=1.0),
+        measured("a", 1, **asked, steps_to_80=300, entropy=1.5),
+        measured("b", 0, **asked, steps_to_80=400),
+        measured("b", 1, **asked, entropy=2.0),
+        measured("c, too", 0, **asked),
+        measured("c, too", 1),
+    ]
+    rows = compared(plan, runs, plan.variants)
+    assert rows[1].confidence.difference == Spread((0.5,))  # of seed 1
+    header, _, *lines = markdown("t", rows).splitlines()
+    assert "entropy | best guess right (%) | temperature | loss with it | difference" in header
+    assert "1.250 ± 0.354 | 25.0 ± 0.0 | 0.750 ± 0.000 | 2.7500 ± 1.0607 | - |" in lines[0]
+    assert "2.000 | 25.0 | 0.750 | 4.0000 | a: +0.5000 |" in lines[1]
+    assert "a: +0.0000 ± 0.0000 | - | - | - | - | a: - |" in lines[2]
+    steps = [line.split(" | ")[10] for line in (header, *lines)]
+    assert steps == ["steps to 80 %", "250 ± 71", "400 (1 of 2)", "never"]
+    write_runs(tmp_path / "runs.csv", runs)
+    header, first, *_, last = (tmp_path / "runs.csv").read_text().splitlines()
+    assert header.endswith(
+        ",steps_to_80,confidence_wanted,confidence_tokens,confidence_loss,confidence_entropy,"
+        "confidence_best_guess_right,confidence_best_guess_probability,confidence_temperature,"
+        "confidence_tempered_loss"
+    )
+    assert first == "a,0,2.0,0.5,0.4,100,,,200,9,9,2.0,1.0,0.25,0.125,0.75,2.0"
+    assert last == '"c, too",1,2.0,,0.4,100,,,,,,,,,,,'

@@ -1,0 +1,112 @@
+"""Plans of studies: what they name, and those that make no sense."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from research.study.carrying_out import carry_out
+from research.study.plan import read_plan, slug
+from vocagno.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+def test_names_become_folders():
+    assert slug("uld, aligned") == "uld-aligned"
+    assert slug("top 20 %") == "top-20"
+    assert slug("lambda 0.5") == "lambda-0.5"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"baseline": "naive"}, "baseline: naive is none of the variants"),
+        ({"tables": {"methods": ["cpt", "x"]}}, "methods: x is none of the variants"),
+        ({"seeds": []}, "seeds: expected at least one"),
+        ({"seeds": [1, 1]}, "seeds: twice the same"),
+        ({"sedes": [1]}, "sedes"),
+        ({"noise": [0.5]}, "noise: only with assets: quickstart"),
+        ({"tokenizers": {"runs": {"vocabulary": 300}}}, "tokenizers: runs: cannot be the name"),
+        ({"tokenizers": {"a b": {"vocabulary": 300}}}, "tokenizers: a b: cannot be the name"),
+        ({"tokenizers": {"small": {}}}, "vocabulary"),
+        ({"confidence": -1}, "confidence: negative"),
+        ({"questions_every": 2}, "questions_every: expected at least 1 step, and `questions`"),
+        ({"noise": [1.5], "assets": "quickstart"}, "noise: not in"),
+        ({"variants": {"cpt": {"against": "x"}, "top 20 %": {}}}, "cpt: against: x is none of"),
+        ({"variants": {"cpt": {"config": "x"}, "top 20 %": {}}}, "config: is for runs under"),
+        ({"before": {"cpt-0": {}}}, "has the name of a variant's run"),
+        (
+            {"variants": {"cpt": {}, "top 20 %": {}, "top, 20": {}}},
+            "variants: 'top 20 %' and 'top, 20' both become the folder top-20; rename one",
+        ),
+        ({"variants": {"cpt": {}, "数学": {}}}, "variants: '数学': leaves no name for its folder"),
+        ({"before": {"cpt": {}}}, "variants: 'cpt' and 'cpt' both become the folder cpt"),
+        ({"before": {"..": {}}}, "variants: '..': leaves no name for its folder"),
+        (
+            {"tables": {"A b": ["cpt"], "a/b": ["cpt"]}},
+            "tables: 'A b' and 'a/b' both become the figure a-b; rename one",
+        ),
+        (
+            {"tables": {"数学": ["cpt"]}},
+            "tables: '数学': leaves no name for its figure; use",
+        ),
+    ],
+)
+def test_plans_that_make_no_sense(plan_file, parts, message):
+    with pytest.raises(ConfigError, match=message):
+        read_plan(plan_file(**parts))
+
+
+def test_options_for_all_runs_win(tmp_path, plan_file):
+    plan = read_plan(plan_file(common={"train.steps": 3, "guidance.top_fraction": 0.7}))
+    extra = {"train.steps": "4", "guidance.top_fraction": "0.6"}
+    for run in plan.runs(tmp_path, extra).variants:
+        steps, fraction = (
+            run.arguments[run.arguments.index(name) + 1]
+            for name in ("--train.steps", "--guidance.top_fraction")
+        )
+        assert steps == "4"  # before the plan's `common`, behind what a variant is about
+        assert fraction == ("0.6" if run.variant == "cpt" else "0.2")
+
+
+def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
+    chain = {
+        "first": {"guidance.method": "cpt"},
+        "other": {"guidance.method": "cpt"},
+        "second one": {"teacher.model": "{out}/before/first/final"},
+        "third": {"student.model": "{out}/before/second-one/final", "student.architecture": None},
+    }
+    plan = read_plan(plan_file(seeds=[0], before=chain))
+    stages = plan.runs(tmp_path, {}).stages()
+    names = [[run.name for run in stage] for stage in stages]
+    assert names == [["first", "other"], ["second-one"], ["third"], ["cpt-0", "top-20-0"]]
+    third = stages[2][0].arguments
+    assert third[third.index("--student.model") + 1] == f"{tmp_path}/before/second-one/final"
+    carry_out(plan, tmp_path, {}, show=False)
+    assert trained == [name for stage in names for name in stage]
+    for name, options in (
+        ("second one", {"teacher.model": "{out}/before/third/final"}),  # stands below it
+        ("first", {"teacher.model": "{out}/before/first/final"}),
+    ):
+        wrong = read_plan(plan_file(before={**chain, name: options}))
+        with pytest.raises(ConfigError, match="no such run under `before`, or not above"):
+            wrong.runs(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "num_seeds"), [("quickstart", 3), ("math", 3), ("guidance", 5), ("noise", 3)]
+)
+def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
+    from vocagno.training.configuration import parse
+
+    plan = read_plan(ROOT / "configs" / "study" / f"{name}.yaml")
+    assert {variant for table in plan.tables.values() for variant in table} == set(plan.variants)
+    assert len(plan.seeds) == num_seeds
+    for run in plan.runs(tmp_path, {}):
+        arguments = [str(part) for part in run.arguments]
+        arguments[1] = str(ROOT / arguments[1])
+        config = parse([*arguments, "--output", str(run.folder)])
+        assert config.train.seed == (100 if run.seed is None else run.seed)
