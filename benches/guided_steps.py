@@ -29,8 +29,8 @@ from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
-from vocagno.teacher.corpus_scores import Teacher, score_corpus
 from vocagno.teacher.scores import KIND, ScoreStore
+from vocagno.teacher.scoring import Teacher, score_corpus
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.step import build_optimizer

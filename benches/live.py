@@ -25,9 +25,9 @@ from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.data.rows import RowStore
 from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
-from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import MatchedScores
+from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)
@@ -44,10 +44,10 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         config = TeacherConfig(model=str(options.model), gguf_file=options.gguf, mode="live")
         corpus, device = scan(corpus_file), local_device()
         teacher = ConfiguredTeacher(config, folder, device)
-        scores, _ = teacher.cached_scores(corpus, show_progress=True)
+        scores = teacher.scores(lambda: corpus, None, show_progress=True)
         kept = kept_texts(corpus, folder, show_progress=False)
         pieces = LivePieces(kept, teacher.reader)
-        live = TextTeacher(teacher.load_scorer(), PAPERS_RULE, device)
+        live = TextTeacher(load_scorer(config, teacher.spans, device), PAPERS_RULE, device)
         student = student_tokenizer(options.tokenizer, options.eos)
         for length in LENGTHS:
             rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)

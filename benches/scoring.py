@@ -34,9 +34,9 @@ from vocagno.data.corpus import read_batches, text_hash
 from vocagno.models.head import chunks
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.scores import DocumentScores, write_scores
+from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader, Window, cuts
 
 SHAPES = {

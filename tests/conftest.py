@@ -1,6 +1,10 @@
 """Fixtures: small tokenizers of every family, tiny models, a corpus; nothing is downloaded."""
 
+import os
 from collections import Counter
+
+# A process that is forked while threads of OpenMP wait hangs in its first product.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings

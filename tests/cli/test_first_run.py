@@ -19,7 +19,7 @@ import numpy as np
 from vocagno import TokenSpans
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
-from vocagno.teacher.corpus_scores import Teacher
+from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader
 from vocagno.training.configuration import parse
 from vocagno.training.main import main as train

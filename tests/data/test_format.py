@@ -237,10 +237,6 @@ def test_another_store_is_refused_by_name(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="is unfinished"):
         ScoreStore(tmp_path)
     score_store(tmp_path)
-    store = ScoreStore(tmp_path)
-    store.check_tokenizer("tok", "teacher")
-    with pytest.raises(StoreError, match="another tokenizer"):
-        store.check_tokenizer("other", "teacher")
     with pytest.raises(StoreError, match="holds scores, expected rows"):
         RowStore(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())

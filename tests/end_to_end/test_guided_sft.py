@@ -22,7 +22,7 @@ from vocagno.guidance import (
     GuidedTrainer,
     add_teacher_loss,
 )
-from vocagno.teacher.corpus_scores import load_teacher_of
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.token_spans import TokenSpans
 from warm_python import executable
 
@@ -48,9 +48,8 @@ def student(tokenizers):
 
 @pytest.fixture(scope="module")
 def teacher(teacher_model):
-    spans = TokenSpans(teacher_model / "tokenizer.json")
     config = TeacherConfig(model=str(teacher_model), context=256)
-    return load_teacher_of(config, spans, torch.device("cpu"))
+    return ConfiguredTeacher(config, teacher_model, torch.device("cpu")).load()
 
 
 def options(folder, **more):

@@ -17,8 +17,8 @@ from vocagno.guidance.mappings import (
     positional_map,
 )
 from vocagno.guidance.tensors import LossSums
-from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
+from vocagno.teacher.scoring import load_scorer, text_reader
 from vocagno.training.student import GuidedStudent
 
 

@@ -21,8 +21,8 @@ from vocagno.guidance.mappings import (
     identity_map,
 )
 from vocagno.guidance.pieces import SameRows
-from vocagno.teacher.corpus_scores import load_scorer
 from vocagno.teacher.live import RowTeacher
+from vocagno.teacher.scoring import load_scorer
 
 NAN = float("nan")
 

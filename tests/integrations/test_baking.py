@@ -1,4 +1,13 @@
-"""Baked losses and weights are those that training would see."""
+"""Baked losses and weights are those that training would see; whole files are baked in parts,
+resumed after kills, shared by processes, and in bounded memory."""
+
+import json
+import signal
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,32 +16,33 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from families import TEXTS
-from token_streams import write_losses
+from folders import contents
+from runs import environment
+from token_streams import documents_of, write_losses, write_megatron, write_numpy
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
-from vocagno.errors import ConfigError
+from vocagno.data.store.refusals import REPORT
+from vocagno.data.store.shards import StoreError
+from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.selective import token_weights
 from vocagno.guidance.tensors import GuidanceTensors
-from vocagno.integrations.baking import Baker, check_rule
+from vocagno.integrations import baking
+from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.baking import Baker, bake_file, check_rule
+from vocagno.integrations.token_files import TokenFileError, open_token_file
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
+from vocagno.tokens.tokenizer_files import TokenizerError
+from warm_python import executable
 
 LONG = "\n".join(TEXTS)
 DOCUMENTS = [f"{number}: {text}" for number, text in enumerate([*TEXTS[:11], LONG, "", "a\n\nb"])]
+MANY = [f"{number}: {text}" for number, text in enumerate(TEXTS * 3)]
 DEFAULT = GuidanceConfig()
-
-
-class InOrder:
-    """The scores of the documents by their numbers."""
-
-    def __init__(self, store):
-        self.store = store
-
-    def piece(self, document, first_byte, end_byte):
-        return self.store.piece(document, first_byte, end_byte)
+TOKEN = GuidanceConfig(unit="token")
 
 
 @pytest.fixture
@@ -56,7 +66,7 @@ def baked(made, losses, rule=None):
 def collator(made, guidance):
     spans, store, row = made
     data = DataConfig(train="unused", seq_len=len(row.ids) - 1)
-    return Collator(InOrder(store), guidance, data, spans.line_ends())
+    return Collator(store, guidance, data, spans.line_ends())
 
 
 @pytest.mark.parametrize(
@@ -104,8 +114,8 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
 
 def test_counts(made):
     spans, _, row = made
-    found = baked(made, GuidanceConfig(unit="token"))
-    view = collator(made, GuidanceConfig(unit="token")).aligned([row])
+    found = baked(made, TOKEN)
+    view = collator(made, TOKEN).aligned([row])
     counts = found.counts
     assert counts["documents"] == len(DOCUMENTS)
     assert counts["tokens"] == len(row.ids)
@@ -122,7 +132,7 @@ def test_documents_are_found_by_their_text(made):
     spans, store, _ = made
     texts = [DOCUMENTS[4], "unknown", DOCUMENTS[1], DOCUMENTS[4], f"{DOCUMENTS[2]}."]
     tokens = spans.encode(texts)
-    found = Baker(spans, store, GuidanceConfig(unit="token")).bake(texts, tokens)
+    found = Baker(spans, store, TOKEN).bake(texts, tokens)
     assert (found.counts["documents"], found.counts["missing_documents"]) == (5, 2)
     sizes = np.diff(tokens.cu_seqlens)
     assert found.counts["missing_tokens"] == sizes[1] + sizes[4]
@@ -154,14 +164,237 @@ def test_a_loss_beyond_float16_is_none(made):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"top_fraction": 0.4}, "guidance.top_fraction: which tokens it keeps depends on the stud"),
-        ({"max_threshold": 0.0}, "guidance.max_threshold: which tokens"),
-        ({"method": "cpt"}, "guidance.method: cpt: weights can be baked for vocagno only"),
-        ({"method": "rho1"}, "guidance.method: rho1: weights"),
-    ],
+    "options",
+    [{"top_fraction": 0.4}, {"max_threshold": 0.0}, {"method": "cpt"}, {"method": "rho1"}],
 )
-def test_rules_that_need_the_student_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_rules_that_need_the_student_are_refused(options):
+    (option,) = options
+    with pytest.raises(ConfigError, match=rf"guidance\.{option}: .*weights"):
         check_rule(GuidanceConfig(**options))
+
+
+@pytest.fixture
+def whole_file(tmp_path, tokenizers):
+    """The student's tokenizer, scores, and a file of ids."""
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], MANY)
+    path = write_megatron(tmp_path / "corpus", documents_of(tokenizers["llama"], MANY))
+    return TokenSpans(tokenizers["llama"]), store, open_token_file(path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Parts of 400 tokens, batches of 150."""
+    monkeypatch.setattr(baking, "PART_TOKENS", 400)
+    monkeypatch.setattr(baking, "BATCH_TOKENS", 150)
+
+
+def test_parts_and_batches_give_the_streams_of_one(whole_file, tmp_path, small, monkeypatch):
+    spans, store, file = whole_file
+    bake_file(file, spans, store, tmp_path / "parts", TOKEN, DEFAULT)
+    for name in ("PART_TOKENS", "BATCH_TOKENS"):
+        monkeypatch.setattr(baking, name, 1 << 20)
+    counts = bake_file(file, spans, store, tmp_path / "one", TOKEN, DEFAULT)
+    parts, one = (BakedLosses(tmp_path / name) for name in ("parts", "one"))
+    assert len(one) == file.num_tokens > 1000
+    np.testing.assert_array_equal(parts.losses, one.losses)
+    np.testing.assert_array_equal(parts.weights, one.weights)
+    assert parts.manifest["counts"] == one.manifest["counts"] == counts
+    assert counts["documents"] == len(MANY)
+    for baked in (parts, one):
+        baked.check(file.path, whole=True)
+    again = bake_file(file, spans, store, tmp_path / "one", TOKEN, DEFAULT)
+    assert again == counts
+    assert one.manifest["made_from"]["rule"] == {  # folders of older versions have these names
+        **{"unit": "group", "window": "line", "window_max_loss": 2.0, "min_weight": 0.0},
+        **{"aggregation": "max", "unmapped": "include"},
+    }
+
+
+def test_a_document_longer_than_parts(tmp_path, tokenizers, small):
+    texts = ["a", "\n".join(MANY), "b"]
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts)
+    path = write_numpy(tmp_path / "c.npy", documents_of(tokenizers["llama"], texts))
+    file = open_token_file(path, eos_id=2)
+    assert file.num_tokens > 2 * baking.PART_TOKENS
+    counts = bake_file(file, TokenSpans(tokenizers["llama"]), store, tmp_path / "out", TOKEN)
+    assert counts["missing_documents"] == 0
+    assert counts["losses"] > 0.8 * counts["tokens"]
+
+
+def test_memory_is_that_of_a_batch(tmp_path, tokenizers, monkeypatch):
+    """Of a file eight times as large the peak is the same, and no batch is larger than a document
+    and the limit."""
+    monkeypatch.setattr(baking, "PART_TOKENS", 20_000)
+    monkeypatch.setattr(baking, "BATCH_TOKENS", 2_000)
+    texts = [" ".join(MANY[i : i + 3]) for i in range(len(MANY) - 3)]
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts)
+    documents, spans = documents_of(tokenizers["llama"], texts), TokenSpans(tokenizers["llama"])
+    sizes, bake = [], Baker.bake
+
+    def measured(self, found, tokens, refused):
+        sizes.append(len(tokens.ids))
+        return bake(self, found, tokens, refused)
+
+    monkeypatch.setattr(Baker, "bake", measured)
+    peaks = []
+    for times in (4, 4, 32):  # the first one loads what it needs
+        path = write_megatron(tmp_path / f"c{len(peaks)}", documents * times)
+        file = open_token_file(path)
+        sizes.clear()
+        tracemalloc.start()
+        bake_file(file, spans, store, tmp_path / f"out{len(peaks)}", TOKEN, DEFAULT)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(sizes) == file.num_tokens
+        assert max(sizes) < 2_000 + max(map(len, documents))
+    assert file.num_tokens > 50 * 2_000
+    assert peaks[2] < 1.3 * peaks[1]
+
+
+def test_edited_documents_are_counted_and_limited(whole_file, tmp_path, tokenizers, small):
+    spans, store, _ = whole_file
+    texts = [*MANY[:40], "Now another one.", *MANY[41:]]
+    path = write_megatron(tmp_path / "edited", documents_of(tokenizers["llama"], texts))
+    file = open_token_file(path)
+    tolerant = GuidanceConfig(unit="token", min_coverage=0.9)
+    counts = bake_file(file, spans, store, tmp_path / "out", tolerant)
+    assert counts["missing_documents"] == 1
+    losses = BakedLosses(tmp_path / "out").losses
+    ((_, borders),) = file.batches(0, file.num_tokens, file.num_tokens)
+    assert np.isnan(losses[borders[40] : borders[41]]).all()
+    assert np.isfinite(losses[borders[41] :]).any()
+    assert counts["missing_tokens"] == borders[41] - borders[40]
+    strict = GuidanceConfig(unit="token", min_coverage=1.0)
+    with pytest.raises(StoreError, match=r"1 of the first \d+ documents of .*edited.bin have no"):
+        bake_file(file, spans, store, tmp_path / "strict", strict)
+    assert not (tmp_path / "strict" / "baked.json").exists()
+    bake_file(file, spans, store, tmp_path / "strict", tolerant)
+    assert contents(tmp_path / "strict") == contents(tmp_path / "out")
+
+
+def test_too_few_losses_are_refused(tmp_path, tokenizers, whole_file):
+    spans, _, file = whole_file
+    given = tmp_path / "few", tokenizers["byte-level"], MANY
+    store = write_losses(*given, unscored=0.5)
+    with pytest.raises(GuidanceError, match=r"have a teacher loss .*Main cause: unscored \(\d+"):
+        bake_file(file, spans, store, tmp_path / "out", TOKEN)
+
+
+def test_another_tokenizer_is_refused(whole_file, tmp_path, tokenizers):
+    _, store, file = whole_file
+    other = TokenSpans(tokenizers["byte-level"])
+    with pytest.raises((StoreError, TokenizerError), match=r"corpus\.bin"):
+        bake_file(file, other, store, tmp_path / "out", TOKEN)
+    path = write_megatron(tmp_path / "beyond", [[1, 60_000, 2]])
+    with pytest.raises(TokenizerError, match=r"beyond.bin: in the 1 documents from token 0 on: "):
+        bake_file(open_token_file(path), other, store, tmp_path / "new", TOKEN)
+    negative = write_megatron(tmp_path / "negative", [[1, -5, 2]], "i4")
+    with pytest.raises(TokenizerError, match=r"from token 0 on: .*id -5"):
+        bake_file(open_token_file(negative), other, store, tmp_path / "new2", TOKEN)
+
+
+def test_a_folder_takes_one_thing_only(whole_file, tmp_path, tokenizers, small):
+    spans, store, file = whole_file
+    folder = tmp_path / "out"
+    bake_file(file, spans, store, folder, TOKEN)
+    before = contents(folder)
+    other = write_megatron(tmp_path / "other", documents_of(tokenizers["llama"], MANY[1:]))
+    others = write_losses(tmp_path / "others", tokenizers["byte-level"], MANY, seed=1)
+    for given, message in (
+        ((open_token_file(other), spans, store), "another token file"),
+        ((file, TokenSpans(tokenizers["metaspace-first"]), store), "another tokenizer"),
+        ((file, spans, others), "another scores"),
+    ):
+        with pytest.raises(TokenFileError, match=f"out: holds losses of {message}"):
+            bake_file(*given, folder, TOKEN)
+    with pytest.raises(TokenFileError, match=r"of another losses .*'group'"):
+        bake_file(file, spans, store, folder, DEFAULT)
+    with pytest.raises(TokenFileError, match="holds losses of another rule"):
+        bake_file(file, spans, store, folder, TOKEN, DEFAULT)
+    with pytest.raises(ConfigError, match=r"guidance\.top_fraction"):
+        bake_file(file, spans, store, folder, TOKEN, GuidanceConfig(top_fraction=0.4))
+    assert contents(folder) == before
+
+
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_baking.py"
+
+
+@pytest.fixture
+def command(whole_file, tmp_path, tokenizer_files):
+    def command(out, point="none", turn=0):
+        given = "bake", tmp_path / "corpus", "--scores", tmp_path / "scores", "--out", out
+        more = "--tokenizer", tokenizer_files / "student.json", "--weights"
+        return [executable(), *map(str, (SCRIPT, point, turn, *given, *more))]
+
+    return command
+
+
+def run(words):
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_after_kills_the_bytes_are_the_same(command, tmp_path):
+    assert run(command(tmp_path / "whole"))[0] == 0
+    killed = tmp_path / "killed"
+    kills = ("write", 1), ("note", 1), ("write", 3), ("write", 6), ("note", 2), ("finish", 1)
+    for kill in kills:
+        status, errors = run(command(killed, *kill))
+        assert status in (-signal.SIGKILL, 128 + signal.SIGKILL), (kill, errors)
+        assert not (killed / "baked.json").exists()
+    assert run(command(killed))[0] == 0
+    assert contents(killed) == contents(tmp_path / "whole")
+    assert sorted(path.name for path in killed.iterdir()) == [
+        *(".locks", "baked.json", "teacher_loss.npy", "weight.npy")
+    ]
+
+
+@pytest.mark.slow
+def test_processes_share_a_file(command, tmp_path):
+    assert run(command(tmp_path / "whole"))[0] == 0
+    words = command(tmp_path / "shared")
+    started = [
+        subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+    assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
+
+
+def test_documents_without_a_text_have_no_losses_and_are_named(
+    whole_file, tmp_path, tokenizers, small
+):
+    """Two are cut inside a character; the others have the losses that they have without them."""
+    spans, store, whole = whole_file
+    bake_file(whole, spans, store, tmp_path / "whole", TOKEN, DEFAULT)
+    documents = documents_of(tokenizers["llama"], MANY)
+    cut = tokenizers["llama"].encode("☃", add_special_tokens=False).ids[:-1]
+    at = 7, len(documents) + 1
+    for number in at:
+        documents.insert(number, cut)
+    file = open_token_file(write_megatron(tmp_path / "cut", documents))
+    counts = bake_file(file, spans, store, tmp_path / "cut_out", TOKEN, DEFAULT)
+    baked, expected = BakedLosses(tmp_path / "cut_out"), BakedLosses(tmp_path / "whole")
+    sizes = np.array([len(document) for document in documents])
+    is_cut = np.repeat(np.isin(np.arange(len(documents)), at), sizes)
+    assert np.isnan(baked.losses[is_cut]).all()
+    np.testing.assert_array_equal(baked.losses[~is_cut], expected.losses)
+    np.testing.assert_array_equal(baked.weights[~is_cut], expected.weights)
+    assert (counts["documents"], counts["refused_documents"]) == (len(documents), 2)
+    assert counts["missing_documents"] == 2
+    lines = (tmp_path / "cut_out" / REPORT).read_text("utf-8").splitlines()
+    places = [json.loads(line)["place"] for line in lines]
+    firsts = np.cumsum(sizes) - sizes
+    assert places == [f"cut.bin, document from token {firsts[number]} on" for number in at]
+    assert "cut inside a character" in json.loads(lines[0])["why"]
+    with pytest.raises(TokenizerError, match="cut inside a character"):
+        bake_file(file, spans, store, tmp_path / "none", TOKEN, max_refused=0)
+    for _ in range(9):
+        documents.insert(20, cut)
+    file = open_token_file(write_megatron(tmp_path / "more", documents))
+    with pytest.raises(StoreError, match=r"the tokens of 11 of 83 documents cannot be placed"):
+        bake_file(file, spans, store, tmp_path / "more_out", replace(TOKEN, min_coverage=0.5))

@@ -25,8 +25,8 @@ from vocagno.guidance.checks import BatchFacts
 from vocagno.guidance.tensors import TokenCounts
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
-from vocagno.teacher.corpus_scores import Teacher, load_teacher_of
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -74,9 +74,8 @@ def teacher_tokenizer(tokenizers):
 
 @pytest.fixture(scope="module")
 def teacher(teacher_model):
-    spans = TokenSpans(teacher_model / "tokenizer.json")
     config = TeacherConfig(model=str(teacher_model), context=256)
-    return load_teacher_of(config, spans, torch.device("cpu"))
+    return ConfiguredTeacher(config, teacher_model, torch.device("cpu")).load()
 
 
 @pytest.fixture(scope="module")

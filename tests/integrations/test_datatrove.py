@@ -1,30 +1,38 @@
-"""Rows as steps of datatrove pipelines."""
+"""Rows and scores as steps of datatrove pipelines."""
 
 import json
+import os
 import subprocess
-from pathlib import Path
+import sys
 
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
 pytest.importorskip("datatrove")
 pytest.importorskip("pyarrow")
 
 from datatrove.data import Document
 from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 
 from corpora import write_corpus
 from families import TEXTS, without_unknown_token
 from folders import contents
 from runs import environment
+from score_server import serving
+from slurm import write_slurm
+from vocagno.cli.app import main
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import open_rows, prepared_rows
 from vocagno.data.rows import RowStore
 from vocagno.data.store.refusals import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
-from vocagno.integrations.datatrove import FinishRows, RowPacker
+from vocagno.integrations import datatrove as steps
+from vocagno.integrations.datatrove import FinishRows, FinishScores, RowPacker, TeacherScorer
+from vocagno.teacher.scores import MatchedScores, ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from warm_python import executable
 
@@ -43,30 +51,56 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def pipeline(tmp_path, folder, tokenizer_files):
-    """Runs all tasks, and what finishes the store."""
+def execute(tmp_path, folder):
+    """Runs all tasks of some steps, and what finishes their stores."""
 
-    def run(store, *, tasks=4, workers=1, folder=folder, finish=True, **options):
-        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
-        given |= {"tokenizer": tokenizer_files / "student.json", **options}
-        packing = LocalPipelineExecutor(
-            [JsonlReader(str(folder)), RowPacker(tmp_path / store, **given)],
+    def execute(name, makers, finishers, *, tasks=4, workers=1, folder=folder):
+        making = LocalPipelineExecutor(
+            [JsonlReader(str(folder)), *makers],
             tasks=tasks,
             workers=workers,
-            logging_dir=str(tmp_path / "logs" / store),
+            logging_dir=str(tmp_path / "logs" / name),
             skip_completed=False,
         )
-        if not finish:
-            return packing.run()
-        last = LocalPipelineExecutor(
-            [FinishRows(tmp_path / store)],
-            logging_dir=str(tmp_path / "logs" / f"{store}-finish"),
-            depends=packing,
-        )
-        last.run()
-        return RowStore(tmp_path / store)
+        if not finishers:
+            return making.run()
+        logs = str(tmp_path / "logs" / f"{name}-finish")
+        return LocalPipelineExecutor(finishers, logging_dir=logs, depends=making).run()
+
+    return execute
+
+
+@pytest.fixture
+def pipeline(tmp_path, execute, tokenizer_files):
+    """Rows."""
+
+    def run(store, *, finish=True, tasks=4, workers=1, **options):
+        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
+        given |= {"tokenizer": tokenizer_files / "student.json", **options}
+        finishers = [FinishRows(tmp_path / store)] * finish
+        makers = [RowPacker(tmp_path / store, **given)]
+        execute(store, makers, finishers, tasks=tasks, workers=workers)
+        return RowStore(tmp_path / store) if finish else None
 
     return run
+
+
+def scorer(folder, cache, **teacher):
+    return TeacherScorer(folder, {"context": 32, **teacher}, shard_bytes=100, cache=cache)
+
+
+@pytest.fixture
+def scoring(tmp_path, execute, teacher_model):
+    """Scores."""
+
+    def run(store, *, finish=True, **teacher):
+        given = {"model": str(teacher_model), **teacher}
+        makers = [scorer(tmp_path / store, tmp_path / "cache", **given)]
+        execute(store, makers, [FinishScores(tmp_path / store)] * finish)
+
+    steps._loaded_teacher.cache_clear()
+    yield run
+    steps._loaded_teacher.cache_clear()
 
 
 @pytest.fixture
@@ -163,16 +197,32 @@ def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeli
         open_rows(tmp_path / "unfinished", student, 8)
     with pytest.raises(StoreError, match=r"rows of another seq len \(8, now 32\) are being made"):
         pipeline("unfinished", seq_len=32)
+    with pytest.raises(StoreError, match=r"another text \(4 tasks, .* now 2 tasks"):
+        pipeline("unfinished", tasks=2)
     first = folder / "0.jsonl"
     first.write_text(first.read_text().replace("0 0:", "0 one:"))
     with pytest.raises(StoreError, match="made from other documents, or with other settings"):
         pipeline("unfinished")
-    for options, words in (
-        ({"seq_len": 0}, "seq_len must be positive, got 0"),
-        ({"shard_bytes": 0}, "shard_bytes must be positive, got 0"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            RowPacker("rows", "tokenizer.json", **options)
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "words"),
+    [
+        (RowPacker, {"seq_len": 0}, "seq_len must be positive, got 0"),
+        (RowPacker, {"shard_bytes": 0}, "shard_bytes must be positive, got 0"),
+        (TeacherScorer, {"teacher": {"modle": "x"}}, "teacher: no such options: modle"),
+        (TeacherScorer, {"teacher": {}}, "teacher: needs a model"),
+        (
+            TeacherScorer,
+            {"teacher": {"model": "x", "tensor_parallel": True}},
+            "needs a model, and no tensor_parallel",
+        ),
+    ],
+)
+def test_options_of_steps_are_checked(step, options, words):
+    given = {"tokenizer": "tokenizer.json"} if step is RowPacker else {}
+    with pytest.raises(ConfigError, match=words):
+        step("store", **given, **options)
 
 
 def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_files):
@@ -197,6 +247,11 @@ def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_fi
         run(3, 1)
         list(FinishRows(store).run())
     assert contents(store) == whole
+    (store / "task-00000" / "shard-00000.arrow").unlink()
+    with pytest.raises(StoreError, match=r"finished store \(task-00000/shard-00000.arrow\) are"):
+        list(FinishRows(store).run())
+    with pytest.raises(StoreError, match="no task that makes this store is done"):
+        list(FinishRows(tmp_path / "none").run())
 
 
 @pytest.mark.slow
@@ -206,7 +261,7 @@ def test_tasks_in_processes(tmp_path, pipeline):
     assert contents(tmp_path / "processes") == contents(tmp_path / "here")
     stats = json.loads((tmp_path / "logs" / "processes" / "stats.json").read_text())
     (step,) = (one["stats"] for one in stats if "vocagno" in one["name"])
-    store = RowStore(Path(tmp_path / "processes"))
+    store = RowStore(tmp_path / "processes")
     assert step["rows"]["total"] == len(store)
     assert step["tokens"]["total"] == store.num_tokens
 
@@ -224,3 +279,91 @@ def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeli
     write_corpus(folder / "4.jsonl", ["☃"] * 11)
     with pytest.raises(StoreError, match="the tokens of 11 of 26 documents cannot be placed"):
         pipeline("others", **options)
+
+
+def by_text(store):
+    """The losses of each document, by the hash of its text."""
+    found = {}
+    for shard in store.shards():
+        for row, text in enumerate(shard.text_hashes.tolist()):
+            found[bytes(text)] = shard.nll[row]
+    return found
+
+
+def test_scores_are_those_of_the_command(tmp_path, scoring, folder, teacher_model):
+    scoring("ours")
+    command = ["score", str(folder), "--teacher.model", str(teacher_model), "--teacher.context"]
+    assert main([*command, "32", "--cache", str(tmp_path / "c"), "--out", str(tmp_path / "x")]) == 0
+    ours, theirs = ScoreStore(tmp_path / "ours"), ScoreStore(tmp_path / "x")
+    assert ours.manifest.made_from == theirs.manifest.made_from
+    assert len(ours.manifest.shards) > 4
+    assert list(ours.damages()) == []
+    found, expected = by_text(ours), by_text(theirs)
+    assert found.keys() == expected.keys()
+    for text, nll in expected.items():  # batches differ
+        np.testing.assert_allclose(found[text], nll, atol=0.01)
+
+
+def test_rows_and_scores_in_one_pipeline(
+    tmp_path, execute, scoring, teacher_model, tokenizer_files
+):
+    """A scorer behind a packer makes what it makes alone."""
+    packer = RowPacker(tmp_path / "rows", tokenizer_files / "student.json", seq_len=8, eos="</s>")
+    both = scorer(tmp_path / "both", tmp_path / "cache", model=str(teacher_model))
+    execute(
+        "both", [packer, both], [FinishRows(tmp_path / "rows"), FinishScores(tmp_path / "both")]
+    )
+    scoring("alone")
+    assert contents(tmp_path / "both") == contents(tmp_path / "alone")
+    matched = MatchedScores(ScoreStore(tmp_path / "both"), RowStore(tmp_path / "rows"))
+    assert matched.missing_documents == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
+def test_slurm(tmp_path, scoring, folder, teacher_model, monkeypatch):
+    """datatrove's own launcher and pickled pipelines, under a stand-in for `sbatch`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    write_slurm(programs)
+    launch = programs / "launch_pickled_pipeline"
+    launch.write_text(
+        f'#!/bin/bash\nexec {executable()} -m datatrove.tools.launch_pickled_pipeline "$@"\n'
+    )
+    launch.chmod(0o755)
+    (programs / "merge_stats").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    given = {"time": "1:00:00", "partition": "gpus", "with_srun": False}
+    step = scorer(tmp_path / "slurm", tmp_path / "cache", model=str(teacher_model))
+    making = SlurmPipelineExecutor(
+        [JsonlReader(str(folder)), step],
+        tasks=4,
+        logging_dir=str(tmp_path / "logs" / "a"),
+        **given,
+    )
+    finish = SlurmPipelineExecutor(
+        [FinishScores(tmp_path / "slurm")],
+        tasks=1,
+        logging_dir=str(tmp_path / "logs" / "b"),
+        depends=making,
+        **given,
+    )
+    finish.run()
+    scoring("here")
+    assert contents(tmp_path / "slurm") == contents(tmp_path / "here")
+
+
+def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):
+    """A task that resumes writes no shard of another model under the same name."""
+    pytest.importorskip("requests")
+    with serving() as (url, state):
+        given = {"server": url, "tokenizer": str(tokenizer_files / "teacher.json")}
+        given |= {"model": None, "context": 512, "finish": False}
+        scoring("store", **given)
+        *kept, lost = sorted((tmp_path / "store").rglob("*.arrow"))
+        lost.unlink()
+        state.change = lambda found, ids: [one and one - 0.5 for one in found]
+        steps._loaded_teacher.cache_clear()
+        with pytest.raises(StoreError, match="are of another model than tiny"):
+            scoring("store", **given)
+    assert sorted((tmp_path / "store").rglob("*.arrow")) == kept

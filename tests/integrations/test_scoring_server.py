@@ -1,4 +1,4 @@
-"""A teacher behind a server, and servers that fail or lie."""
+"""A teacher behind a server, servers that fail or lie, and servers that change their model."""
 
 import dataclasses
 import json
@@ -20,9 +20,16 @@ from runs import metrics, train_here
 from score_server import RECORDED, State, log_probability, replaying, reply, serving
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
+from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
 from vocagno.integrations import scoring_server as module
-from vocagno.integrations.scoring_server import ServerError, ServerScorer
+from vocagno.integrations.scoring_server import (
+    TOLERANCE,
+    ServerEngine,
+    ServerError,
+    ServerScorer,
+)
+from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
@@ -31,7 +38,7 @@ PROTOCOLS = ("vllm", "openai", "sglang")
 
 
 @pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch):
+def without_pauses(monkeypatch):
     monkeypatch.setattr(module, "_BACKOFF", 0.0)
 
 
@@ -51,6 +58,11 @@ def scorer(url, **options):
     return ServerScorer(TeacherConfig(server=url, tokenizer="t", context=64, **options))
 
 
+def engine(url, reader, context=64, **options):
+    config = TeacherConfig(server=url, tokenizer="t", context=context, **options)
+    return ServerEngine(types.SimpleNamespace(config=config, reader=reader))
+
+
 def windows(count=20):
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, count)
@@ -68,10 +80,8 @@ class Answering:
     def __init__(self, answer):
         self.answer = answer
 
-    def get(self, *_, **__):
+    def request(self, *_, **__):
         return types.SimpleNamespace(status_code=200, content=json.dumps(self.answer).encode())
-
-    post = get
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -90,13 +100,26 @@ def test_losses_are_those_of_the_server(served, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("nothing", [None, -9999.0, -20000.0, -math.inf, math.nan])
-def test_what_has_no_loss(served, protocol, nothing):
+@pytest.mark.parametrize(
+    ("found", "loss"),
+    [
+        *((nothing, math.nan) for nothing in (None, -9999.0, -20000.0, -math.inf, math.nan)),
+        (1e-6, 0.0),  # within rounding
+        (0.5, ServerError),
+        (math.inf, ServerError),
+    ],
+)
+def test_what_is_no_log_probability(served, protocol, found, loss):
     url, state = served
-    state.change = lambda found, ids: [*found[:3], nothing, *found[4:]]
-    window = Window(np.arange(5, 15), 1)
-    ((_, losses),) = scorer(url, protocol=protocol).score([window])
-    assert np.isnan(losses).tolist() == [place == 2 for place in range(9)]
+    state.change = lambda given, ids: [*given[:3], found, *given[4:]]
+    score = scorer(url, protocol=protocol).score([Window(np.arange(5, 15), 1)])
+    if loss is ServerError:
+        with pytest.raises(ServerError, match=rf"gives a log-probability of {found}; expected"):
+            list(score)
+    else:
+        ((_, losses),) = score
+        np.testing.assert_equal(losses[2], loss)
+        assert (np.delete(losses, 2) > 0).all()
 
 
 def test_failures_that_pass(served):
@@ -115,36 +138,21 @@ def test_an_address_that_is_none_is_refused_at_once(address):
     assert "tries" not in str(refused.value)
 
 
-def test_failures_that_stay(served, monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "words", "tries"),
+    [
+        (503, r"status 503: .*as asked", 3),
+        (0, r"no answer after 3 tries .* finished shards are kept", 3),
+        (400, r"status 400: .*as asked", 1),  # asking again would not help
+    ],
+)
+def test_failures_that_stay(served, monkeypatch, status, words, tries):
     url, state = served
     monkeypatch.setattr(module, "_TRIES", 2)
-    state.statuses = [503] * 9
-    with pytest.raises(ServerError, match=r"status 503: .*as asked"):
-        list(scorer(url, requests=1).score(windows(3)))
-    state.statuses = [0] * 9
-    with pytest.raises(ServerError, match=r"no answer after 3 tries .* finished shards are kept"):
+    state.statuses = [status] * 9
+    with pytest.raises(ServerError, match=words):
         list(scorer(url, requests=1).score(windows(1)))
-    state.asked.clear()
-    state.statuses = [400] * 9
-    with pytest.raises(ServerError, match=r"status 400: .*as asked"):
-        list(scorer(url, requests=1).score(windows(1)))
-    assert len(state.asked) == 1  # asking again would not help
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("above", [0.5, math.inf, 1e-6])
-def test_a_log_probability_above_0(served, protocol, above):
-    """Within rounding it is 0."""
-    url, state = served
-    state.change = lambda found, ids: [*found[:3], above, *found[4:]]
-    score = scorer(url, protocol=protocol).score([Window(np.arange(5, 15), 1)])
-    if above > 0.1:
-        with pytest.raises(ServerError, match=rf"gives a log-probability of {above}; expected"):
-            list(score)
-    else:
-        ((_, losses),) = score
-        assert losses[2] == 0
-        assert (losses[[1, 3]] > 0).all()
+    assert len(state.asked) == tries
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -192,31 +200,30 @@ def test_so_many_requests_are_under_way(served):
 
 def test_what_the_server_has(served, reader):
     url, state = served
-    scorer(url).check(reader)
-    with pytest.raises(ServerError, match=r"reads 4,096 tokens .* teacher.context 4,095 needs"):
-        ServerScorer(TeacherConfig(server=url, tokenizer="t", context=4095)).check(reader)
-    with pytest.raises(ServerError, match=r"has the models tiny; name one with --teacher.model"):
-        scorer(url, model="large").check(reader)
+    engine(url, reader).check()
     state.models = [*state.models, {"id": "other"}]
-    with pytest.raises(ServerError, match="has the models tiny, other; name one"):
-        scorer(url).check(reader)
     assert scorer(url, model="other").served == module.Served("other", None)
-    state.models = [{"id": "x", "owned_by": "llamacpp"}]
-    with pytest.raises(ServerError, match=r"llama.cpp's server gives no log-probabilities"):
-        scorer(url).check(reader)
+    for options, models, words in (
+        ({"context": 4095}, None, r"reads 4,096 tokens .* teacher.context 4,095 needs"),
+        ({"model": "large"}, None, r"has the models tiny, other; name one with --teacher.model"),
+        ({}, None, "has the models tiny, other; name one"),
+        ({}, [{"id": "x", "owned_by": "llamacpp"}], r"llama.cpp's server gives no log-prob"),
+    ):
+        state.models = models or state.models
+        model = {"model": "tiny"} if "context" in options else {}
+        with pytest.raises(ServerError, match=words):
+            engine(url, reader, **options, **model).check()
 
 
-def test_losses_that_change_from_one_time_to_the_next(served, reader):
+@pytest.mark.parametrize(("change", "passes"), [(0.001, True), (0.2, False)])
+def test_losses_that_change_from_one_time_to_the_next(served, reader, change, passes):
     url, state = served
-    for change, passes in ((0.001, True), (0.2, False)):
-        state.change = lambda found, ids, by=change: [
-            one and one - by * len(state.asked) for one in found
-        ]
-        if passes:
-            scorer(url).check(reader)
-            continue
+    state.change = lambda found, ids: [one and one - change * len(state.asked) for one in found]
+    if passes:
+        engine(url, reader).check()
+    else:
         with pytest.raises(ServerError, match="gives other losses of the same ids when asked"):
-            scorer(url).check(reader)
+            engine(url, reader).check()
 
 
 def test_differences():
@@ -324,29 +331,37 @@ def test_computed_answers_look_like_recorded_ones(recorded):
                 assert mine is None or mine.keys() == its.keys()
 
 
-def test_the_command(served, corpus, tmp_path, tokenizer_files, capsys):
-    """A server that dies in the middle costs a shard; the store ends in the same bytes."""
-    url, state = served
-    given = ["--teacher.server", url, "--teacher.context", "512", "--shard_bytes", "60"]
+@pytest.fixture
+def score(served, corpus, tmp_path, tokenizer_files):
+    """`vocagno score` into a folder, with the server of this test."""
+    given = ["--teacher.server", served[0], "--teacher.context", "512", "--shard_bytes", "200"]
     given += ["--teacher.tokenizer", str(tokenizer_files / "teacher.json")]
     given += ["--cache", str(tmp_path / "cache"), "--teacher.requests", "2"]
-    command = ["score", str(corpus), *given, "--out"]
-    assert main([*command, str(tmp_path / "whole")]) == 0
+
+    def run(name, *more):
+        return main(["score", str(corpus), *given, *more, "--out", str(tmp_path / name)])
+
+    return run
+
+
+def test_the_command(served, score, tmp_path, capsys):
+    """A server that dies in the middle costs a shard; the store ends in the same bytes."""
+    _, state = served
+    assert score("whole") == 0
     store = ScoreStore(tmp_path / "whole")
     assert store.manifest.made_from["teacher"] == "vllm server: tiny"
     assert len(store) == len(TEXTS)
     assert store.num_tokens > 50
-    ids = store.document(1)
-    assert np.isfinite(ids.nll[1:]).all()
+    assert np.isfinite(store.document(1).nll[1:]).all()
     state.statuses = [200] * (len(state.asked) * 2 // 3) + [400]
-    assert main([*command, str(tmp_path / "killed")]) == 2
+    assert score("killed") == 2
     assert "status 400" in capsys.readouterr().err
     assert 0 < len(list((tmp_path / "killed").glob("*.arrow"))) < len(store.manifest.shards)
-    assert main([*command, str(tmp_path / "killed")]) == 0
+    assert score("killed") == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     state.models = [{"id": "another"}]
     (tmp_path / "killed" / "manifest.json").unlink()
-    assert main([*command, str(tmp_path / "killed")]) == 2
+    assert score("killed") == 2
     assert "(vllm server: tiny, now vllm server: another)" in capsys.readouterr().err
 
 
@@ -369,3 +384,101 @@ def test_what_does_not_go_together():
     ):
         with pytest.raises(ConfigError, match=words):
             TeacherConfig(**{"server": "http://x", "tokenizer": "t"} | more)
+
+
+def another_model(state, by=0.5):
+    """Every loss of the server becomes larger; its name remains."""
+    state.change = lambda found, ids: [one and one - by for one in found]
+
+
+def same_model(state):
+    state.change = lambda found, ids: found
+
+
+def interrupted(score, state, name="store", after=12):
+    """A store with a part of its shards."""
+    state.statuses = [200] * after + [400]
+    assert score(name) == 2
+    state.statuses = []
+
+
+@pytest.mark.slow
+def test_another_model_at_resume(served, score, tmp_path, capsys):
+    url, state = served
+    assert score("whole") == 0
+    interrupted(score, state)
+    before = contents(tmp_path / "store")
+    assert 0 < len(before) < len(contents(tmp_path / "whole")) - 1
+    another_model(state)
+    capsys.readouterr()
+    assert score("store") == 2
+    words = capsys.readouterr().err
+    assert f"the scores here are of another model than tiny at {url} has now" in words
+    assert "differ by 0.5 nats a token" in words
+    assert "serve the model of these scores again, or name another folder" in words
+    assert contents(tmp_path / "store") == before
+    same_model(state)
+    assert score("store") == 0
+    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
+    """The server is started again with another model, and the client reconnects."""
+    _, state = served
+    assert score("whole") == 0
+    asked = len(state.asked)
+
+    def changing(found, ids):
+        later = len(state.asked) > asked + asked // 2
+        return [one and one - 0.5 * later for one in found]
+
+    state.change = changing
+    assert score("store") == 2
+    whole, found = contents(tmp_path / "whole"), contents(tmp_path / "store")
+    assert 0 < len(found) < len(whole) - 1
+    assert all(whole[name] == data for name, data in found.items())
+
+
+def test_batches_of_one_model_may_differ(served, score, tmp_path):
+    _, state = served
+    interrupted(score, state)
+    another_model(state, by=TOLERANCE / 2)
+    assert score("store") == 0
+
+
+@pytest.mark.slow
+def test_parts_and_finished_stores(served, score, tmp_path, capsys):
+    """Parts are made without locks. A finished store is not said to be of the new model."""
+    _, state = served
+    assert score("parts", "--shards", "1/2") == 0
+    another_model(state)
+    assert score("parts", "--shards", "2/2") == 2
+    assert score("parts", "--shards", "1/2") == 2
+    same_model(state)
+    assert score("parts", "--shards", "2/2") == 0
+    assert main(["scores", "finish", str(tmp_path / "parts")]) == 0
+    assert score("parts") == 0
+    another_model(state)
+    assert score("parts") == 2
+    assert "are of another model" in capsys.readouterr().err
+    (tmp_path / "parts" / LOCKS / "probe.json").unlink()  # a copy without it
+    assert score("parts") == 0
+
+
+def test_what_is_noted(served, reader, tmp_path):
+    """A text and its losses. The text counts that was noted, even by another release."""
+    url, state = served
+    state.change = lambda found, ids: [*found[:3], None, *found[4:]]
+    asked = engine(url, reader)
+    asked.guard(tmp_path)
+    path = tmp_path / LOCKS / "probe.json"
+    assert not path.exists()
+    asked.guard(tmp_path, note=True)
+    noted = json.loads(path.read_bytes())
+    assert noted["text"] == module.PROBE
+    assert noted["losses"].count(None) == 1
+    assert len(noted["losses"]) > 100
+    path.write_text(json.dumps({"text": "another text", "losses": [1.0, 2.0]}))
+    with pytest.raises(StoreError, match="differ by inf nats a token"):
+        asked.guard(tmp_path, note=True)

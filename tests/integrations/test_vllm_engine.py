@@ -4,6 +4,7 @@ Another module stands for vLLM; `test_real_server.py` has the real one.
 """
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.integrations import vllm_engine
-from vocagno.integrations.vllm_engine import VllmError, VllmScorer, check_vllm
+from vocagno.integrations.vllm_engine import VllmEngine, VllmError
 from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.windows import Window
 
 CPU = torch.device("cpu")
+SPANS = types.SimpleNamespace(vocabulary_size=400)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,12 @@ def module(monkeypatch):
 
 
 def engine(folder, **options):
-    return VllmScorer(TeacherConfig(model=str(folder), engine="vllm", **options), 400, CPU)
+    config = TeacherConfig(model=str(folder), engine="vllm", **options)
+    return VllmEngine(types.SimpleNamespace(config=config, device=CPU, spans=SPANS))
+
+
+def scorer_of(folder, **options):
+    return engine(folder, **options).load()
 
 
 def window(length=10, asked_from=1):
@@ -74,7 +81,7 @@ def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
     for name in vllm_engine._ENVIRONMENT:
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")  # the user's word counts
-    scorer = engine(teacher_model, context=32, batch_tokens=100, dtype="bfloat16")
+    scorer = scorer_of(teacher_model, context=32, batch_tokens=100, dtype="bfloat16")
     (llm,) = LLM.made
     assert vllm_engine.os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
     assert vllm_engine.os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
@@ -90,29 +97,21 @@ def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
     assert (llm.params.prompt_logprobs, llm.params.temperature, llm.params.max_tokens) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("nothing", [None, -np.inf, np.nan])
-def test_what_has_no_loss(teacher_model, nothing):
+@pytest.mark.parametrize("found", [None, -np.inf, np.nan, 0.5])
+def test_what_is_no_log_probability(teacher_model, found):
     def change(flat):
-        flat.logprobs[2] = nothing
+        flat.logprobs[2] = found
         return flat
 
-    scorer = engine(teacher_model)
+    scorer = scorer_of(teacher_model)
     LLM.change = staticmethod(change)
-    ((_, losses),) = scorer.score([window()])
-    assert np.flatnonzero(~np.isfinite(losses)).tolist() == [2]
-    ((_, losses),) = scorer.score([window(asked_from=3)])
-    assert np.flatnonzero(~np.isfinite(losses)).tolist() == [0]
-
-
-def test_a_log_probability_above_0(teacher_model):
-    def change(flat):
-        flat.logprobs[2] = 0.5
-        return flat
-
-    scorer = engine(teacher_model)
-    LLM.change = staticmethod(change)
-    with pytest.raises(VllmError, match=r"vllm gives a log-probability of 0\.5; expected"):
-        list(scorer.score([window()]))
+    if found == 0.5:
+        with pytest.raises(VllmError, match=r"vllm gives a log-probability of 0\.5; expected"):
+            list(scorer.score([window()]))
+        return
+    for asked_from, place in ((1, 2), (3, 0)):
+        ((_, losses),) = scorer.score([window(asked_from=asked_from)])
+        assert np.flatnonzero(~np.isfinite(losses)).tolist() == [place]
 
 
 def lacks_the_last(flat):
@@ -135,7 +134,7 @@ def has_none_in_the_middle(flat):
     "change", [lambda flat: None, lacks_the_last, has_another_token, has_none_in_the_middle]
 )
 def test_log_probabilities_of_other_tokens(teacher_model, change):
-    scorer = engine(teacher_model)
+    scorer = scorer_of(teacher_model)
     LLM.change = staticmethod(change)
     with pytest.raises(VllmError, match=r"of other tokens than it was asked for; use teacher\.eng"):
         list(scorer.score([window()]))
@@ -152,20 +151,19 @@ def test_without_vllm(teacher_model, corpus, tmp_path, monkeypatch, capsys):
 
 
 def test_what_vllm_cannot_do(teacher_model, tmp_path, monkeypatch):
-    config = TeacherConfig(model=str(teacher_model), engine="vllm", context=2047)
     with pytest.raises(ConfigError, match=r"set teacher\.context to at most 2046"):
-        check_vllm(config)
-    config = TeacherConfig(model=str(teacher_model), engine="vllm", context=2046)
-    check_vllm(config)
+        engine(teacher_model, context=2047).check()
+    fits = engine(teacher_model, context=2046)
+    fits.check()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="is not for a launch of several processes"):
-        check_vllm(config)
+        fits.check()
     tiny_llama(100).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"tokenizer: 400 ids, but teacher\.model has 100"):
-        engine(tmp_path)
+        scorer_of(tmp_path)
     monkeypatch.setattr(LLM, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ConfigError, match=r"teacher\.engine: vllm: ZeroDivisionError"):
-        engine(teacher_model)
+        scorer_of(teacher_model)
 
 
 @pytest.mark.parametrize(

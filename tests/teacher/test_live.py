@@ -27,9 +27,9 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.guidance.batches import Collator
 from vocagno.models.losses import causal_shift
-from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scoring import load_scorer, text_reader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")

@@ -32,35 +32,25 @@ pytestmark = [
 
 
 def command(corpus, store, cache, teacher_model):
-    return [
-        "score",
-        str(corpus),
-        "--out",
-        str(store),
-        "--cache",
-        str(cache),
-        "--json",
-        "--teacher.model",
-        str(teacher_model),
-    ]
+    given = ["score", corpus, "--out", store, "--cache", cache, "--json"]
+    return [str(word) for word in (*given, "--teacher.model", teacher_model)]
 
 
-def start(arguments, **options):
+def start(*arguments, **variables):
     return subprocess.Popen(
         [executable(), *map(str, arguments)],
-        env=environment(),
+        env=environment(**variables),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        **options,
     )
 
 
 def score_with_kills(shard_bytes, kills, folder, arguments):
-    """What each of the attempts left, the last of which nobody kills."""
+    """What each of the attempts left, the last of which is not killed."""
     (folder / "kills.json").write_text(json.dumps(kills))
     script = SCRIPTS / "killed_scoring.py"
-    process = start([script, shard_bytes, folder / "kills.json", *arguments])
+    process = start(script, shard_bytes, folder / "kills.json", *arguments)
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors[-2000:]
     records = [json.loads(line) for line in output.splitlines() if '"kill"' in line]
@@ -68,7 +58,6 @@ def score_with_kills(shard_bytes, kills, folder, arguments):
     return records
 
 
-@pytest.mark.slow
 def test_kills_change_no_byte(tmp_path, teacher_model):
     """At every point of writing, and at any time of it; each resumed, the last one to the end. A
     hundred under `make chaos`.
@@ -104,19 +93,11 @@ def test_kills_change_no_byte(tmp_path, teacher_model):
 def job(tmp_path, teacher_model):
     """A corpus of 30 shards and the arguments that score it; its store if nobody disturbs it."""
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6]}" for i in range(30)])
-    arguments = command(corpus, tmp_path / "store", tmp_path / "cache", teacher_model)
 
-    def run(name="store", seconds=0.0, **options):
-        named = [str(tmp_path / name) if a == str(tmp_path / "store") else a for a in arguments]
-        environ = environment(SECONDS=str(seconds), SHARD_BYTES="1")
-        return subprocess.Popen(
-            [executable(), str(SCRIPTS / "slow_command.py"), *named],
-            env=environ,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        )
+    def run(name="store", seconds=0.0):
+        arguments = command(corpus, tmp_path / name, tmp_path / "cache", teacher_model)
+        variables = {"SECONDS": str(seconds), "SHARD_BYTES": "1"}
+        return start(SCRIPTS / "slow_command.py", *arguments, **variables)
 
     output, errors = run("whole").communicate(timeout=120)
     assert json.loads(output)["shards_made"] == 30, errors
@@ -130,7 +111,6 @@ def wait_for_shards(store, count, timeout=60):
         time.sleep(0.02)
 
 
-@pytest.mark.slow
 def test_processes_come_and_go(job):
     """Three share the shards; one is killed, a fourth joins; nothing is done twice or lost."""
     run, store, whole = job
@@ -148,29 +128,17 @@ def test_processes_come_and_go(job):
     assert {result["tokens"] for result in results} == {results[0]["tokens"]}
 
 
-@pytest.mark.slow
-def test_a_launcher_restarts_what_was_killed(tmp_path, job):
+def test_a_launcher_restarts_what_was_killed(tmp_path, job, teacher_model):
     """As `accelerate launch --max_restarts 1 -m vocagno score` on GPUs; on a CPU it is torchrun
     that starts three processes."""
-    run, store, whole = job
-    single = run("unused")
-    arguments = [a.replace(str(tmp_path / "unused"), str(store)) for a in single.args[1:]]
-    single.kill()
-    single.communicate()
+    _, store, whole = job
+    command_line = command(tmp_path / "c.jsonl", store, tmp_path / "cache", teacher_model)
     launcher = subprocess.Popen(
         [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc_per_node",
-            "3",
-            "--max-restarts",
-            "1",
-            "--master_addr",
-            "127.0.0.1",
-            "--master_port",
-            str(free_port()),
-            *arguments,
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3"),
+            *("--max-restarts", "1", "--master_addr", "127.0.0.1"),
+            *("--master_port", str(free_port())),
+            *(str(SCRIPTS / "slow_command.py"), *command_line),
         ],
         env=environment(SECONDS="0.3", SHARD_BYTES="1", PYTHON_EXEC=executable()),
         text=True,

@@ -1,5 +1,7 @@
 """One store of scores guides students with different tokenizers, on real text."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -17,8 +19,14 @@ from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
-from vocagno.teacher.corpus_scores import write_scored
-from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoreStore, TextIndex
+from vocagno.teacher.scores import (
+    SCORES,
+    DocumentScores,
+    MatchedScores,
+    ScoresOfTexts,
+    ScoreStore,
+)
+from vocagno.teacher.scoring import write_scored
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 
@@ -102,4 +110,6 @@ def test_one_store_two_students(tmp_path):
 def test_a_text_is_found_by_its_whole_hash():
     known = np.frombuffer(bytes(range(32)), "V16")
     half = np.frombuffer(bytes(range(8)) + bytes(8), "V16")
-    assert TextIndex(known).places(np.concatenate([half, known[::-1]])).tolist() == [-1, 1, 0]
+    store = SimpleNamespace(shards=lambda: [SimpleNamespace(text_hashes=known)])
+    found = ScoresOfTexts(store, check=False).places(np.concatenate([half, known[::-1]]))
+    assert found.tolist() == [-1, 1, 0]

@@ -148,8 +148,8 @@ def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_pa
     from vocagno.data.corpus import scan
     from vocagno.data.prepare import kept_texts, prepared_rows
     from vocagno.guidance.batches import Collator
-    from vocagno.teacher.corpus_scores import text_reader
     from vocagno.teacher.live import LivePieces
+    from vocagno.teacher.scoring import text_reader
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     path = Path(write_corpus(tmp_path / "c.jsonl", TEXTS[:6]))

@@ -16,8 +16,8 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.guidance.batches import Collator
-from vocagno.teacher.corpus_scores import load_scorer, text_reader
 from vocagno.teacher.live import LivePieces, TextTeacher
+from vocagno.teacher.scoring import load_scorer, text_reader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}

@@ -31,8 +31,7 @@ from vocagno.data.prepare import prepared_rows
 from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.models.loading import load_student
-from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.corpus_scores import load_teacher_of
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.sample_pages import guide_loaded, guide_text
 from vocagno.training.student import GuidedStudent
@@ -147,7 +146,8 @@ def test_a_training_step_on_that_row_chooses_alike(
     corpus = scan(str(write_corpus(tmp_path / "c.jsonl", [CUT])), tmp_path)
     cpu, tokenizer = torch.device("cpu"), student_tokenizer(str(student_model))
     teacher = TeacherConfig(model=str(teacher_model))
-    scores, _ = ConfiguredTeacher(teacher, tmp_path, cpu).cached_scores(corpus, show_progress=False)
+    configured = ConfiguredTeacher(teacher, tmp_path, cpu)
+    scores = configured.scores(lambda: corpus, None, show_progress=False)
     rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
     guided = guide(CUT, **options)
     guidance, tokens = guided.guidance, guided.as_dict()["tokens"]
@@ -410,7 +410,7 @@ def test_a_text_that_the_teacher_cannot_read_is_refused(guide, teacher_model, tm
     config = TeacherConfig(model=str(tmp_path))
     with pytest.raises(InputError, match=r"texts\[0\], which begins with 'one ♞': cannot be token"):
         guide_text(StudentConfig(model=guided.student), config, "one ♞")
-    teacher = load_teacher_of(config, TokenSpans(tmp_path), torch.device("cpu"))
+    teacher = ConfiguredTeacher(config, tmp_path, torch.device("cpu")).load()
     with pytest.raises(InputError, match=r"^text: .*: cannot be tokenized"):
         guide_loaded(tiny_llama(8), student, teacher, "one ♞")
 

@@ -8,7 +8,7 @@ from corpora import write_corpus
 from families import TEXTS
 from runs import final_weights, metrics, train_here, write_config
 from vocagno.cli.app import main
-from vocagno.teacher import configured
+from vocagno.teacher import scoring
 from vocagno.tokens.token_spans import TokenSpans
 
 
@@ -16,7 +16,7 @@ from vocagno.tokens.token_spans import TokenSpans
 def built(monkeypatch):
     """How often each tokenizer was built, and each model's weights were hashed."""
     count = Counter()
-    init, identity = TokenSpans.__init__, configured.weights_identity
+    init, identity = TokenSpans.__init__, scoring.weights_identity
 
     def counted_init(self, tokenizer, *arguments, **options):
         count[str(tokenizer)[:500]] += 1
@@ -27,7 +27,7 @@ def built(monkeypatch):
         return identity(*arguments)
 
     monkeypatch.setattr(TokenSpans, "__init__", counted_init)
-    monkeypatch.setattr(configured, "weights_identity", counted_identity)
+    monkeypatch.setattr(scoring, "weights_identity", counted_identity)
     return count
 
 

@@ -352,16 +352,19 @@ BEFORE_ANY_MODEL = [
     (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
     (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
     (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
-    (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made by another teacher ("),
+    (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made with another teacher ("),
     (
         ["--teacher.scores", "{scores}", "--teacher.context", "128"],
-        "was made with teacher.context 2048, not 128; drop teacher.context to use these scores, "
+        "was made with another context (2048, now 128); drop teacher.context to use these scores, "
         "or teacher.scores to score again",
     ),
-    (["--teacher.scores", "{scores}", "--teacher.dtype", "bfloat16"], "teacher.dtype float32, not"),
+    (
+        ["--teacher.scores", "{scores}", "--teacher.dtype", "bfloat16"],
+        "another dtype (float32",
+    ),
     (
         ["--teacher.scores", "{scores}", "--teacher.bos", "e"],
-        "was made with teacher.bos [], not [",
+        "was made with another bos ([], now [",
     ),
 ]
 
@@ -475,7 +478,7 @@ def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
-    from vocagno.teacher import corpus_scores as scoring
+    from vocagno.teacher import scoring
 
     original = scoring._scored
 

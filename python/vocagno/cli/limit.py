@@ -10,7 +10,7 @@ from vocagno.errors import require
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.teacher.scoring import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import StudentTokenizer
 
 _SHARES = (0.95, 0.98, 0.99, 0.995, 0.999)
@@ -43,7 +43,7 @@ def limit(options: Any) -> dict[str, Any] | None:
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
     from vocagno.system.terminal import in_table
-    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.teacher.scoring import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     require(0 < options.keep <= 1, f"--keep must be in (0, 1], got {options.keep}")

@@ -69,7 +69,7 @@ def info(options: Any) -> dict[str, Any] | None:
 
     store = ScoreStore(options.store)
     with _progress("reading", store.num_tokens, "tokens") as progress:
-        losses = losses_of(store, progress.at).as_dict()
+        losses = losses_of(store, progress.at)
     found = _counts(store) | {
         "bytes": store.num_bytes,
         "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),

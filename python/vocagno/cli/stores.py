@@ -72,7 +72,8 @@ def score(options: Any) -> dict[str, Any] | None:
     from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.models.loading import local_device
     from vocagno.system.signals import terminable
-    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.scoring import ConfiguredTeacher
 
     first = os.environ.get("RANK", "0") == "0"
     part = _part(options)
@@ -93,19 +94,18 @@ def score(options: Any) -> dict[str, Any] | None:
             from vocagno.training.estimate import CorpusSample, estimate_scoring
 
             return estimate_scoring([CorpusSample(corpus)], teacher, options.gpu)
-        if part is not None:
-            folder = options.out or teacher.scores_folder(corpus)
-            made = teacher.make_scores(corpus, folder, show_progress=True, part=part)
-            shards = len(part.of(corpus.shards))
-            return {
-                "store": str(folder),
-                "part": options.shards,
-                "shards": shards,
-                **made.as_dict(),
-            }
-        store, made = teacher.cached_scores(corpus, show_progress=first, folder=options.out)
+        folder, made = teacher.make_scores(corpus, options.out, show_progress=first, part=part)
+    if part is not None:
+        shards = len(part.of(corpus.shards))
+        return {
+            "store": str(folder),
+            "part": options.shards,
+            "shards": shards,
+            **made.as_dict(),
+        }
     if not first:
         return None
+    store = ScoreStore(folder)
     refused = store.manifest.count(REFUSED)
     say_omitted(store.folder, len(store), refused)
     unscored = store.manifest.count("unscored_tokens")

@@ -22,7 +22,7 @@ LOSSES = "teacher_loss.npy"
 WEIGHTS = "weight.npy"
 VERSION = 1
 _HEADER_BYTES = 128
-"""Of a `.npy` with one dimension: NumPy fills its header up to a multiple of 64."""
+"""Size of the header of a `.npy` with one dimension: NumPy fills it to a multiple of 64."""
 
 
 class BakedLosses:

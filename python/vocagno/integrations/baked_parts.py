@@ -49,7 +49,12 @@ class BakedParts:
         self._making = folder / MAKING
         self._types = {name: np.dtype(dtype) for name, dtype in streams.items()}
         if self.is_finished():
-            self._check_finished()
+            found = read_manifest(folder)["made_from"]
+            if found != made_from:
+                raise TokenFileError(
+                    f"{folder}: holds losses of another {first_difference(found, made_from)}; "
+                    "name another folder, or delete this one"
+                )
             return
         with exclusively("streams", folder):
             Claim("losses", "", num_parts, made_from).save(folder)
@@ -141,12 +146,3 @@ class BakedParts:
     def _note(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._note_of(name).read_bytes())
         return found
-
-    def _check_finished(self) -> None:
-        found = read_manifest(self.folder)["made_from"]
-        if found != self.made_from:
-            difference = first_difference(found, self.made_from)
-            raise TokenFileError(
-                f"{self.folder}: holds losses of another {difference}; name another folder, or "
-                "delete this one"
-            )

@@ -33,7 +33,7 @@ from vocagno.integrations.baked_parts import BakedParts
 from vocagno.integrations.token_files import TokenFile
 from vocagno.system.files import digest
 from vocagno.system.progress import Progress
-from vocagno.teacher.scores import DocumentScores, ScoreStore, TextIndex, find_scores
+from vocagno.teacher.scores import DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
@@ -81,18 +81,15 @@ class Baker:
         rule: GuidanceConfig | None = None,
     ) -> None:
         """Args:
-            spans: the student's tokenizer.
-            losses: its `unit` and `aggregation` say what the losses are.
-            rule: of the weights.
-        Raises: as `check_rule`.
+        spans: the student's tokenizer.
+        losses: its `unit` and `aggregation` say what the losses are.
+        rule: of the weights, one that `check_rule` takes.
         """
         if rule is not None:
-            check_rule(rule)
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
                 losses = rule  # which gives the same losses
-        self._store = store
-        self._index = TextIndex.of(store)
+        self._scores = ScoresOfTexts(store, check=False)
         self._losses = losses
         self._rule = rule
         self._line_ends = spans.line_ends() if rule is not None else None
@@ -107,7 +104,7 @@ class Baker:
             refused: why documents have no text, by their number. They get no losses.
         Raises: StoreError for damaged scores.
         """
-        found = find_scores(self._store, self._index, texts)
+        found = self._scores.find(texts)
         for number, why in (refused or {}).items():
             found[number] = DocumentScores.none(why)
         scores = ScoresInOrder(found)

@@ -44,8 +44,8 @@ from vocagno.integrations.conversations import (
     without_bos,
 )
 from vocagno.models.losses import IGNORED
-from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
+from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 Examples = Mapping[str, Sequence[Any]]

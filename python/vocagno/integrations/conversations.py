@@ -48,24 +48,20 @@ def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
         for number, message in enumerate(messages)
         if message.get("role") == "assistant" and contents[number].strip()
     ]
-    if tokenizer is None:
-        text = "\n\n".join(contents)
-        between = _between("\n\n".join(_marked(contents, asked)), len(asked))
-    else:
-        text = rendered(messages, tokenizer)
-        marked = _marked(contents, asked)
-        replaced = [
-            {**message, "content": content}
-            for message, content in zip(messages, marked, strict=True)
-        ]
-        between = _between(rendered(replaced, tokenizer), len(asked))
+    if tokenizer is not None:
+        _template(tokenizer)
+
+    def text_of(contents: Sequence[str]) -> str:
+        if tokenizer is None:
+            return "\n\n".join(contents)
+        pairs = zip(messages, contents, strict=True)
+        given = [{**message, "content": content} for message, content in pairs]
+        return str(tokenizer.apply_chat_template(given, tokenize=False))
+
+    marks = {number: _MARKER.format(place) for place, number in enumerate(asked)}
+    marked = [marks.get(number, content) for number, content in enumerate(contents)]
+    text, between = text_of(contents), _between(text_of(marked), len(asked))
     return Conversation(text, _answers(text, between, [contents[number] for number in asked]))
-
-
-def rendered(messages: Messages, tokenizer: Any) -> str:
-    """A conversation in the chat template of a tokenizer. Raises: InputError without a template."""
-    _template(tokenizer)
-    return str(tokenizer.apply_chat_template([dict(one) for one in messages], tokenize=False))
 
 
 def without_bos(text: str, tokenizer: Any, prefix_ids: Sequence[int]) -> str:
@@ -114,12 +110,6 @@ def _content(message: Mapping[str, Any], number: int) -> str:
             "images and calls of tools are not supported"
         )
     return content
-
-
-def _marked(contents: Sequence[str], asked: Sequence[int]) -> list[str]:
-    """The contents, with a marker for each answer."""
-    places = {number: _MARKER.format(place) for place, number in enumerate(asked)}
-    return [places.get(number, content) for number, content in enumerate(contents)]
 
 
 def _between(text: str, count: int) -> list[str]:

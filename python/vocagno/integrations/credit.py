@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from vocagno.alignment.arrays import as_floats, rows_in
 from vocagno.alignment.groups import groups
 from vocagno.errors import InputError
-from vocagno.integrations.pretokenized import spans_of_same_responses
+from vocagno.integrations.pretokenized import spans_of_same_responses, without_spans
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 _ABOVE_ZERO = 1e-3
@@ -67,11 +67,9 @@ def credit(
         raise InputError(f'only: expected "same_ends", or None for all groups, got {only!r}')
     own, other, same_bytes = spans_of_same_responses(
         student,
-        student_ids,
+        without_spans(student_ids, student_cu_seqlens),
         teacher,
-        teacher_ids,
-        student_cu_seqlens=student_cu_seqlens,
-        teacher_cu_seqlens=teacher_cu_seqlens,
+        without_spans(teacher_ids, teacher_cu_seqlens),
         strict=strict,
     )
     given = _checked(teacher_logprobs, other, "teacher_logprobs")

@@ -27,9 +27,8 @@ from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.errors import ConfigError, require
 from vocagno.models.loading import local_device
 from vocagno.system.files import write_json
-from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.corpus_scores import Teacher, write_scored
 from vocagno.teacher.scores import SCORES
+from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, write_scored
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ class ShardMaker(PipelineStep, ABC):
         made_from, notes = self.made_from(), Notes(self.folder)
         text = f"{world_size} tasks, shards of {self.shard_bytes} bytes"
         Claim(self.kind.kind, text, None, made_from).save(self.folder)
-        shards, size, texts, places = 0, 0, list[str](), list[str]()
+        task, shards, size = f"task-{rank:05d}", 0, 0
+        texts, places = list[str](), list[str]()
         for document in data:
             self.update_doc_stats(document)
             texts.append(document.text)
@@ -87,16 +87,12 @@ class ShardMaker(PipelineStep, ABC):
             size += len(document.text.encode())
             yield document
             if size >= self.shard_bytes:
-                name = f"task-{rank:05d}/shard-{shards:05d}"
-                self._make(name, texts, places, made_from, notes)
+                self._make(_name(task, shards), texts, places, made_from, notes)
                 shards, size, texts, places = shards + 1, 0, [], []
         if texts:
-            name = f"task-{rank:05d}/shard-{shards:05d}"
-            self._make(name, texts, places, made_from, notes)
+            self._make(_name(task, shards), texts, places, made_from, notes)
             shards += 1
-        write_json(
-            self.folder / MAKING / f"task-{rank:05d}.json", {"tasks": world_size, "shards": shards}
-        )
+        write_json(self.folder / MAKING / f"{task}.json", {"tasks": world_size, "shards": shards})
 
     def _make(
         self,
@@ -200,7 +196,7 @@ class RowPacker(ShardMaker):
         self.eos: str | None = eos
 
     def made_from(self) -> dict[str, Any]:
-        """As of `vocagno prepare`, and that documents are numbered in each shard."""
+        """The inputs of `vocagno prepare`, and that documents are numbered in each shard."""
         tokenizer = _loaded(self.tokenizer, self.eos)
         return rows_made_from(tokenizer, self.seq_len) | NUMBERED_BY_SHARD
 
@@ -227,7 +223,7 @@ def _names(folder: Path) -> list[str]:
     done = _done(folder)
     if not done:
         raise StoreError(f"{folder}: no task that makes this store is done")
-    (tasks, *others) = {fields["tasks"] for fields in done.values()}
+    (tasks, *others) = {noted["tasks"] for noted in done.values()}
     missing = [rank for rank in range(tasks) if f"task-{rank:05d}" not in done]
     if missing or others:
         raise StoreError(
@@ -235,7 +231,7 @@ def _names(folder: Path) -> list[str]:
             f"{', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}); run them "
             "again"
         )
-    names = [name for task, fields in done.items() for name in _of_task(task, fields["shards"])]
+    names = [name for task, noted in done.items() for name in _of_task(task, noted["shards"])]
     if not names:
         raise StoreError(f"{folder}: the tasks had no documents")
     return names
@@ -250,7 +246,12 @@ def _done(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def _of_task(task: str, shards: int) -> list[str]:
-    return [f"{task}/shard-{number:05d}" for number in range(shards)]
+    return [_name(task, number) for number in range(shards)]
+
+
+def _name(task: str, number: int) -> str:
+    """The name of a task's shard."""
+    return f"{task}/shard-{number:05d}"
 
 
 def _check_same(folder: Path, manifest: Manifest) -> None:
@@ -316,7 +317,7 @@ class TeacherScorer(ShardMaker):
             raise ConfigError("teacher: needs a model, and no tensor_parallel")
 
     def made_from(self) -> dict[str, Any]:
-        """As of `vocagno score`. Raises: ConfigError if the teacher cannot read texts."""
+        """The inputs of `vocagno score`. Raises: ConfigError if the teacher cannot read texts."""
         teacher = ConfiguredTeacher(self.config, self.cache, local_device())
         teacher.check()
         return teacher.made_from
@@ -339,4 +340,4 @@ class FinishScores(StoreFinisher):
 @lru_cache(maxsize=1)
 def _loaded_teacher(config: TeacherConfig, cache: Path, folder: Path) -> Teacher:
     """The teacher; a process that does several tasks loads it once."""
-    return ConfiguredTeacher(config, cache, local_device()).load_for(folder)
+    return ConfiguredTeacher(config, cache, local_device()).load(folder)

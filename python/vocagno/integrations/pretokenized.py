@@ -68,27 +68,25 @@ def spans_of_same_texts(
 
 def spans_of_same_responses(
     student: TokenSpans,
-    student_ids: ArrayLike,
+    own: TokenizedTexts,
     teacher: TokenSpans,
-    teacher_ids: ArrayLike,
+    other: TokenizedTexts,
     *,
-    student_cu_seqlens: ArrayLike | None = None,
-    teacher_cu_seqlens: ArrayLike | None = None,
     strict: bool = True,
 ) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
-    """As `spans_of_same_texts`, for texts that may also be the later part of others, and may be cut
-    inside a character.
+    """Spans of texts in the ids of two tokenizers. A text may also be the later part of another
+    one, and may be cut inside a character.
 
     The ids of a tokenizer with a dummy prefix do not tell whether a space at the start of a text,
     or after an added token, is in the text or is a dummy prefix. It is in the text if the other
     side has it there.
 
+    Args: own, other: the texts of both sides, as `without_spans` gives them.
     Returns: spans of both sides, and (B,) the number of bytes that both sides of a text have. If
         one side is not UTF-8 from some byte on (a cut), this is the number before that byte, and
         the other side ends there or has U+FFFD. -1 without `strict`: texts that differ, or ids that
         do not determine their text.
     """
-    own, other = _unread(student_ids, student_cu_seqlens), _unread(teacher_ids, teacher_cu_seqlens)
     try:
         return _read(student, own, teacher, other, strict=strict)
     except TokenizerError:
@@ -108,8 +106,8 @@ def spans_of_same_responses(
     return concatenate(left), concatenate(right), np.concatenate(same)
 
 
-def _unread(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
-    """Texts with empty spans."""
+def without_spans(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
+    """Texts of ids only, with empty spans. Args: as of `spans_of_same_texts`."""
     ids = as_ids(ids)
     boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
     boundaries = np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
@@ -125,7 +123,7 @@ def _read(
     *,
     strict: bool,
 ) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
-    """As `spans_of_same_responses`, or TokenizerError if the ids of a text do not determine it."""
+    """The result of `spans_of_same_responses`; TokenizerError if ids do not determine a text."""
     ends = own.cu_seqlens, other.cu_seqlens
     try:
         texts, left, in_left = student.bytes_with_dummy_prefixes(own.ids, ends[0])

@@ -4,9 +4,10 @@ A Parquet file contains some shards of a store: a row group per shard, a row per
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import DatasetCard, DatasetCardData
-from numpy.typing import NDArray
 
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Entry, check_names
@@ -42,58 +42,40 @@ EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 _VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """The losses of a store, in nats."""
-
-    counts: NDArray[np.int64]
-    """(65536,) how often each float16 value occurs, indexed by its bits."""
-
-    @property
-    def scored(self) -> int:
-        """Number of tokens with a loss."""
-        return int(self.counts[np.isfinite(_VALUES)].sum())
-
-    @property
-    def without(self) -> int:
-        """Number of tokens without a loss."""
-        return int(self.counts[np.isnan(_VALUES)].sum())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Mean, deviation, quantiles and a histogram; only the counts if no token has a loss."""
-        counted: dict[str, Any] = {"scored": self.scored, "without": self.without}
-        if not self.scored:
-            return counted
-        finite = np.isfinite(_VALUES)
-        order = np.flatnonzero(finite)[np.argsort(_VALUES[finite], kind="stable")]
-        values, counts = _VALUES[order].astype(np.float64), self.counts[order]
-        mean = float((values * counts).sum() / self.scored)
-        spread = float(np.sqrt((counts * (values - mean) ** 2).sum() / self.scored))
-        ends = np.cumsum(counts)
-        ranks = [max(1, int(np.ceil(share * self.scored))) for share in QUANTILES]
-        quantiles = [float(values[np.searchsorted(ends, rank)]) for rank in ranks]
-        below = np.concatenate([[0], ends])[np.searchsorted(values, EDGES[1:], side="left")]
-        bins = np.diff(np.concatenate([[0], below, [self.scored]]))
-        return {
-            **counted,
-            "mean": round(mean, 4),
-            "standard_deviation": round(spread, 4),
-            "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
-            "max": float(values[np.flatnonzero(counts)[-1]]),
-            "histogram": dict(zip(map(str, EDGES), bins.tolist(), strict=True)),
-        }
-
-
-def losses_of(store: ScoreStore, advance: Callable[[int], None] = lambda tokens: None) -> Losses:
-    """Reads all losses of a store; calls `advance` with the number of tokens read so far."""
-    counts = np.zeros(1 << 16, np.int64)
+def losses_of(
+    store: ScoreStore, advance: Callable[[int], None] = lambda tokens: None
+) -> dict[str, Any]:
+    """Statistics of the losses of a store, in nats: mean, deviation, quantiles and a histogram;
+    only the counts if no token has a loss. Calls `advance` with the number of tokens read."""
+    counts = np.zeros(1 << 16, np.int64)  # how often each float16 value occurs, by its bits
     read = 0
     for shard in store.shards():
         values = shard.nll.values.view(np.uint16)
         counts += np.bincount(values, minlength=1 << 16)
         read += len(values)
         advance(read)
-    return Losses(counts)
+    finite = np.isfinite(_VALUES)
+    scored = int(counts[finite].sum())
+    found: dict[str, Any] = {"scored": scored, "without": int(counts[np.isnan(_VALUES)].sum())}
+    if not scored:
+        return found
+    order = np.flatnonzero(finite)[np.argsort(_VALUES[finite], kind="stable")]
+    losses, counts = _VALUES[order].astype(np.float64), counts[order]
+    mean = float((losses * counts).sum() / scored)
+    spread = float(np.sqrt((counts * (losses - mean) ** 2).sum() / scored))
+    ends = np.cumsum(counts)
+    ranks = [max(1, int(np.ceil(share * scored))) for share in QUANTILES]
+    quantiles = [float(losses[np.searchsorted(ends, rank)]) for rank in ranks]
+    below = np.concatenate([[0], ends])[np.searchsorted(losses, EDGES[1:], side="left")]
+    bins = np.diff(np.concatenate([[0], below, [scored]]))
+    return {
+        **found,
+        "mean": round(mean, 4),
+        "standard_deviation": round(spread, 4),
+        "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
+        "max": float(losses[np.flatnonzero(counts)[-1]]),
+        "histogram": dict(zip(map(str, EDGES), bins.tolist(), strict=True)),
+    }
 
 
 SHARDS_PER_FILE = 256
@@ -150,12 +132,8 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
         {"name": e.name, "text_hash": e.text_hash, "counts": e.counts, **_refused(store, e)}
         for e in entries
     ]
-    about = {
-        "kind": KIND,
-        "version": VERSION,
-        "made_from": store.manifest.made_from,
-        "shards": shards,
-    }
+    made_from = store.manifest.made_from
+    about = {"kind": KIND, "version": VERSION, "made_from": made_from, "shards": shards}
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
     encodings = {
         "nll.list.element": "BYTE_STREAM_SPLIT",
@@ -272,7 +250,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise _no_export(path, repr(error)) from error
 
 
-def _exported(folder: Path) -> Iterator[Path]:
+def _exported(folder: Path) -> list[Path]:
     found = sorted(folder.glob("scores-*-of-*.parquet")) if folder.is_dir() else []
     count = len(found)
     expected = [f"scores-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
@@ -281,7 +259,7 @@ def _exported(folder: Path) -> Iterator[Path]:
             f"{folder}: expected all files from scores-00000-of-N.parquet, found "
             f"{', '.join(path.name for path in found) or 'none'}"
         )
-    yield from found
+    return found
 
 
 def _import_shard(
@@ -310,15 +288,18 @@ def _lists(column: pa.ChunkedArray) -> list[Any]:
     return [flat[start:stop] for start, stop in pairwise(offsets)]
 
 
-def dataset_card(store: ScoreStore, losses: Losses, title: str) -> str:
-    """A dataset card in Markdown, with the metadata of the Hugging Face hub on top."""
-    made_from, found = store.manifest.made_from, losses.as_dict()
+def dataset_card(store: ScoreStore, losses: dict[str, Any], title: str) -> str:
+    """A dataset card in Markdown, with the metadata of the Hugging Face hub on top.
+
+    Args: losses: of `losses_of`.
+    """
+    made_from = store.manifest.made_from
     settings = "\n".join(
         f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
     )
     quantiles = "\n".join(
         f"| {float(share):.0%} | {value:.3f} |"
-        for share, value in found.get("quantiles", {}).items()
+        for share, value in losses.get("quantiles", {}).items()
     )
     metadata = DatasetCardData(
         pretty_name=title,
@@ -352,7 +333,7 @@ Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher
 
 ## Losses
 
-{found["scored"]:,} tokens have a loss, {found["without"]:,} have none.
+{losses["scored"]:,} tokens have a loss, {losses["without"]:,} have none.
 
 | quantile | nats |
 |---|---|
@@ -363,18 +344,8 @@ Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher
 
 def _size_category(documents: int) -> str:
     """The size category by the hub's names."""
-    limits = [
-        (1_000, "1K"),
-        (10_000, "10K"),
-        (100_000, "100K"),
-        (1_000_000, "1M"),
-        (10_000_000, "10M"),
-        (100_000_000, "100M"),
-        (1_000_000_000, "1B"),
-    ]
-    low = "n"
-    for limit, name in limits:
-        if documents < limit:
-            return f"{low}<n<{name}" if low != "n" else f"n<{name}"
-        low = name
-    return "n>1B"
+    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
+    reached = bisect_right([10**power for power in range(3, 10)], documents)
+    if reached == 0:
+        return "n<1K"
+    return f"{names[reached - 1]}<n<{names[reached]}" if reached < len(names) else "n>1B"

@@ -19,15 +19,13 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.store.building import Advance
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
 from vocagno.system.files import write_json
 from vocagno.system.records import Count, checked
 from vocagno.system.shared_work import LOCKS
-from vocagno.teacher.corpus_scores import Teacher
-from vocagno.teacher.scores import DocumentScores
-from vocagno.teacher.windows import TextReader, Window, losses_of
+from vocagno.teacher.scoring import Engine
+from vocagno.teacher.windows import Window, losses_of, requesting
 
 _TRIES = 8
 _BACKOFF = 0.5
@@ -130,11 +128,10 @@ class ServerScorer:
 
     def __init__(self, config: TeacherConfig) -> None:
         """Args: config: with `server`; `model`, if given, is the name of the model there."""
-        if config.server is None:
-            raise ValueError("teacher.server: is not given")
+        assert config.server is not None
         self._config = config
-        self._url = config.server.rstrip("/")
-        if not self._url.lower().startswith(("http://", "https://")):
+        self.url: str = config.server.rstrip("/")
+        if not self.url.lower().startswith(("http://", "https://")):
             raise ServerError(
                 f"teacher.server: expected an address such as http://127.0.0.1:8000, got "
                 f"{config.server}"
@@ -159,57 +156,30 @@ class ServerScorer:
             if it is one that ignores what it is asked for.
         """
         if self._config.protocol == "sglang":
-            return Served(self._get("/get_model_info", _SglangModel)["model_path"] or "?", None)
-        models = self._get("/v1/models", _Models)["data"]
+            return Served(self._ask("/get_model_info", _SglangModel)["model_path"] or "?", None)
+        models = self._ask("/v1/models", _Models)["data"]
         if any(one["owned_by"] == "llamacpp" for one in models):
             raise ServerError(
-                f"{self._url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
+                f"{self.url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
         names = [one["id"] for one in models]
         wanted = self._config.model or (names[0] if len(names) == 1 else None)
         if wanted not in names:
             raise ServerError(
-                f"{self._url}: has the models {', '.join(names) or '(none)'}; name one with "
+                f"{self.url}: has the models {', '.join(names) or '(none)'}; name one with "
                 "--teacher.model"
             )
         longest = next(one for one in models if one["id"] == wanted)["max_model_len"]
         return Served(wanted, longest)
 
-    def check(self, reader: TextReader) -> None:
-        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice.
-
-        Raises: ServerError if not.
-        """
-        needed = self._config.context + 2  # a prefix, and the token that it is to write
-        longest = self.served.longest
-        if longest is not None and longest < needed:
-            raise ServerError(
-                f"{self._url}: reads {longest:,} tokens (max_model_len), and teacher.context "
-                f"{self._config.context:,} needs {needed:,}; lower teacher.context, or raise the "
-                "server's limit"
-            )
-        first, second = (self.losses_of(PROBE, reader) for _ in range(2))
-        if not difference(first, second) <= TOLERANCE:
-            raise ServerError(f"{self._url}: gives other losses of the same ids when asked twice")
-
-    def losses_of(self, text: str, reader: TextReader) -> NDArray[np.float32]:
-        """Losses of the tokens of a short text, in order."""
-        reader.spans.encode([text])  # raises if it cannot be read
-        found = dict(self.score(reader.read([text]).windows))
-        return np.concatenate([found[number] for number in sorted(found)])
-
-    @property
-    def where(self) -> str:
-        """The model and the address, for errors."""
-        return f"{self.served.name} at {self._url}"
-
     def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.score`."""
-        asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
+        """Yields number and losses of each window that requests any, as answers arrive."""
         pool = ThreadPoolExecutor(self._config.requests)
         try:
-            tasks = {pool.submit(self._losses, windows[number]): number for number in asked}
+            tasks = {
+                pool.submit(self._losses, windows[number]): number for number in requesting(windows)
+            }
             for task in as_completed(tasks):
                 yield tasks[task], task.result()
         finally:
@@ -218,14 +188,14 @@ class ServerScorer:
     def _losses(self, window: Window) -> NDArray[np.float32]:
         """Losses in nats of the requested tokens; NaN where the server has none."""
         ids = window.ids.tolist()
-        found = _ASK[self._config.protocol](self, ids)
+        found = _PROTOCOLS[self._config.protocol](self, ids)
         if len(found) != len(ids):
             raise ServerError(
-                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
+                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
                 "truncates the prompt, or adds to it"
             )
         asked = found[window.asked_from :]
-        return losses_of(asked, lambda words: ServerError(f"{self._url} {words}"))
+        return losses_of(asked, lambda words: ServerError(f"{self.url} {words}"))
 
     def _vllm(self, ids: list[int]) -> LogProbabilities:
         asked = {"prompt_logprobs": 0, "add_special_tokens": False, "return_token_ids": True}
@@ -233,11 +203,10 @@ class ServerScorer:
         self._compare(choice["prompt_token_ids"], ids)
         found = choice["prompt_logprobs"]
         if any(at is not None and str(one) not in at for one, at in zip(ids, found, strict=False)):
-            raise ServerError(f"{self._url}: gives log-probabilities of other ids than were sent")
-        return [
-            None if at is None else at[str(one)]["logprob"]
-            for one, at in zip(ids, found, strict=False)
-        ] + [None] * (len(found) - len(ids))
+            raise ServerError(f"{self.url}: gives log-probabilities of other ids than were sent")
+        pairs = zip(ids, found, strict=False)
+        logprobs = [None if at is None else at[str(one)]["logprob"] for one, at in pairs]
+        return logprobs + [None] * (len(found) - len(ids))
 
     def _openai(self, ids: list[int]) -> LogProbabilities:
         asked = {"echo": True, "logprobs": 0}
@@ -245,7 +214,7 @@ class ServerScorer:
         found = choice["logprobs"]["token_logprobs"]
         if len(found) != len(ids) + 1:  # one token is written
             raise ServerError(
-                f"{self._url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
+                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
                 "the server ignores `echo`, or truncates the prompt"
             )
         return found[: len(ids)]
@@ -253,50 +222,43 @@ class ServerScorer:
     def _sglang(self, ids: list[int]) -> LogProbabilities:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
-        reply = self._post("/generate", {**asked, "logprob_start_len": 0}, _SglangCompletion)
+        reply = self._ask("/generate", _SglangCompletion, {**asked, "logprob_start_len": 0})
         found = reply["meta_info"]["input_token_logprobs"]
         self._compare([at[1] for at in found], ids)
         return [at[0] for at in found]
 
     def _completion(self, ids: list[int], asked: dict[str, Any], kind: type[T]) -> T:
         given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
-        return self._post("/v1/completions", {**given, **asked}, kind)
+        return self._ask("/v1/completions", kind, {**given, **asked})
 
     def _compare(self, found: list[int] | None, sent: list[int]) -> None:
         if found is not None and found != sent:
-            raise ServerError(f"{self._url}: read other ids than were sent")
+            raise ServerError(f"{self.url}: read other ids than were sent")
 
-    def _get(self, path: str, kind: type[T]) -> T:
-        return self._asked(path, self._session.get, kind)
-
-    def _post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        return self._asked(
-            path, lambda url, **more: self._session.post(url, json=body, **more), kind
-        )
-
-    def _asked(self, path: str, ask: Callable[..., requests.Response], kind: type[T]) -> T:
+    def _ask(self, path: str, kind: type[T], body: dict[str, Any] | None = None) -> T:
         """The answer to a request. Raises: ServerError if it is not of this type."""
+        method = "GET" if body is None else "POST"
         try:
-            reply = ask(self._url + path, timeout=_SECONDS)
+            reply = self._session.request(method, self.url + path, json=body, timeout=_SECONDS)
         except requests.exceptions.InvalidURL as error:
             raise ServerError(f"teacher.server: {error}") from error
         except requests.RequestException as error:
             raise ServerError(
-                f"{self._url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "
+                f"{self.url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "
                 "are kept: start the server, and the same command again"
             ) from error
         if reply.status_code != requests.codes.ok:
             words = " ".join(reply.text[:500].split())
-            raise ServerError(f"{self._url}{path}: status {reply.status_code}: {words}")
+            raise ServerError(f"{self.url}{path}: status {reply.status_code}: {words}")
         try:
             answer = json.loads(reply.content)
         except (ValueError, RecursionError) as error:
-            raise ServerError(f"{self._url}{path}: the answer is not JSON ({error})") from error
+            raise ServerError(f"{self.url}{path}: the answer is not JSON ({error})") from error
         protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
         return checked(
             kind,
             answer,
-            lambda words: ServerError(f"{self._url}{path}: the answer: {words}; {protocol}"),
+            lambda words: ServerError(f"{self.url}{path}: the answer: {words}; {protocol}"),
         )
 
 
@@ -308,65 +270,78 @@ def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float
     return float(np.abs(first - second)[~lacks[0]].mean()) if not lacks[0].all() else 0.0
 
 
-_ASK: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {
+_PROTOCOLS: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {
     "vllm": ServerScorer._vllm,
     "openai": ServerScorer._openai,
     "sglang": ServerScorer._sglang,
 }
 
 
-class ProbedTeacher(Teacher):
-    """A teacher behind a server, for the scores in one folder."""
+class ServerEngine(Engine):
+    """A server that has the model. Its name does not identify the weights, so the losses of a fixed
+    text do, which are noted next to the scores."""
 
-    def __init__(self, server: ServerScorer, reader: TextReader, folder: Path) -> None:
-        """Args: folder: of the store; the losses of the text are noted in it."""
-        super().__init__(server, reader)
-        self._server = server
-        self._folder = folder
-        self._is_checked = False
+    @cached_property
+    def scorer(self) -> ServerScorer:
+        """The client of the server."""
+        return ServerScorer(self.teacher.config)
 
-    def score(
-        self, texts: list[str], advance: Advance = lambda fraction, tokens: None
-    ) -> list[DocumentScores]:
-        """As `Teacher.score`.
-
-        Raises: StoreError if the model has changed, now or since the first shard of the store.
-        """
-        if not self._is_checked:
-            self._note()
-            self.check()
-            self._is_checked = True
-        scores = super().score(texts, advance)
-        self.check()  # a server that was started again may have another model
-        return scores
+    @cached_property
+    def weights(self) -> str:
+        """The name of the model on the server."""
+        return f"{self.teacher.config.protocol} server: {self.scorer.served.name}"
 
     def check(self) -> None:
-        """Compares the model with that of the scores in the folder, if its losses are noted.
+        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice.
 
-        Raises: StoreError if it is another one.
+        Raises: ServerError if not.
         """
-        if not self._path.is_file():
-            return
-        noted = json.loads(self._path.read_bytes())
-        losses = self._server.losses_of(noted["text"], self.reader)
-        far = difference(np.array(noted["losses"], np.float32), losses)
-        if not far <= TOLERANCE:
-            raise StoreError(
-                f"{self._folder}: the scores here are of another model than {self._server.where} "
-                f"has now: its losses of a fixed text differ by {far:.2g} nats a token (rounding: "
-                f"up to {TOLERANCE}); serve the model of these scores again, or name another folder"
+        context, longest = self.teacher.config.context, self.scorer.served.longest
+        needed = context + 2  # a prefix, and the token that it is to write
+        if longest is not None and longest < needed:
+            raise ServerError(
+                f"{self.scorer.url}: reads {longest:,} tokens (max_model_len), and teacher.context "
+                f"{context:,} needs {needed:,}; lower teacher.context, or raise the server's limit"
+            )
+        first, second = (self._losses_of(PROBE) for _ in range(2))
+        if not difference(first, second) <= TOLERANCE:
+            raise ServerError(
+                f"{self.scorer.url}: gives other losses of the same ids when asked twice"
             )
 
-    def _note(self) -> None:
-        """Notes the losses, unless another process has. If two processes do so at once, the last
-        note counts; if their models differ, the other process stops at its next check."""
-        if self._path.is_file():
-            return
-        found = self._server.losses_of(PROBE, self.reader).tolist()
-        losses = [round(one, 4) if math.isfinite(one) else None for one in found]
-        if not self._path.is_file():  # still
-            write_json(self._path, {"text": PROBE, "losses": losses})
+    def load(self) -> ServerScorer:
+        """The client of the server, which has the weights."""
+        return self.scorer
 
-    @property
-    def _path(self) -> Path:
-        return self._folder / LOCKS / "probe.json"
+    def guard(self, folder: Path, *, note: bool = False) -> None:
+        """Compares the losses of a fixed text with those noted in the folder.
+
+        If two processes note their losses at once, the last note counts; if their models differ,
+        the other process stops at its next check.
+
+        Raises: StoreError if they differ by more than rounding.
+        """
+        path = folder / LOCKS / "probe.json"
+        if note and not path.is_file():
+            found = self._losses_of(PROBE).tolist()
+            losses = [round(one, 4) if math.isfinite(one) else None for one in found]
+            if not path.is_file():  # still
+                write_json(path, {"text": PROBE, "losses": losses})
+        if not path.is_file():
+            return
+        noted = json.loads(path.read_bytes())
+        far = difference(np.array(noted["losses"], np.float32), self._losses_of(noted["text"]))
+        if not far <= TOLERANCE:
+            where = f"{self.scorer.served.name} at {self.scorer.url}"
+            raise StoreError(
+                f"{folder}: the scores here are of another model than {where} has now: its losses "
+                f"of a fixed text differ by {far:.2g} nats a token (rounding: up to {TOLERANCE}); "
+                "serve the model of these scores again, or name another folder"
+            )
+
+    def _losses_of(self, text: str) -> NDArray[np.float32]:
+        """Losses of the tokens of a short text, in order."""
+        reader = self.teacher.reader
+        reader.spans.encode([text])  # raises if it cannot be read
+        found = dict(self.scorer.score(reader.read([text]).windows))
+        return np.concatenate([found[number] for number in sorted(found)])

@@ -8,7 +8,7 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,76 +33,7 @@ class TokenFileError(InputError):
     """A token file is missing, damaged, or another one than expected."""
 
 
-class Ends(Protocol):
-    """Where documents end. The next one begins there."""
-
-    def first_start(self, token: int) -> int:
-        """The first place from `token` on at which a document begins, or the end of the file."""
-
-    def between(self, first: int, stop: int) -> NDArray[np.int64]:
-        """The ends of the documents in `[first, stop)`; a document begins at both places."""
-
-    def identity(self) -> dict[str, Any]:
-        """What documents are found by, if it is not in an index."""
-
-
-class KnownEnds:
-    """Ends from an index."""
-
-    def __init__(self, ends: NDArray[np.int64]) -> None:
-        """Args: ends: (documents,) in order; the last one is the number of tokens."""
-        self._ends = ends
-
-    def first_start(self, token: int) -> int:
-        if token <= 0:
-            return 0
-        place = min(int(np.searchsorted(self._ends, token)), len(self._ends) - 1)
-        return int(self._ends[place])
-
-    def between(self, first: int, stop: int) -> NDArray[np.int64]:
-        start, end = np.searchsorted(self._ends, [first, stop], side="right").tolist()
-        return np.array(self._ends[start:end], np.int64)
-
-    def identity(self) -> dict[str, Any]:
-        return {}
-
-
-class SeparatedEnds:
-    """Ends behind a separator, found where they are needed."""
-
-    def __init__(self, ids: NDArray[Any], separator: int, name: str) -> None:
-        """Args: name: of the file, for messages."""
-        self._ids = ids
-        self._separator = separator
-        self._name = name
-
-    def first_start(self, token: int) -> int:
-        """As `Ends.first_start`.
-
-        Raises: TokenFileError if no document ends in the next 134 million tokens.
-        """
-        if token <= 0:
-            return 0
-        for first in range(token - 1, len(self._ids), _BLOCK):
-            if first - token > _LONGEST:
-                raise TokenFileError(
-                    f"{self._name}: id {self._separator} is not in the {_LONGEST:,} tokens after "
-                    f"{token:,}; is the end-of-document token (--eos) another one?"
-                )
-            found = np.flatnonzero(self._ids[first : first + _BLOCK] == self._separator)
-            if len(found):
-                return first + int(found[0]) + 1
-        return len(self._ids)
-
-    def between(self, first: int, stop: int) -> NDArray[np.int64]:
-        ends = np.flatnonzero(self._ids[first:stop] == self._separator) + first + 1
-        return np.append(ends, stop).astype(np.int64)
-
-    def identity(self) -> dict[str, Any]:
-        return {"eos_id": self._separator}
-
-
-def megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
+def _megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
     """The type of the ids, and the (documents,) ends of the documents, in tokens.
 
     Raises: TokenFileError for an index that is truncated or damaged, of another version, or of
@@ -152,13 +83,26 @@ _NUMPY = b"\x93NUMPY"
 class TokenFile:
     """The documents of a token file, by the places of their tokens in it."""
 
-    def __init__(self, path: Path, ids: NDArray[Any], ends: Ends, index: Path | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        ids: NDArray[Any],
+        *,
+        ends: NDArray[np.int64] | None = None,
+        index: Path | None = None,
+        eos_id: int | None = None,
+    ) -> None:
+        """Args:
+        ids: (num_tokens,) memory-mapped.
+        ends: (documents,) where documents end, in order; the last one is the number of tokens.
+        index: the file that has the ends.
+        eos_id: without `ends`: the id behind which documents end, looked up where needed.
+        """
         self.path: Path = path
         self.ids: NDArray[Any] = ids
-        """(num_tokens,) memory-mapped."""
         self.index: Path | None = index
-        """The file that says where documents end."""
         self._ends = ends
+        self._eos_id = eos_id
 
     @property
     def num_tokens(self) -> int:
@@ -178,11 +122,30 @@ class TokenFile:
         }
         if self.index is not None:
             found["index_hash"] = sample_hash(self.index)
-        return found | self._ends.identity()
+        if self._eos_id is not None:
+            found["eos_id"] = self._eos_id
+        return found
 
     def first_start(self, token: int) -> int:
-        """The first place from `token` on at which a document begins; `num_tokens` if none does."""
-        return self._ends.first_start(token)
+        """The first place from `token` on at which a document begins; `num_tokens` if none does.
+
+        Raises: TokenFileError if no document ends in the next 134 million tokens.
+        """
+        if token <= 0:
+            return 0
+        if self._ends is not None:
+            place = min(int(np.searchsorted(self._ends, token)), len(self._ends) - 1)
+            return int(self._ends[place])
+        for first in range(token - 1, self.num_tokens, _BLOCK):
+            if first - token > _LONGEST:
+                raise TokenFileError(
+                    f"{self.path}: id {self._eos_id} is not in the {_LONGEST:,} tokens after "
+                    f"{token:,}; is the end-of-document token (--eos) another one?"
+                )
+            found = np.flatnonzero(self.ids[first : first + _BLOCK] == self._eos_id)
+            if len(found):
+                return first + int(found[0]) + 1
+        return self.num_tokens
 
     def batches(self, first: int, stop: int, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Whole documents between two places at which documents begin, about `size` tokens at a
@@ -190,9 +153,17 @@ class TokenFile:
         """
         while first < stop:
             behind = min(self.first_start(min(first + size, stop)), stop)
-            ends = np.unique(self._ends.between(first, behind))
+            ends = np.unique(self._ends_between(first, behind))
             yield first, np.concatenate([[0], ends - first])
             first = behind
+
+    def _ends_between(self, first: int, stop: int) -> NDArray[np.int64]:
+        """The ends of the documents in `[first, stop)`; a document begins at both places."""
+        if self._ends is not None:
+            start, end = np.searchsorted(self._ends, [first, stop], side="right").tolist()
+            return np.array(self._ends[start:end], np.int64)
+        ends = np.flatnonzero(self.ids[first:stop] == self._eos_id) + first + 1
+        return np.append(ends, stop).astype(np.int64)
 
 
 def tokens_path(path: Path) -> Path:
@@ -270,14 +241,14 @@ def _megatron_file(path: Path) -> TokenFile:
     index = path.with_suffix(".idx")
     if not index.is_file():
         raise TokenFileError(f"{index}: the index of {path} does not exist")
-    dtype, ends = megatron_index(index)
+    dtype, ends = _megatron_index(index)
     expected, found = int(ends[-1]) * dtype.itemsize, path.stat().st_size
     if found != expected:
         raise TokenFileError(
             f"{path}: has {found:,} bytes, but {index.name} says {expected:,} ({int(ends[-1]):,} "
             f"tokens of {dtype.name}): truncated, or written with another type or another index"
         )
-    return TokenFile(path, _mapped(path, dtype), KnownEnds(ends), index)
+    return TokenFile(path, _mapped(path, dtype), ends=ends, index=index)
 
 
 def _datatrove_file(path: Path) -> TokenFile:
@@ -298,7 +269,7 @@ def _datatrove_file(path: Path) -> TokenFile:
             f"{path}: has {size:,} bytes, expected 2 or 4 for each of the {int(ends[-1]):,} tokens "
             f"of {index.name}: truncated, or of another index"
         )
-    return TokenFile(path, _mapped(path, dtype), KnownEnds(ends), index)
+    return TokenFile(path, _mapped(path, dtype), ends=ends, index=index)
 
 
 def _numpy_file(
@@ -314,21 +285,20 @@ def _numpy_file(
             if has_header
             else f"{path}: without NumPy's header; give --dtype uint16 or uint32"
         )
-    ids = _mapped(path, np.dtype(f"<{np.dtype(dtype).str[1:]}")) if dtype else numpy_array(path)
+    ids = _mapped(path, np.dtype(f"<{np.dtype(dtype).str[1:]}")) if dtype else _numpy_array(path)
     if boundaries is None:
-        assert eos_id is not None
-        return TokenFile(path, ids, SeparatedEnds(ids, eos_id, str(path)), None)
-    borders = numpy_array(boundaries).astype(np.int64)
+        return TokenFile(path, ids, eos_id=eos_id)
+    borders = _numpy_array(boundaries).astype(np.int64)
     if not len(borders) or borders[0] != 0 or (np.diff(borders) < 0).any():
         raise TokenFileError(f"{boundaries}: expected places that begin with 0 and never decrease")
     if borders[-1] != len(ids):
         raise TokenFileError(
             f"{path}: has {len(ids):,} tokens, but {boundaries} ends at {borders[-1]:,}"
         )
-    return TokenFile(path, ids, KnownEnds(borders[1:]), boundaries)
+    return TokenFile(path, ids, ends=borders[1:], index=boundaries)
 
 
-def numpy_array(path: Path) -> NDArray[Any]:
+def _numpy_array(path: Path) -> NDArray[Any]:
     """A memory-mapped `.npy` of (n,) integers.
 
     Raises: TokenFileError for anything else.

@@ -6,6 +6,7 @@ vLLM must be installed next to vocagno, in the build for the device at hand.
 import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
-from vocagno.teacher.windows import Window, losses_of
+from vocagno.teacher.scoring import Engine
+from vocagno.teacher.windows import Window, losses_of, requesting
 
 ROOM = 2
 """Tokens that vLLM needs besides `teacher.context`: a window's last token, which our own scorer
@@ -24,47 +26,55 @@ _SEQUENCES = 256
 """Windows that vLLM computes at a time, at most."""
 _PASSES = 32
 """Forward passes between two reports of progress."""
-_BOUNDS = ("start_indices", "end_indices")
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, which SIGTERM can stop
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of the tokenizer that it need not have
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Of vLLM, where the user has set nothing else."""
+"""Variables of vLLM, set unless the user has set them."""
 
 
 class VllmError(InputError):
     """vLLM gives other log-probabilities than those that it was asked for."""
 
 
-def check_vllm(config: TeacherConfig) -> None:
-    """Checks that vLLM is installed and that the model can read `teacher.context` with it.
+class VllmEngine(Engine):
+    """vLLM in this process, on its first device."""
 
-    Raises: ConfigError if not, or in a launch of several processes.
-    """
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "teacher.engine: vllm is not installed; install the build for your device next to "
-            "vocagno (CUDA: pip install vllm), or use teacher.engine: transformers"
-        )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "teacher.engine: vllm: is not for a launch of several processes; start the same "
-            "command once for each GPU, with CUDA_VISIBLE_DEVICES"
-        )
-    settings = teacher_settings(config).get_text_config()
-    limit = getattr(settings, "max_position_embeddings", None)
-    if limit is not None and config.context + ROOM > limit:
-        raise ConfigError(
-            f"teacher.context: {config.context} tokens, and teacher.engine: vllm needs {ROOM} "
-            f"more, but the teacher reads at most {limit}; set teacher.context to at most "
-            f"{limit - ROOM}"
-        )
+    def check(self) -> None:
+        """Checks that vLLM is installed and that the model can read `teacher.context` with it.
+
+        Raises: ConfigError if not, or in a launch of several processes.
+        """
+        config = self.teacher.config
+        if find_spec("vllm") is None:
+            raise ConfigError(
+                "teacher.engine: vllm is not installed; install the build for your device next to "
+                "vocagno (CUDA: pip install vllm), or use teacher.engine: transformers"
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                "teacher.engine: vllm: is not for a launch of several processes; start the same "
+                "command once for each GPU, with CUDA_VISIBLE_DEVICES"
+            )
+        settings = teacher_settings(config).get_text_config()
+        limit = getattr(settings, "max_position_embeddings", None)
+        if limit is not None and config.context + ROOM > limit:
+            raise ConfigError(
+                f"teacher.context: {config.context} tokens, and teacher.engine: vllm needs {ROOM} "
+                f"more, but the teacher reads at most {limit}; set teacher.context to at most "
+                f"{limit - ROOM}"
+            )
+
+    def load(self) -> "VllmScorer":
+        """The model on its device. Raises: ConfigError as `VllmScorer`."""
+        given = self.teacher.spans.vocabulary_size, self.teacher.device
+        return VllmScorer(self.teacher.config, *given)
 
 
 class VllmScorer:
-    """A `Scorer` of vLLM in this process, on its first device."""
+    """A `Scorer` of vLLM in this process."""
 
     def __init__(self, config: TeacherConfig, vocabulary_size: int, device: torch.device) -> None:
         """Loads the model, from safetensors only.
@@ -106,27 +116,18 @@ class VllmScorer:
         self._group_tokens = _PASSES * config.batch_tokens
 
     def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.score`."""
+        """Yields number and losses of each window that requests any, in their order."""
         from vllm import TokensPrompt
 
-        for group in self._groups(windows):
+        numbers = requesting(windows)
+        ends = np.cumsum([len(windows[number].ids) for number in numbers])
+        groups = dict(zip(numbers, (ends // self._group_tokens).tolist(), strict=True))
+        for _, numbers_of_group in groupby(numbers, key=groups.__getitem__):
+            group = [*numbers_of_group]  # in which vLLM forms its own batches
             prompts = [TokensPrompt(prompt_token_ids=windows[n].ids.tolist()) for n in group]
             outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
             for number, output in zip(group, outputs, strict=True):
                 yield number, _losses(windows[number], output.prompt_logprobs)
-
-    def _groups(self, windows: Sequence[Window]) -> Iterator[list[int]]:
-        """Numbers of the windows that request losses. vLLM forms its own batches in a group."""
-        group, tokens = list[int](), 0
-        for number, window in enumerate(windows):
-            if window.asked_from < len(window.ids):
-                group.append(number)
-                tokens += len(window.ids)
-            if tokens >= self._group_tokens:
-                yield group
-                group, tokens = [], 0
-        if group:
-            yield group
 
 
 def _losses(window: Window, found: Any) -> NDArray[np.float32]:
@@ -134,7 +135,8 @@ def _losses(window: Window, found: Any) -> NDArray[np.float32]:
 
     Raises: VllmError if they are not those of the ids in the window.
     """
-    starts, ends = (np.array(getattr(found, name, ())) for name in _BOUNDS)
+    bounds = "start_indices", "end_indices"
+    starts, ends = (np.array(getattr(found, name, ())) for name in bounds)
     # The first token has no log-probability; each other one has its own and no more.
     is_one = len(starts) == len(window.ids) and (ends - starts)[1:].min(initial=1) == 1
     if is_one:

@@ -122,7 +122,7 @@ def _passages(config: "Config") -> "list[Passage]":
 
     from vocagno.data.corpus import scan
     from vocagno.guidance.batches import Collator, line_ends
-    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.teacher.scoring import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import student_tokenizer
     from vocagno.training.loop import final_folder
     from vocagno.training.sample_pages import TOKENS, Sampler, choose_samples
@@ -131,7 +131,7 @@ def _passages(config: "Config") -> "list[Passage]":
     cpu = torch.device("cpu")
     corpus = scan(config.data.one_corpus, config.data.cache)
     teacher = ConfiguredTeacher(config.teacher, config.data.cache, cpu)
-    scores, _ = teacher.cached_scores(corpus, show_progress=False)
+    scores = teacher.scores(lambda: corpus, None, show_progress=False)
     tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
     model = AutoModelForCausalLM.from_pretrained(final_folder(config.output)).eval()
     data = replace(config.data, seq_len=TOKENS)

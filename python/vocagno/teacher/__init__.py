@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vocagno.system.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vocagno.teacher.corpus_scores import Teacher, score_corpus
     from vocagno.teacher.scores import MatchedScores, ScoreStore
+    from vocagno.teacher.scoring import Teacher, score_corpus
     from vocagno.teacher.windows import TextReader
 
 __all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
@@ -22,8 +22,8 @@ __getattr__: Callable[[str], Any] = lazy_names(
     {
         "MatchedScores": "vocagno.teacher.scores",
         "ScoreStore": "vocagno.teacher.scores",
-        "Teacher": "vocagno.teacher.corpus_scores",
+        "Teacher": "vocagno.teacher.scoring",
         "TextReader": "vocagno.teacher.windows",
-        "score_corpus": "vocagno.teacher.corpus_scores",
+        "score_corpus": "vocagno.teacher.scoring",
     },
 )

@@ -6,6 +6,7 @@ B: rows of a batch, T: places of a row, N: requested tokens.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,10 +30,7 @@ from vocagno.models.batching import (
 )
 from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.losses import causal_shift, chunked_nll
-from vocagno.teacher.windows import Window
-
-Fetch = Callable[[], Iterator[tuple[int, NDArray[np.float32]]]]
-"""Waits for a batch; yields numbers of windows and their losses."""
+from vocagno.teacher.windows import Window, requesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +111,21 @@ class TransformersScorer:
         return buckets(lengths, self.batch_tokens)
 
     def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """As `Scorer.score`. The device computes one batch while the host takes the previous one:
-        losses are copied when they are ready, before the next pass."""
-        fetch: Fetch | None = None
-        for one_pass in self.passes(windows):
-            begun = self._begin(one_pass)
-            if fetch is not None:
-                yield from fetch()
-            fetch = begun
-        if fetch is not None:
-            yield from fetch()
+        """Yields number and losses of each window that requests any, batch by batch.
+
+        The device computes one batch while the host takes the previous one: losses are copied when
+        they are ready, before the next pass.
+        """
+        for begun, _ in pairwise(chain(map(self._begin, self.passes(windows)), [None])):
+            assert begun is not None
+            one_pass, wait = begun
+            losses = np.split(wait(), np.cumsum(one_pass.counts)[:-1])
+            yield from zip(one_pass.numbers, losses, strict=True)
 
     def passes(self, windows: Sequence[Window]) -> Iterator[Pass]:
         """The forward passes for the windows."""
         sequences = [causal_shift(window.ids)[0] for window in windows]
-        asked = [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
+        asked = requesting(windows)
         for batch in self.batches([len(sequences[number]) for number in asked]):
             rows = [[asked[index] for index in row] for row in batch]
             layout = lay_out(rows, sequences)
@@ -163,17 +161,10 @@ class TransformersScorer:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
-    def _begin(self, one_pass: Pass) -> "Fetch":
+    def _begin(self, one_pass: Pass) -> tuple[Pass, Callable[[], NDArray[np.float32]]]:
         self.places += one_pass.ids_BT.numel()
         self.padding += one_pass.padding
-        wait = leaving(self.losses(one_pass))
-
-        def fetch() -> Iterator[tuple[int, NDArray[np.float32]]]:
-            ends = np.cumsum(one_pass.counts)
-            losses = np.split(wait(), ends[:-1])
-            yield from zip(one_pass.numbers, losses, strict=True)
-
-        return fetch
+        return one_pass, leaving(self.losses(one_pass))
 
     @torch.inference_mode()
     def losses(self, one_pass: Pass) -> Tensor:
@@ -187,13 +178,6 @@ class TransformersScorer:
 
         Padding is at the end of rows, so no requested token attends to it.
         """
-        states_NH = self.states(one_pass).flatten(0, 1)
-        # If the model is spread over devices, this is the device of the last layer.
-        return states_NH[_to(states_NH.device, one_pass.places_N)]
-
-    @torch.inference_mode()
-    def states(self, one_pass: Pass) -> Tensor:
-        """(B, T, H): the last hidden states."""
         extra: dict[str, Any] = {
             name: _to(self.device, value) if isinstance(value, Tensor) else value
             for name, value in one_pass.boundaries.items()
@@ -201,7 +185,9 @@ class TransformersScorer:
         if one_pass.piece_BT is not None:
             piece_BT = _to(self.device, one_pass.piece_BT)
             extra |= isolation(piece_BT, with_mask=not self._knows_boundaries)
-        return hidden_states(self.model, _to(self.device, one_pass.ids_BT), **extra)
+        states_BTH = hidden_states(self.model, _to(self.device, one_pass.ids_BT), **extra)
+        # If the model is spread over devices, the states are on the device of the last layer.
+        return states_BTH.flatten(0, 1)[_to(states_BTH.device, one_pass.places_N)]
 
 
 def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:

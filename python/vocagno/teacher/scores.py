@@ -131,15 +131,6 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         super().__init__(folder, KIND, VERSION, UNIT, ScoreShard)
         self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
 
-    def check_tokenizer(self, fingerprint: str, name: str) -> None:
-        """Rejects scores that were made with another tokenizer than the teacher's."""
-        ours = self.manifest.made_from["tokenizer"]
-        if ours != fingerprint:
-            raise StoreError(
-                f"{self.folder}: these scores were made with another tokenizer (hash {ours}) than "
-                f"{name} (hash {fingerprint}); name the teacher that made them, or score again"
-            )
-
     def is_refused(self) -> NDArray[np.bool_]:
         """(documents,) which ones the teacher could not read."""
         found = np.zeros(len(self), np.bool_)
@@ -271,7 +262,7 @@ class MatchedScores:
         wanted, tokens = rows.documents(store.shards_with_refused() if is_same else None)
         places = np.arange(len(wanted))
         if not is_same:
-            self._places = places = TextIndex(_hashes(store)).places(wanted)
+            self._places = places = ScoresOfTexts(store).places(wanted)
         missing = (places < 0) & (tokens > 0)
         refused = np.append(store.is_refused(), False)[places] & (tokens > 0)
         self.missing_documents, self.refused_documents = int(missing.sum()), int(refused.sum())
@@ -301,65 +292,49 @@ class MatchedScores:
         return missing
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """As `ScoreStore.piece`, of a document of the rows."""
+        """Scores of a part of a document of the rows, as `ScoreStore.piece`."""
         if self._places is not None:
             document = int(self._places[document])
         return self.store.piece(document, first_byte, end_byte) if document >= 0 else NOT_SCORED
 
 
-class TextIndex:
-    """Finds documents by the hash of their text: 32 bytes of memory each."""
+class ScoresOfTexts:
+    """The scores of texts in a store, found by the hash of the text: 32 bytes of memory for each
+    document. It pickles as the store's folder."""
 
-    def __init__(self, hashes: NDArray[Any]) -> None:
-        """Args: hashes: (documents,) 16 bytes each: `corpus.text_hash`."""
+    def __init__(self, store: ScoreStore, *, check: bool = True) -> None:
+        """Args: check: reads all documents. Otherwise only their hashes are read, which are not
+            checked: a document is, with its hash, when it is read.
+        Raises: StoreError for a damaged document, if they are checked.
+        """
+        self.store = store
+        hashes = np.concatenate([_hashes(shard, check) for shard in store.shards()])
         self._hashes: NDArray[np.uint64] = hashes.view(np.uint64).reshape(-1, 2)
         self._order = np.argsort(self._hashes[:, 0], kind="stable")
         self._sorted = self._hashes[self._order, 0]
 
-    @classmethod
-    def of(cls, store: ScoreStore) -> "TextIndex":
-        """Of all documents of a store. Reads only their hashes, which are not checked: a document
-        is, with its hash, when it is read."""
-        return cls(np.concatenate([shard.text_hashes for shard in store.shards()]))
+    def __reduce__(self) -> tuple[Any, ...]:
+        manifest = (self.store.folder / MANIFEST).read_bytes()
+        return _reopened, (str(self.store.folder), hashlib.blake2b(manifest).hexdigest())
 
-    def places(self, wanted: NDArray[Any]) -> NDArray[np.int64]:
-        """The first document with each 16-byte hash, or -1."""
-        words = wanted.view(np.uint64).reshape(-1, 2)
+    def places(self, hashes: NDArray[Any]) -> NDArray[np.int64]:
+        """The first document with each hash of 16 bytes (`corpus.text_hash`), or -1."""
+        words = hashes.view(np.uint64).reshape(-1, 2)
         if not len(self._order):
             return np.full(len(words), -1, np.int64)
         nearest = np.searchsorted(self._sorted, words[:, 0])
         places = self._order[np.minimum(nearest, len(self._order) - 1)]
         return np.where((self._hashes[places] == words).all(1), places, -1)
 
-
-class ScoresOfTexts:
-    """The scores of texts in a store, found by their hashes. It pickles as the store's folder."""
-
-    def __init__(self, store: ScoreStore) -> None:
-        """Reads and checks all documents. Raises: StoreError for a damaged one."""
-        self.store = store
-        self._index = TextIndex(_hashes(store))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        manifest = (self.store.folder / MANIFEST).read_bytes()
-        return _reopened, (str(self.store.folder), hashlib.blake2b(manifest).hexdigest())
-
     def find(self, texts: Sequence[str]) -> list[DocumentScores]:
-        """As `find_scores`."""
-        return find_scores(self.store, self._index, texts)
+        """The scores of each text; `NOT_SCORED` for a text that is not in the store.
 
-
-def find_scores(store: ScoreStore, index: TextIndex, texts: Sequence[str]) -> list[DocumentScores]:
-    """The scores of each text; `NOT_SCORED` for a text that is not in the store.
-
-    Args: index: of the store.
-    Raises: StoreError for damaged scores.
-    """
-    hashes = np.frombuffer(b"".join(map(text_hash, texts)), "V16")
-    return [
-        NOT_SCORED if place < 0 else store.document(place)
-        for place in index.places(hashes).tolist()
-    ]
+        Raises: StoreError for damaged scores.
+        """
+        places = self.places(np.frombuffer(b"".join(map(text_hash, texts)), "V16"))
+        return [
+            NOT_SCORED if place < 0 else self.store.document(place) for place in places.tolist()
+        ]
 
 
 def _reopened(folder: str, _manifest: str) -> ScoresOfTexts:
@@ -367,9 +342,7 @@ def _reopened(folder: str, _manifest: str) -> ScoresOfTexts:
     return ScoresOfTexts(ScoreStore(Path(folder)))
 
 
-def _hashes(scores: ScoreStore) -> NDArray[Any]:
-    found = []
-    for shard in scores.shards():
+def _hashes(shard: ScoreShard, check: bool) -> NDArray[Any]:
+    if check:
         shard.check("document")
-        found.append(shard.text_hashes)
-    return np.concatenate(found)
+    return shard.text_hashes

@@ -52,6 +52,11 @@ class Window:
     """Losses are requested for `ids[asked_from:]`; at least 1, since the first token has none."""
 
 
+def requesting(windows: Sequence[Window]) -> list[int]:
+    """Numbers of the windows that request losses."""
+    return [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
+
+
 @dataclass(frozen=True, slots=True)
 class WindowedTexts:
     """Tokenized texts, and the windows that give a loss to each of their tokens."""
@@ -91,17 +96,12 @@ class TextReader:
             if not len(self.prefix) and text.stop > text.start:
                 is_asked[text.start] = False
             for cut in cuts(text.stop - text.start, self._capacity, self._min_context):
-                window = self._window(cut, ids[text])
-                count = len(window.ids) - window.asked_from
+                read = np.concatenate([self.prefix, ids[text][cut.start : cut.stop]])
+                asked_from = max(1, len(self.prefix) + cut.score_from - cut.start)
+                windows.append(Window(read, asked_from))
                 stop = text.start + cut.stop
-                windows.append(window)
-                rows.append(slice(stop - count, stop))
+                rows.append(slice(stop - (len(read) - asked_from), stop))
         return WindowedTexts(tokens, windows, rows, is_asked, refused)
-
-    def _window(self, cut: Cut, ids: NDArray[np.int64]) -> Window:
-        asked_from = len(self.prefix) + cut.score_from - cut.start
-        text = ids[cut.start : cut.stop]
-        return Window(np.concatenate([self.prefix, text]), max(1, asked_from))
 
 
 def losses_of(

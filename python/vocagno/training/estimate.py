@@ -22,9 +22,8 @@ from vocagno.errors import require
 from vocagno.models.loading import student_settings, teacher_settings
 from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.corpus_scores import Teacher
 from vocagno.teacher.scores import DocumentScores, write_scores
+from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.inputs import resolve
@@ -116,7 +115,7 @@ def estimate_scoring(
         _say("scoring", f"measured: {scored:,} tokens on {teacher.device}")
     else:
         behind_server = "--gpu: the weights are behind teacher.server; omit it, to measure"
-        require(teacher.server is None, behind_server)
+        require(teacher.config.server is None, behind_server)
         model = unloaded(teacher_settings(teacher.config))
         speed = named_peak(gpu) * USED / reading_flops(model, teacher.config.context)
         memory = round(2 * model.num_parameters() / 2**20)

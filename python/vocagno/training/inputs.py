@@ -29,9 +29,9 @@ from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
-from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.scores import DocumentScores, MatchedScores, ScoreStore
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples

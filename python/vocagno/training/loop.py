@@ -33,6 +33,7 @@ from vocagno.system.collectives import HostSum, agreed
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
 from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeacher
+from vocagno.teacher.scoring import load_scorer
 from vocagno.training.checkpoint import (
     Checkpoints,
     MetricsLog,
@@ -244,7 +245,9 @@ class Training:
         inputs = self.inputs
         if inputs.live is None:
             return None
-        given = inputs.live.teacher.load_scorer(), inputs.guidance, self.accelerator.device
+        teacher = inputs.live.teacher
+        scorer = load_scorer(teacher.config, teacher.spans, teacher.device)
+        given = scorer, inputs.guidance, self.accelerator.device
         if inputs.live.texts is not None:
             return TextTeacher(*given)
         return RowTeacher(*given, inputs.data, inputs.tokenizer.spans.vocabulary_size)

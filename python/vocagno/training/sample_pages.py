@@ -20,7 +20,7 @@ from vocagno.errors import InputError, require
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
-from vocagno.guidance.pieces import TeacherView
+from vocagno.guidance.pieces import ScoresInOrder, TeacherView
 from vocagno.guidance.rules import UnitFacts, unit_facts
 from vocagno.guidance.tensors import LossSums
 from vocagno.guidance.units import Units
@@ -30,12 +30,10 @@ from vocagno.models.loading import (
     load_student,
     local_device,
     student_settings,
-    teacher_spans,
 )
 from vocagno.system.files import appearing
-from vocagno.teacher.corpus_scores import Teacher, load_teacher_of
 from vocagno.teacher.live import LiveTeacher, TextTeacher
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.student import GuidedStudent
@@ -288,15 +286,15 @@ def guide_text(
     require(student.model is not None, "student.model: needed, with weights that say something")
     device = device or local_device()
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
-    spans = teacher_spans(teacher)
-    spans.encode([text])  # raises if it cannot be read
+    configured = ConfiguredTeacher(teacher, Path(), device)
+    configured.spans.encode([text])  # raises if it cannot be read
     length = len(_row(text, tokenizer).ids) - 1
     check_own_tokenizer(tokenizer.spans, student.model, "student")
     settings = student_settings(student, tokenizer.spans.vocabulary_size, seq_len=1)
     check_positions(settings, length, "text", "student")
-    reader = load_teacher_of(teacher, spans, device)
+    configured.check()
     model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
-    guided = guide_loaded(model.to(device), tokenizer, reader, text, guidance)
+    guided = guide_loaded(model.to(device), tokenizer, configured.load(), text, guidance)
     names = str(student.model), "/".join(filter(None, (teacher.model, teacher.gguf_file)))
     return replace(guided, student=names[0], teacher=names[1])
 
@@ -312,7 +310,7 @@ def guide_loaded(
 
     Args:
         model: a causal language model of transformers.
-        teacher: of `load_teacher_of`, or any scorer behind a tokenizer.
+        teacher: of `ConfiguredTeacher.load`, or any scorer behind a tokenizer.
     """
     guidance = guidance or GuidanceConfig()
     row = _row(text, tokenizer)
@@ -321,22 +319,11 @@ def guide_loaded(
         raise InputError(f"text: {teacher.reader.spans.name}: {scores.missing}")
     data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
     ends = line_ends(tokenizer.spans, guidance)
-    collator = Collator(_ScoresOfText(scores), guidance, data, ends)
+    collator = Collator(ScoresInOrder([scores]), guidance, data, ends)
     sampler = Sampler([Sample("The text", text, row)], tokenizer, teacher.reader.spans, collator)
     device = model.get_input_embeddings().weight.device
     (passage,) = sampler.passages(GuidedStudent(model, guidance), device)
     return GuidedText(tokenizer.source, teacher.reader.spans.name, guidance, passage)
-
-
-@dataclass(frozen=True, slots=True)
-class _ScoresOfText:
-    """A store of scores that holds one document."""
-
-    scores: DocumentScores
-
-    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """All of it, as `ScoreStore.piece` gives a document that is not very long."""
-        return self.scores
 
 
 def _row(text: str, tokenizer: StudentTokenizer) -> Row:

@@ -6,7 +6,7 @@ import time
 
 import vocagno.data.corpus
 from vocagno.cli.app import main
-from vocagno.teacher import corpus_scores as scoring
+from vocagno.teacher import scoring
 
 vocagno.data.corpus.SHARD_BYTES = int(os.environ["SHARD_BYTES"])
 score = scoring.Teacher.score

@@ -1,15 +1,15 @@
 """The teacher's losses: the same as from full logits, whatever the batch and the window."""
 
+import sys
 import types
-from functools import partial
-from unittest.mock import Mock
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from tiny_models import scaled_models, tiny_llama
+from tiny_models import tiny_llama
 
 torch = pytest.importorskip("torch")
 
@@ -20,26 +20,24 @@ from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
 from vocagno.models import head, loading
 from vocagno.models.batching import boundaries, keeps_apart
-from vocagno.models.head import UnsupportedModelError, hidden_states, language_head
+from vocagno.models.head import UnsupportedModelError, language_head
 from vocagno.models.loading import load_teacher, local_device
-from vocagno.models.losses import chunked_nll
-from vocagno.teacher import corpus_scores as scoring
 from vocagno.teacher import scorer
-from vocagno.teacher.corpus_scores import (
-    load_teacher_of,
-    score_corpus,
-    scores_made_from,
-)
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, score_corpus
 from vocagno.teacher.windows import TextReader, cuts
-from vocagno.tokens.token_spans import TokenizedTexts
 
 CPU = torch.device("cpu")
 
 
-def teacher_of(folder, tokenizer=None, **options):
-    config = TeacherConfig(model=str(folder), **options)
-    return load_teacher_of(config, tokenizer or TokenSpans(folder), CPU)
+def configured(folder, cache="unused", **options):
+    return ConfiguredTeacher(TeacherConfig(model=str(folder), **options), Path(cache), CPU)
+
+
+def teacher_of(folder, **options):
+    teacher = configured(folder, **options)
+    teacher.check()
+    return teacher.load()
 
 
 def full_nll(model, prefix, ids):
@@ -51,9 +49,15 @@ def full_nll(model, prefix, ids):
     return np.array(losses if prefix else [np.nan, *losses])
 
 
-@pytest.mark.parametrize("bos", [None, "<|endoftext|>"])
-def test_scores_are_those_of_the_full_logits(teacher_model, bos):
-    teacher = teacher_of(teacher_model, bos=bos, batch_tokens=64)
+@pytest.mark.parametrize(
+    ("bos", "chunk", "device_map"),
+    [(None, 50, None), ("<|endoftext|>", 10**6, None), (None, 400, "auto")],
+)
+def test_scores_are_those_of_the_full_logits(teacher_model, monkeypatch, bos, chunk, device_map):
+    """Whatever the chunks of the head; `device_map` spreads the model over one device."""
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", chunk)
+    teacher = teacher_of(teacher_model, bos=bos, batch_tokens=64, device_map=device_map)
     texts = [*TEXTS[:5], "", "a", "∑ 😊"]
     spans = TokenSpans(teacher_model)
     for text, document in zip(texts, teacher.score(texts), strict=True):
@@ -66,14 +70,6 @@ def test_scores_are_those_of_the_full_logits(teacher_model, bos):
         )
         np.testing.assert_array_equal(document.spans, tokens.spans)
         np.testing.assert_allclose(document.nll, expected, atol=4e-3)
-
-
-def test_a_planted_shift_by_one_is_seen(teacher_model, monkeypatch):
-    monkeypatch.setattr(
-        scorer, "causal_shift", lambda sequence: (sequence[..., 1:], sequence[..., 1:])
-    )
-    with pytest.raises(AssertionError):
-        test_scores_are_those_of_the_full_logits(teacher_model, "<|endoftext|>")
 
 
 def test_windows_by_hand():
@@ -105,129 +101,36 @@ def test_every_token_of_a_long_document_has_its_context(teacher_model):
         assert window.score_from == 0 or window.score_from - window.start >= 5
 
 
-def test_chunks_give_what_all_logits_give(monkeypatch):
-    model = tiny_llama(50)
-    hidden, labels = torch.randn(37, 32), torch.randint(0, 50, (37,))
-    part = language_head(model)
-    expected = torch.nn.functional.cross_entropy(
-        hidden @ part.weight_VH.T, labels, reduction="none"
-    )
-    monkeypatch.setattr(head, "LEAST_ROWS", 1)
-    for elements in (1, 50, 400, 10**6):
-        monkeypatch.setattr(head, "CHUNK_ELEMENTS", elements)
-        torch.testing.assert_close(chunked_nll(hidden, part, labels), expected)
-
-
-def test_low_precision_operands_still_give_float32_logits():
-    part = language_head(tiny_llama(50).bfloat16())
-    hidden, labels = torch.randn(9, 32).bfloat16(), torch.randint(0, 50, (9,))
-    exact = torch.nn.functional.cross_entropy(
-        hidden.double() @ part.weight_VH.double().T, labels, reduction="none"
-    )
-    nll = chunked_nll(hidden, part, labels)
-    assert nll.dtype == torch.float32
-    torch.testing.assert_close(nll.double(), exact, atol=1e-5, rtol=1e-5)
-
-
-def test_a_model_with_another_head_is_refused():
-    model = tiny_llama(50)
-    forward = model.forward
-
-    def doubled(*args, **kwargs):
-        output = forward(*args, **kwargs)
-        output.logits = output.logits * 2 + 1
-        return output
-
-    model.forward = doubled
-    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM"):
-        language_head(model)
-
-
-def test_soft_capped_and_scaled_heads_are_understood():
-    for model in scaled_models():
-        model.eval()
-        part = language_head(model)
-        ids = torch.arange(10)[None]
-        with torch.no_grad():
-            expected = model(ids).logits[0]
-            torch.testing.assert_close(part.logits(hidden_states(model, ids)[0]), expected)
-
-
-def scored_store(folder, corpus, config, spans):
-    made_from = scores_made_from(config, spans, "weights", CPU)
-    load = partial(load_teacher_of, config, spans, CPU)
-    score_corpus(corpus, folder, made_from, load, show_progress=False)
-    return ScoreStore(folder)
-
-
 def test_a_corpus_is_scored_once(teacher_model, tmp_path, monkeypatch):
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
-    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
-    store = scored_store(tmp_path / "store", corpus, config, spans)
+    teacher = configured(teacher_model, tmp_path)
+    store = teacher.scores(lambda: corpus, None, show_progress=False)
+    assert store.folder.parent == tmp_path / "scores"
     assert len(store) == len(TEXTS)
-    (direct,) = teacher_of(teacher_model).score([TEXTS[2]])
+    (direct,) = teacher.load().score([TEXTS[2]])
     np.testing.assert_allclose(store.document(2).nll, direct.nll, atol=4e-3)
     np.testing.assert_array_equal(store.document(2).spans, direct.spans)
-    monkeypatch.setitem(globals(), "load_teacher_of", lambda *_: pytest.fail("scored again"))
-    scored_store(tmp_path / "store", corpus, config, spans)
+    monkeypatch.setattr(ConfiguredTeacher, "load", lambda *_: pytest.fail("scored again"))
+    teacher.scores(lambda: corpus, None, show_progress=False)
+    with pytest.raises(StoreError, match="finished scores of another context"):
+        configured(teacher_model, tmp_path, context=600).make_scores(
+            corpus, store.folder, show_progress=False
+        )
 
 
-def test_a_folder_with_scores_of_something_else_is_refused(teacher_model, tmp_path):
-    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
-    corpus = scan(write_corpus(tmp_path / "a.jsonl", TEXTS))
-    other = scan(write_corpus(tmp_path / "b.jsonl", TEXTS[1:]))
-    scored_store(tmp_path / "store", corpus, config, spans)
-    with pytest.raises(StoreError, match="another text"):
-        scored_store(tmp_path / "store", other, config, spans)
-    shorter = TeacherConfig(model=str(teacher_model), context=600)
-    with pytest.raises(StoreError, match="another context"):
-        scored_store(tmp_path / "store", corpus, shorter, spans)
-
-
-def test_a_corpus_that_became_shorter_is_another_text(teacher_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
-    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
-    scored_store(tmp_path / "store", corpus, config, spans)
-    shorter = scan(write_corpus(tmp_path / "c.jsonl", TEXTS[: corpus.shards[0].documents]))
-    assert shorter.shards[0].text_hash == corpus.shards[0].text_hash
-    with pytest.raises(StoreError, match="another text"):
-        scored_store(tmp_path / "store", shorter, config, spans)
-
-
-def test_a_killed_run_goes_on_without_a_shard_lost_or_made_twice(
-    teacher_model, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 200)
-    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
-    whole = scored_store(tmp_path / "whole", corpus, config, spans)
-    made = []
-    original = scoring.write_scores
-
-    def counted(path, *arguments, **options):
-        if len(made) == 2:
-            made.append(None)
-            raise KeyboardInterrupt
-        made.append(path.name)
-        original(path, *arguments, **options)
-
-    monkeypatch.setattr(scoring, "write_scores", counted)
-    with pytest.raises(KeyboardInterrupt):
-        scored_store(tmp_path / "killed", corpus, config, spans)
-    with pytest.raises(StoreError, match="is unfinished"):
-        ScoreStore(tmp_path / "killed")
-    store = scored_store(tmp_path / "killed", corpus, config, spans)
-    made.remove(None)
-    assert sorted(made) == sorted(f"{shard.name}.arrow" for shard in corpus.shards)
-    for index in range(len(whole)):
-        np.testing.assert_array_equal(store.document(index).nll, whole.document(index).nll)
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused(teacher_model, tokenizers, tmp_path):
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizers, tmp_path):
     tiny_llama(100).save_pretrained(tmp_path)
+    tokenizers["byte-level"].save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ConfigError, match="has 100 embeddings"):
-        teacher_of(tmp_path, TokenSpans(tokenizers["byte-level"]))
+        teacher_of(tmp_path)
+
+
+def test_an_engine_whose_library_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "vocagno.integrations.scoring_server", raising=False)
+    monkeypatch.setitem(sys.modules, "requests", None)
+    config = TeacherConfig(server="http://x", tokenizer="t")
+    with pytest.raises(ConfigError, match=r"teacher\.server: .* pip install '\.\[server\]'"):
+        ConfiguredTeacher(config, tmp_path, CPU).check()
 
 
 def test_a_bos_that_is_no_token_is_refused(teacher_model):
@@ -420,7 +323,7 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
     """NaN, infinite, or beyond what float16 holds: never silently a number."""
     spans = TokenSpans(teacher_model)
     scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0)
-    teacher = scoring.Teacher(scores, TextReader(spans, (), context=64, min_context=8))
+    teacher = Teacher(scores, TextReader(spans, (), context=64, min_context=8))
     texts = ["The sum of 17", "", "a", TEXTS[0]]
     documents = teacher.score(texts)
     for document in documents:
@@ -436,74 +339,11 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
     assert store.manifest.count("unscored_documents") == 2
 
 
-def test_min_context_by_hand(teacher_model):
-    """Of 14 tokens, 6 a window behind the BOS, 2 of context: which tokens each loss has seen."""
-
-    class Watching:
-        def __init__(self):
-            self.seen = {}
-
-        def score(self, windows):
-            for number, window in enumerate(windows):
-                for place in range(window.asked_from, len(window.ids)):
-                    before = window.ids[:place].tolist()
-                    self.seen.setdefault(int(window.ids[place]), []).append(before)
-                yield number, np.zeros(len(window.ids) - window.asked_from, np.float32)
-
-    class Spans:
-        vocabulary_size = 15
-
-        def try_encode(self, texts):
-            ids = np.arange(1, 15, dtype=np.int32)
-            spans = np.stack([ids - 1, ids], 1)
-            return TokenizedTexts(ids, spans, np.array([0, 14]), np.ones(1, bool)), {}
-
-    watching = Watching()
-    reader = TextReader(Spans(), (99,), context=6, min_context=2)
-    scoring.Teacher(watching, reader).score(["x" * 14])
-    first = {n: [[99, *range(1, n)]] for n in range(1, 7)}
-    second = {n: [[99, *range(5, n)]] for n in range(7, 11)}
-    third = {n: [[99, *range(9, n)]] for n in range(11, 15)}
-    assert watching.seen == first | second | third
-    assert min(len(before[0]) - 1 for n, before in watching.seen.items() if n > 6) == 2
-
-
-def test_a_teacher_may_be_spread_over_devices(teacher_model, monkeypatch):
-    """As transformers does it; here there is one device to spread it over, which it knows."""
-    from transformers import AutoModelForCausalLM
-
-    expected = teacher_of(teacher_model).score(TEXTS[:3])
-    load, asked = AutoModelForCausalLM.from_pretrained, []
-    monkeypatch.setattr(
-        AutoModelForCausalLM,
-        "from_pretrained",
-        lambda *names, **options: asked.append(options["device_map"]) or load(*names, **options),
-    )
-    spread = teacher_of(teacher_model, device_map="auto")
-    assert asked == ["auto"]
-    for ours, theirs in zip(spread.score(TEXTS[:3]), expected, strict=True):
-        np.testing.assert_array_equal(ours.nll, theirs.nll)
-
-
 def test_a_head_that_is_offloaded_is_refused(teacher_model):
     model = tiny_llama(50)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
     with pytest.raises(UnsupportedModelError, match=r"teacher\.device_map more memory"):
         language_head(model)
-
-
-def test_nothing_else_is_made_where_something_is_being_made(teacher_model, tmp_path, monkeypatch):
-    """A run that has no shard yet, and one with another setting in the same folder."""
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
-    spans, config = TokenSpans(teacher_model), TeacherConfig(model=str(teacher_model))
-    with monkeypatch.context() as patch:
-        patch.setattr(scoring, "write_scores", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            scored_store(tmp_path / "store", corpus, config, spans)
-    shorter = TeacherConfig(model=str(teacher_model), context=600)
-    with pytest.raises(StoreError, match=r"scores of another context .* are being made here"):
-        scored_store(tmp_path / "store", corpus, shorter, spans)
-    assert len(scored_store(tmp_path / "store", corpus, config, spans)) == len(TEXTS)
 
 
 def test_two_files_of_one_hub_repository_are_two_teachers(tmp_path, monkeypatch):
@@ -521,16 +361,8 @@ def test_two_files_of_one_hub_repository_are_two_teachers(tmp_path, monkeypatch)
 
 
 def test_a_context_without_room_is_refused(teacher_model):
-    with pytest.raises(
-        ConfigError,
-        match=r"min_context 39 and 2 prefix tokens leave no room in teacher\.context 40",
-    ):
-        scoring.load_teacher_of(
-            TeacherConfig(model=str(teacher_model), context=40, min_context=39),
-            TwoPrefixTokens(teacher_model),
-            CPU,
-        )
-
-
-class TwoPrefixTokens(TokenSpans):
-    prefix_ids = (1, 2)
+    teacher = configured(teacher_model, context=40, min_context=39)
+    teacher.spans.prefix_ids = (1, 2)
+    words = r"min_context 39 and 2 prefix tokens leave no room in teacher\.context 40"
+    with pytest.raises(ConfigError, match=words):
+        teacher.check()

@@ -1,0 +1,380 @@
+"""Computes a teacher's losses: of texts, and of a corpus, once, into a store.
+
+M: teacher tokens of a document.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache, cached_property, partial
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vocagno.config.teacher import TeacherConfig
+from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
+from vocagno.data.store.building import Advance, Part, make_store, store_key
+from vocagno.data.store.shards import StoreError
+from vocagno.data.store.tally import Made
+from vocagno.errors import ConfigError
+from vocagno.models.loading import (
+    check_context,
+    check_vocabulary,
+    load_teacher,
+    teacher_prefix,
+    teacher_spans,
+    torch_dtype,
+    weights_identity,
+)
+from vocagno.system.collectives import Together
+from vocagno.teacher.scorer import Scorer, TransformersScorer
+from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.windows import TextReader
+from vocagno.tokens.token_spans import TokenSpans
+
+ENGINES: dict[str, str] = {
+    "transformers": "vocagno.teacher.scoring:TransformersEngine",
+    "vllm": "vocagno.integrations.vllm_engine:VllmEngine",
+    "server": "vocagno.integrations.scoring_server:ServerEngine",
+}
+"""The `Engine` of each `teacher.engine`, and of `teacher.server`; imported when a run needs it."""
+_OF_SERVER = "of the server"
+"""In place of a type of weights that only the server knows."""
+
+
+class Teacher:
+    """A tokenizer and a scorer: gives one loss per token of a text."""
+
+    def __init__(
+        self, scorer: Scorer, reader: TextReader, check: Callable[[], None] | None = None
+    ) -> None:
+        """Args: check: called when texts are scored; raises if another model scored them."""
+        self.scorer = scorer
+        self.reader = reader
+        self._check = check
+        self._is_doubted = False
+
+    def score(
+        self, texts: list[str], advance: Advance = lambda fraction, tokens: None
+    ) -> list[DocumentScores]:
+        """Losses and spans of each text, read independently; calls `advance` with the progress. A
+        text whose tokens cannot be placed has none, and says why (`DocumentScores.missing`)."""
+        windowed = self.reader.read(texts)
+        tokens = windowed.tokens
+        nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
+        scored = 0
+        for number, losses in self.scorer.score(windowed.windows):
+            nll[windowed.rows[number]] = losses
+            scored += len(losses)
+            advance(scored / len(tokens.ids), scored)
+        if self._check is not None:
+            self._check()
+        self._doubt(nll[np.isfinite(nll)])
+        return [
+            DocumentScores.none(windowed.refused[number])
+            if number in windowed.refused
+            else _scored(tokens.spans[place], nll[place], windowed.is_asked[place])
+            for number, place in enumerate(map(tokens.text, range(len(tokens))))
+        ]
+
+    def _doubt(self, nll: NDArray[np.float32]) -> None:
+        """Warns once if the losses are worse than guessing, as with ids of another tokenizer."""
+        guessing = math.log(max(2, self.reader.spans.vocabulary_size))
+        if not self._is_doubted and len(nll) and nll.mean() > guessing + 1:
+            self._is_doubted = True
+            print(
+                f"warning: the mean teacher loss is {nll.mean():.1f} nats per token, worse than "
+                f"guessing ({guessing:.1f}): is this its tokenizer, and text that it knows?",
+                file=sys.stderr,
+            )
+
+
+def _scored(
+    spans: NDArray[np.int32], nll: NDArray[np.float32], is_asked: NDArray[np.bool_]
+) -> DocumentScores:
+    """Tokens that were not requested get no loss. Neither do tokens whose loss is NaN or infinite
+    in float16, the stored type."""
+    with np.errstate(over="ignore"):
+        stored = np.where(is_asked, nll, np.nan).astype(np.float16)
+    failed = ~np.isfinite(stored) & is_asked
+    return DocumentScores(
+        spans,
+        np.where(np.isfinite(stored), stored, np.float16(np.nan)),
+        num_unscored=int(failed.sum()),
+    )
+
+
+def write_scored(
+    path: Path, texts: ShardTexts, scores: list[DocumentScores], made_from: dict[str, Any]
+) -> None:
+    """Writes the scores of a shard's texts. Texts that the teacher could not read are refused."""
+    refused = texts.refused({row: one.missing for row, one in enumerate(scores) if one.missing})
+    write_scores(path, texts.hashes, scores, made_from, refused=refused)
+
+
+def score_corpus(
+    corpus: Corpus,
+    folder: Path,
+    made_from: dict[str, Any],
+    load: Callable[[], Teacher],
+    *,
+    show_progress: bool,
+    together: Together | None = None,
+    part: Part | None = None,
+) -> Made:
+    """Scores a corpus into a store. Existing shards are kept, and processes share the others.
+
+    Args:
+        load: called before the first shard is scored, so never if all shards exist.
+        together: processes that share one teacher, not the corpus.
+        part: as `make_store`.
+    """
+    loaded = cache(load)
+
+    def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
+        if together is not None:
+            together.say(shard.name)
+        found = corpus.read(shard)
+        write_scored(path, found, loaded().score(found.texts, advance), made_from)
+
+    if together is not None and not together.leads:
+        shards = {shard.name: shard for shard in corpus.shards}
+        while (name := together.say(None)) is not None:
+            loaded().score(corpus.read(shards[name]).texts)
+        return Made(0, 0, 0.0)
+    made = make_store(
+        corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part
+    )
+    if together is not None:
+        together.say(None)
+    return made
+
+
+def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
+    """The configured teacher's text reader.
+
+    Raises: ConfigError if its windows have no room for new tokens after prefix and context.
+    """
+    prefix = teacher_prefix(config, spans)
+    if config.context + 1 - len(prefix) <= config.context_before:
+        raise ConfigError(
+            f"teacher.min_context {config.context_before} and {len(prefix)} prefix tokens leave no "
+            f"room in teacher.context {config.context}; lower teacher.min_context"
+        )
+    return TextReader(spans, prefix, context=config.context, min_context=config.context_before)
+
+
+class ConfiguredTeacher:
+    """A teacher before its weights are loaded. Builds the tokenizer and hashes the weights once, on
+    first use."""
+
+    def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
+        self.config = config
+        self.cache = cache
+        self.device = device
+
+    @cached_property
+    def spans(self) -> TokenSpans:
+        """The teacher's tokenizer."""
+        return teacher_spans(self.config)
+
+    @cached_property
+    def reader(self) -> TextReader:
+        """Its text reader. Raises: ConfigError as `text_reader`."""
+        return text_reader(self.config, self.spans)
+
+    @cached_property
+    def engine(self) -> "Engine":
+        """What computes its losses. Raises: ConfigError if a library is missing."""
+        name = "server" if self.config.server else self.config.engine
+        try:
+            engine_type: type[Engine] = resolve_name(ENGINES[name])
+        except ImportError as error:
+            raise ConfigError(
+                f"teacher.{name}: needs {error.name}: pip install '.[{name}]'"
+            ) from error
+        return engine_type(self)
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """The inputs, apart from the text, that determine its scores."""
+        config = self.config
+        dtype = str(torch_dtype(config.dtype, self.device)).removeprefix("torch.")
+        engine = {} if config.engine == "transformers" else {"engine": config.engine}
+        return {
+            "format": f"{KIND} {VERSION}",
+            "teacher": self.engine.weights,
+            "tokenizer": self.spans.fingerprint,
+            "prefix": list(teacher_prefix(config, self.spans)),
+            "context": config.context,
+            "min_context": config.context_before,
+            "dtype": _OF_SERVER if config.server else dtype,
+            "unit": "nats",
+            **engine,
+        }
+
+    def check(self) -> None:
+        """Checks that it can read texts, without its weights.
+
+        Raises: ConfigError as `Engine.check` and `text_reader`.
+        """
+        self.engine.check()
+        _ = self.reader
+
+    def load(self, folder: Path | None = None) -> Teacher:
+        """The teacher with its weights.
+
+        Args: folder: of the store that it scores for.
+        Raises: StoreError as `Engine.guard`.
+        """
+        if folder is None:
+            return Teacher(self.engine.load(), self.reader)
+        self.engine.guard(folder, note=True)
+        return Teacher(self.engine.load(), self.reader, partial(self.engine.guard, folder))
+
+    def scores_folder(self, corpus: Corpus) -> Path:
+        """Where its scores of a corpus are in the cache.
+
+        Raises: ConfigError without a model, or for a context that the model cannot read.
+        """
+        if self.config.model is None and self.config.server is None:
+            raise ConfigError("teacher.model: needed to score a corpus")
+        self.check()  # before hashing the weights
+        return self.cache / "scores" / store_key(corpus, self.made_from)
+
+    def make_scores(
+        self,
+        corpus: Corpus,
+        folder: Path | None = None,
+        *,
+        show_progress: bool,
+        part: Part | None = None,
+    ) -> tuple[Path, Made]:
+        """Computes what is missing of its scores of a corpus.
+
+        Args:
+            folder: of the store; default: in the cache.
+            part: as `make_store`.
+        Returns: the folder, and what was made.
+        Raises: as `scores_folder`; StoreError if the scores there are of another model than the
+            server has now.
+        """
+        default = self.scores_folder(corpus)  # checks before the folder is claimed
+        folder = folder or default
+        load = partial(self.load, folder)
+        with Together() if self.config.tensor_parallel else nullcontext() as together:
+            made = score_corpus(
+                corpus,
+                folder,
+                self.made_from,
+                load,
+                show_progress=show_progress,
+                together=together,
+                part=part,
+            )
+        if not made.shards:
+            self.engine.guard(folder)
+        return folder, made
+
+    def scores(
+        self, corpus: Callable[[], Corpus], folder: Path | None, *, show_progress: bool
+    ) -> ScoreStore:
+        """The store in `folder`, one of `teacher.scores`; None: the one in the cache, made where
+        something is missing.
+
+        Args: corpus: called if scores in the cache are wanted.
+        Raises: StoreError if that in `folder` was made by another teacher than the configured one,
+            or by one that read otherwise; as `make_scores`.
+        """
+        if folder is None:
+            return ScoreStore(self.make_scores(corpus(), show_progress=show_progress)[0])
+        store = ScoreStore(folder)
+        for what, option, theirs, ours in self._stated(store.manifest.made_from):
+            if theirs not in (None, ours, _OF_SERVER):
+                raise StoreError(
+                    f"teacher.scores: {store.folder} was made with another {what} ({theirs}, now "
+                    f"{ours}); drop teacher.{option} to use these scores, or teacher.scores to "
+                    "score again"
+                )
+        return store
+
+    def _stated(self, made_from: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
+        """What the options say of a store's inputs: a word for it, the option, the store's and the
+        options' value. Defaults say nothing."""
+        config = self.config
+        if config.names_tokenizer:
+            option = "tokenizer" if config.tokenizer else "model"
+            yield "tokenizer", option, made_from["tokenizer"], self.spans.fingerprint
+            if config.bos is not None:
+                prefix = list(teacher_prefix(config, self.spans))
+                yield "bos", "bos", made_from.get("prefix"), prefix
+        for name in ("context", "min_context", "dtype"):
+            if (ours := getattr(config, name)) != getattr(TeacherConfig, name):
+                yield name.replace("_", " "), name, made_from.get(name), ours
+        if config.model is not None:
+            yield "teacher", "model", made_from["teacher"], self.engine.weights
+
+
+class Engine:
+    """A way to compute a configured teacher's losses: one of `ENGINES`."""
+
+    def __init__(self, teacher: ConfiguredTeacher) -> None:
+        self.teacher = teacher
+
+    @cached_property
+    def weights(self) -> str:
+        """The identity of the teacher's weights: a hub commit or a hash."""
+        return weights_identity(self.teacher.config, self.teacher.cache)
+
+    def check(self) -> None:
+        """Checks that the teacher can be computed, without its weights.
+
+        Raises: ConfigError naming the option that prevents it.
+        """
+        raise NotImplementedError
+
+    def load(self) -> Scorer:
+        """The teacher with its weights."""
+        raise NotImplementedError
+
+    def guard(self, folder: Path, *, note: bool = False) -> None:
+        """Compares the model with the one that gave the scores in a folder, where `weights` cannot
+        tell them apart.
+
+        Args: note: records the model in the folder, if none is recorded there.
+        Raises: StoreError if it is another one.
+        """
+
+
+class TransformersEngine(Engine):
+    """A model of transformers in this process."""
+
+    def check(self) -> None:
+        """Checks that the model reads `teacher.context` tokens. Raises: ConfigError if not."""
+        check_context(self.teacher.config)
+
+    def load(self) -> TransformersScorer:
+        """The model on its device. Raises: ConfigError as `load_scorer`."""
+        return load_scorer(self.teacher.config, self.teacher.spans, self.teacher.device)
+
+
+def load_scorer(
+    config: TeacherConfig, spans: TokenSpans, device: torch.device
+) -> TransformersScorer:
+    """The configured model of transformers, as a scorer.
+
+    Args: spans: the teacher's tokenizer. Raises: ConfigError if it has more ids than the model.
+    """
+    model = load_teacher(config, device)
+    check_vocabulary(model, spans.vocabulary_size, "teacher")
+    return TransformersScorer(
+        model,
+        batch_tokens=config.batch_tokens,
+        width=config.context,
+        batching=config.batching,
+    )
