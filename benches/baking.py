@@ -27,7 +27,7 @@ from vocagno.data.store.building import finish_store
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.integrations.token_files import open_token_file
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.scores import UNIT, DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
 
 KINDS = {"losses": ("token", None), "losses of groups": ("group", None), "weights": ("token", {})}
 BOS, EOS = 1, 2
@@ -78,7 +78,7 @@ def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
         hashes = [text_hash(text) for text in part]
         path = folder / "scores" / f"{names[-1]}.arrow"
         write_scores(path, hashes, documents, {"teacher": "drawn"})
-    finish_store(folder / "scores", names, ScoreShard, UNIT)
+    finish_store(folder / "scores", names, SCORES)
     np.save(folder / "tokens.npy", np.concatenate(ids))
     return {"documents": len(texts), "tokens": sum(map(len, ids))}
 

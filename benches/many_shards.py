@@ -21,19 +21,12 @@ from unittest.mock import patch
 
 from machine import machine, print_lines
 from vocagno.data.corpus import Corpus, CorpusShard, texts_hash
-from vocagno.data.prepare import TEXTS
 from vocagno.data.store import building
-from vocagno.data.store.building import (
-    Claim,
-    Notes,
-    finish_store,
-    make_store,
-    named_shards,
-    origin_of,
-)
+from vocagno.data.store.building import finish_store, make_store
 from vocagno.data.store.format import MANIFEST, entry_of
 from vocagno.data.store.shards import Shard
-from vocagno.data.text_store import TextStore, write_texts
+from vocagno.data.store.state import Claim, Notes, existing, named_shards, origin_of
+from vocagno.data.text_store import TEXTS, TextStore, write_texts
 
 MADE_FROM = {"format": "texts 1"}
 LAST = 100
@@ -90,14 +83,14 @@ def measured(count: int, parent: Path | None) -> Iterator[dict]:
             make_store(corpus, folder, TEXTS, MADE_FROM, timed, show_progress=False)
         noted = (folder / MANIFEST).read_bytes()
         began = time.perf_counter()
-        finish_store(folder, list(named_shards(corpus)), TEXTS.shard_type, TEXTS.unit)
+        finish_store(folder, list(named_shards(corpus)), TEXTS)
         read = time.perf_counter() - began
         if (folder / MANIFEST).read_bytes() != noted or len(
             TextStore(folder).manifest.shards
         ) != count:
             raise SystemExit(f"{count} shards: the manifests differ")
         began = time.perf_counter()
-        building.existing(folder, list(named_shards(corpus)))
+        existing(folder, list(named_shards(corpus)))
         look = time.perf_counter() - began
         flat = Path(temporary) / "flat"
         flat.mkdir()

@@ -25,7 +25,7 @@ from vocagno.alignment.mapping import (
     reduce,
     unmapped_reasons,
 )
-from vocagno.system.lazy import lazy_names
+from vocagno.system import lazy_names
 from vocagno.tokens.token_spans import TextError, TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 from vocagno.views.statistics import Link, alignment_rates, links, vocabulary_overlap

@@ -1,7 +1,5 @@
 """What is taken in place of NumPy's plain arrays, and what is refused, with the way out."""
 
-import inspect
-
 import numpy as np
 import pytest
 
@@ -110,10 +108,3 @@ def test_tensors_that_numpy_cannot_read_come_with_the_way_out():
     assert vocagno.reduce(trained.detach().float(), MAPPING).tolist() == [1.0, 2.0]
     with pytest.raises(TypeError, match=r"student_spans: .*on meta; pass it as tensor\.cpu\(\)"):
         vocagno.align(torch.from_numpy(SPANS).to("meta"), TEACHER)
-
-
-@pytest.mark.parametrize("name", [*CALLS, "spans_of_same_texts"])
-def test_a_signature_is_short_enough_to_read(name):
-    signature = str(inspect.signature(getattr(vocagno, name)))
-    assert "ArrayLike" in signature
-    assert len(signature) < 450

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import oracle
 import vocagno
-from drawn_spans import any_spans, ordered_spans, random_spans
+from drawn_spans import any_spans, ordered_spans, random_batch
 from families import HARD_TEXTS, TEXTS
 from shared_data import shared, shared_texts
 from vocagno import SpanError, TokenSpans
@@ -48,14 +48,9 @@ def test_students_out_of_order_are_refused(student, teacher):
 def test_groups_of_batches():
     rng = np.random.default_rng(0)
     for _ in range(100):
-        students, teachers = ([random_spans(rng) for _ in range(20)] for _ in range(2))
-        student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
-        found = vocagno.groups(
-            np.concatenate(students),
-            np.concatenate(teachers),
-            student_cu_seqlens=student_cu,
-            teacher_cu_seqlens=teacher_cu,
-        )
+        students, teachers, boundaries = random_batch(rng, 20)
+        student_cu, teacher_cu = boundaries.values()
+        found = vocagno.groups(np.concatenate(students), np.concatenate(teachers), **boundaries)
         for row, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
             own = slice(*found.cu_seqlens[row : row + 2])
             expected = oracle.groups(student, teacher)

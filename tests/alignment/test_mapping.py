@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracle
 import vocagno
-from drawn_spans import any_spans, ordered_spans, random_spans
+from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
 from vocagno import Reason, SpanError
 
 
@@ -34,21 +34,10 @@ def test_align_is_its_definition(student, teacher):
 def test_align_on_a_hundred_thousand_random_cases_in_batches():
     rng = np.random.default_rng(0)
     for _ in range(1_000):
-        students, teachers = ([random_spans(rng) for _ in range(100)] for _ in range(2))
-        student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
-        mapping = vocagno.align(
-            np.concatenate(students),
-            np.concatenate(teachers),
-            student_cu_seqlens=student_cu,
-            teacher_cu_seqlens=teacher_cu,
-        )
-        expected = [
-            np.where(ranges < 0, ranges, ranges + before)
-            for ranges, before in zip(
-                map(oracle.align, students, teachers), teacher_cu, strict=False
-            )
-        ]
-        np.testing.assert_array_equal(mapping, np.concatenate(expected))
+        students, teachers, boundaries = random_batch(rng, 100)
+        mapping = vocagno.align(np.concatenate(students), np.concatenate(teachers), **boundaries)
+        expected = in_batch(map(oracle.align, students, teachers), boundaries)
+        np.testing.assert_array_equal(mapping, expected)
 
 
 NAMED = {
@@ -125,18 +114,6 @@ def test_out_is_written_and_returned():
             vocagno.align([[0, 2], [2, 5]], [[0, 3]], out=wrong)
 
 
-def test_disorder_names_row_token_and_spans():
-    with pytest.raises(SpanError, match=r"token 1: span \(3, 4\) comes after \(5, 9\)"):
-        vocagno.align([[0, 1]], [[5, 9], [3, 4]])
-    with pytest.raises(SpanError, match="row 1"):
-        vocagno.align(
-            [[0, 1], [0, 1]],
-            [[0, 1], [5, 9], [3, 4]],
-            student_cu_seqlens=[0, 1, 2],
-            teacher_cu_seqlens=[0, 1, 3],
-        )
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "words"),
     [
@@ -163,6 +140,18 @@ def test_disorder_names_row_token_and_spans():
             "student_cu_seqlens",
         ),
         ((np.array([[0, 2**63]], np.uint64), [[0, 1]]), {}, ValueError, "student_spans"),
+        (
+            ([[0, 1]], [[5, 9], [3, 4]]),
+            {},
+            SpanError,
+            r"row 0, token 1: span \(3, 4\) comes after \(5, 9\)",
+        ),
+        (
+            ([[0, 1], [0, 1]], [[0, 1], [5, 9], [3, 4]]),
+            {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 3]},
+            SpanError,
+            "row 1",
+        ),
     ],
 )
 def test_bad_input_is_named(arguments, options, error, words):
@@ -192,21 +181,6 @@ def test_each_token_gets_the_rows_of_its_chunk(n_student, n_teacher, chunks):
     boundaries = vocagno.chunk_boundaries(n_student, chunks)
     assert boundaries.dtype == np.int64
     np.testing.assert_array_equal(boundaries, cuts[0])
-
-
-def test_a_token_gets_the_loss_of_its_chunk():
-    losses = np.array([1, 4, 2, 8, 3], np.float32)
-    chunked = vocagno.chunk_map(6, len(losses), 2)
-    assert vocagno.reduce(losses, chunked, "max").tolist() == [4] * 3 + [8] * 3
-    assert vocagno.reduce(losses, vocagno.chunk_map(4, 5, 1), "sum").tolist() == [18] * 4
-    few = vocagno.reduce(losses[:1], vocagno.chunk_map(4, 1, 2))
-    np.testing.assert_array_equal(few, [np.nan, np.nan, 1, 1])
-
-
-def test_the_same_vocabulary_in_as_many_chunks_as_tokens_is_the_identity():
-    np.testing.assert_array_equal(
-        vocagno.chunk_map(5, 5, 5), np.stack([np.arange(5), np.arange(1, 6)], axis=1)
-    )
 
 
 def test_numbers_that_could_overflow():

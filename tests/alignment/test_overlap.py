@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracle
 import vocagno
-from drawn_spans import any_spans, ordered_spans, random_spans
+from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
 from pairs import aligned
 from shared_data import shared, shared_texts
 from vocagno import SpanError
@@ -30,25 +30,15 @@ def test_overlap_is_its_definition_for_any_mapping(student, teacher, data):
 def test_overlap_of_batches_with_any_mapping():
     rng = np.random.default_rng(0)
     for _ in range(200):
-        students, teachers = ([random_spans(rng) for _ in range(20)] for _ in range(2))
+        students, teachers, boundaries = random_batch(rng, 20)
         mappings, expected = [], []
         for student, teacher in zip(students, teachers, strict=True):
             mapping = np.sort(rng.integers(0, len(teacher) + 1, (len(student), 2)), axis=1)
             mapping[mapping[:, 0] == mapping[:, 1]] = -1
             mappings.append(mapping)
             expected.append(oracle.overlap(student, teacher, mapping))
-        student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
-        flat = [
-            np.where(mapping < 0, mapping, mapping + before)
-            for mapping, before in zip(mappings, teacher_cu, strict=False)
-        ]
-        found = vocagno.overlap(
-            np.concatenate(students),
-            np.concatenate(teachers),
-            np.concatenate(flat),
-            student_cu_seqlens=student_cu,
-            teacher_cu_seqlens=teacher_cu,
-        )
+        sides = np.concatenate(students), np.concatenate(teachers)
+        found = vocagno.overlap(*sides, in_batch(mappings, boundaries), **boundaries)
         np.testing.assert_array_equal(found, np.concatenate(expected, axis=1))
 
 
@@ -80,23 +70,10 @@ def test_by_hand(name):
     np.testing.assert_array_equal((found.iou[0], found.ios[0]), expected)
 
 
-def test_no_tokens_on_a_side():
-    assert vocagno.overlap([], [[0, 1]], []).iou.shape == (0,)
-    assert vocagno.overlap([[0, 1]], [], [[-1, -1]]).ios.tolist() == [0]
-
-
 def test_extreme_positions():
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     found = vocagno.overlap([[low, high]] * 2, [[low, 0], [0, high]], [[0, 2], [0, 1]])
     np.testing.assert_allclose(found, [[1, 0.5], [1, 0.5]])
-
-
-def test_any_integers_are_taken():
-    expected = vocagno.overlap([[0, 2], [2, 5]], [[0, 3], [3, 5]], [[0, 1], [0, 2]])
-    for dtype in (np.int8, np.uint16, np.int32, np.uint64, ">i4"):
-        student, teacher = np.array([[0, 2], [2, 5]], dtype), np.array([[0, 3], [3, 5]], np.int32)
-        mapping = np.asfortranarray([[0, 1], [0, 2]])
-        np.testing.assert_array_equal(vocagno.overlap(student, teacher, mapping), expected)
 
 
 @pytest.mark.parametrize(

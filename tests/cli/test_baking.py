@@ -108,10 +108,3 @@ def test_mistakes_are_named(tmp_path, files, capsys, tokens, more, message):
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
     assert message in line
     assert not (tmp_path / f"{tokens}.baked").exists()
-
-
-def test_help_says_it(capsys):
-    assert main(["bake", "--help"]) == 0
-    shown = capsys.readouterr().out
-    for option in ("--unit", "--guidance.window_max_loss", "--boundaries", "--min_coverage"):
-        assert option in shown

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from families import TEXTS
 from vocagno.data.corpus import scan
-from vocagno.data.documents import CorpusError
+from vocagno.data.corpus_files import CorpusError
 
 
 @pytest.fixture

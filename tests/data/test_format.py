@@ -14,13 +14,14 @@ pytest.importorskip("pyarrow")
 
 import vocagno
 from vocagno.data.corpus import text_hash
-from vocagno.data.rows import RowsShard, RowStore, cut_rows, join_documents, write_rows
+from vocagno.data.rows import ROWS, RowStore, cut_rows, join_documents, write_rows
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Manifest, entry_of
 from vocagno.data.store.shards import Shard, StoreError, write_shard
 from vocagno.system.files import appearing, write_json
 from vocagno.teacher import scores as scores_module
 from vocagno.teacher.scores import (
+    SCORES,
     DocumentScores,
     MatchedScores,
     ScoreShard,
@@ -52,7 +53,7 @@ def score_store(folder, names=("shard-00000", "shard-00001")):
     for number, name in enumerate(names):
         hashes = [text_hash(f"{number} {i}") for i in range(len(docs[number]))]
         write_scores(folder / f"{name}.arrow", hashes, docs[number], MADE_FROM)
-    finish_store(folder, names, ScoreShard, "documents")
+    finish_store(folder, names, SCORES)
     return [document for shard in docs for document in shard]
 
 
@@ -79,14 +80,6 @@ def test_a_store_goes_to_a_worker_by_name(tmp_path):
     np.testing.assert_array_equal(pickle.loads(sent).document(2).nll, expected[2].nll)
 
 
-def test_spans_that_do_not_tile_come_back(tmp_path):
-    spans = np.array([[0, 4], [0, 4], [4, 700], [702, 703]], np.int32)
-    document = DocumentScores(spans, np.ones(4, np.float16))
-    write_scores(tmp_path / "s.arrow", [text_hash("x")], [document], MADE_FROM)
-    finish_store(tmp_path, ["s"], ScoreShard, "documents")
-    np.testing.assert_array_equal(ScoreStore(tmp_path).document(0).spans, spans)
-
-
 @pytest.mark.parametrize("kind", ["tiling", "holes", "shared", "empty"])
 def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(scores_module, "_WHOLE", 4)
@@ -103,7 +96,7 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
     nll[rng.integers(0, len(nll), 50)] = np.nan
     scores = [DocumentScores(spans, nll)]
     write_scores(tmp_path / "s.arrow", [bytes(16)], scores, MADE_FROM)
-    finish_store(tmp_path, ["s"], ScoreShard, "documents")
+    finish_store(tmp_path, ["s"], SCORES)
     store = ScoreStore(tmp_path)
     whole = store.document(0)
     student_ends = np.cumsum(rng.integers(1, 9, 260))  # the teacher's text ends before
@@ -141,14 +134,14 @@ def test_truncation_anywhere_is_seen_and_named(tmp_path):
         store = ScoreStore(tmp_path)
         with pytest.raises(StoreError, match=r"bytes, but the manifest says .* truncated"):
             store.document(0)
-        assert any("truncated" in damage.what for damage in store.damages())
+        assert any("truncated" in what for _, what in store.damages())
         with pytest.raises(StoreError, match="not a complete vocagno shard"):
             Shard(path)
     path.unlink()
     store = ScoreStore(tmp_path)
     with pytest.raises(StoreError, match="the shard is missing"):
         store.document(0)
-    assert [damage.what for damage in store.damages()] == [f"{path}: the shard is missing"]
+    assert [what for _, what in store.damages()] == [f"{path}: the shard is missing"]
 
 
 def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path):
@@ -307,7 +300,7 @@ def row_store(folder, rows, seq_len=4):
     first = int(rows[0].documents[0])
     hashes = [text_hash(str(i)) for i in range(first, int(rows[-1].documents[-1]) + 1)]
     write_rows(folder / "s.arrow", rows, seq_len, 100, hashes, first, {})
-    finish_store(folder, ["s"], RowsShard, "rows")
+    finish_store(folder, ["s"], ROWS)
     return RowStore(folder)
 
 
@@ -342,13 +335,7 @@ def test_prompts_by_hand(tmp_path):
     """BOS 1, EOS 2; tokens of 2 bytes; prompts of 3 bytes (inside id 11), of none, of all."""
     stream = join_documents(tokens_of([3, 2, 2]), 0, (1,), 2, [3, 0, 4])
     assert stream.ids.tolist() == [1, 10, 11, 12, 2, 1, 13, 14, 2, 1, 15, 16, 2]
-    assert np.flatnonzero(stream.is_prompt).tolist() == [
-        0,
-        1,
-        9,
-        10,
-        11,
-    ]  # id 11 crosses the border
+    assert np.flatnonzero(stream.is_prompt).tolist() == [0, 1, 9, 10, 11]  # id 11 is learnt
     rows = cut_rows(stream, 5)
     assert [row.num_prompt.tolist() for row in rows] == [[2, 0], [0, 2], [2]]
     store = row_store(tmp_path, rows, 5)
@@ -363,7 +350,7 @@ def test_scores_are_found_by_what_a_document_says(tmp_path):
     scores = [DocumentScores(np.array([[0, 2]], np.int32), np.full(1, n)) for n in order]
     hashes = [text_hash(str(number)) for number in order]
     write_scores(tmp_path / "scores" / "s.arrow", hashes, scores, MADE_FROM)
-    finish_store(tmp_path / "scores", ["s"], ScoreShard, "documents")
+    finish_store(tmp_path / "scores", ["s"], SCORES)
     matched = MatchedScores(ScoreStore(tmp_path / "scores"), store)
     found = [matched.piece(number, 0, 2).nll.tolist() for number in range(5)]
     assert found == [[0.0], [], [2.0], [], [4.0]]
@@ -385,11 +372,11 @@ def test_a_shard_that_is_damaged_before_the_manifest_is_not_blessed(tmp_path):
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     write_shard(path, columns, replace(description, counts=counts))
     with pytest.raises(StoreError, match="the shard's description is damaged; delete the shard"):
-        finish_store(tmp_path, ["s"], ScoreShard, "documents")
+        finish_store(tmp_path, ["s"], SCORES)
     place = data.find(documents(0)[2].nll.tobytes())
     path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
     with pytest.raises(StoreError, match="document 2 of this shard is damaged; delete the shard"):
-        finish_store(tmp_path, ["s"], ScoreShard, "documents")
+        finish_store(tmp_path, ["s"], SCORES)
 
 
 def test_a_shard_without_rows(tmp_path):
@@ -400,7 +387,7 @@ def test_a_shard_without_rows(tmp_path):
     none = cut_rows(join_documents(tokens_of([0]), 1, (), 2), 4)
     assert none == []
     write_rows(tmp_path / "b.arrow", none, 4, 100, hashes[1:], 1, {})
-    finish_store(tmp_path, ["a", "b"], RowsShard, "rows")
+    finish_store(tmp_path, ["a", "b"], ROWS)
     store = RowStore(tmp_path)
     assert list(store.damages()) == []
     found, tokens = store.documents()

@@ -29,25 +29,12 @@ def prepare(tmp_path, tokenizer_files):
     """Starts the command on a corpus of 24 shards, with a cache of its own."""
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6]}" for i in range(24)])
 
+    options = f"--eos </s> --json --seq_len 16 --tokenizer {tokenizer_files}/student.json"
+
     def start(cache, workers, seconds=0.0):
+        own = f"--cache {tmp_path}/{cache} --workers {workers}"
         return subprocess.Popen(
-            [
-                sys.executable,
-                str(SLOW),
-                "prepare",
-                str(corpus),
-                "--eos",
-                "</s>",
-                "--json",
-                "--tokenizer",
-                str(tokenizer_files / "student.json"),
-                "--seq_len",
-                "16",
-                "--cache",
-                str(tmp_path / cache),
-                "--workers",
-                str(workers),
-            ],
+            [sys.executable, str(SLOW), *f"prepare {corpus} {options} {own}".split()],
             env=environment(SECONDS=str(seconds)),
             text=True,
             stdout=subprocess.PIPE,

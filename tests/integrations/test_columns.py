@@ -15,7 +15,7 @@ from vocagno.cli.app import main
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.documents import CorpusError
+from vocagno.data.corpus_files import CorpusError
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import GuidanceError, InputError

@@ -39,3 +39,20 @@ def random_spans(rng):
     empty = rng.random(n) < 0.15
     spans[empty] = rng.choice([[0, 0], [3, 3], [12, 12], [8, 1]], int(empty.sum()))
     return spans
+
+
+def random_batch(rng, texts):
+    """The spans of both sides of each text, and the boundaries as `align` takes them."""
+    students, teachers = ([random_spans(rng) for _ in range(texts)] for _ in range(2))
+    boundaries = {
+        "student_cu_seqlens": np.cumsum([0, *map(len, students)]),
+        "teacher_cu_seqlens": np.cumsum([0, *map(len, teachers)]),
+    }
+    return students, teachers, boundaries
+
+
+def in_batch(mappings, boundaries):
+    """The mappings of single texts with the rows that they have in the batch."""
+    before = boundaries["teacher_cu_seqlens"]
+    pairs = zip(mappings, before, strict=False)
+    return np.concatenate([np.where(mapping < 0, mapping, mapping + row) for mapping, row in pairs])

@@ -7,7 +7,7 @@ import numpy as np
 from vocagno import TokenSpans
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
-from vocagno.teacher.scores import UNIT, DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
 
 MEGATRON_CODES = {"u1": 1, "i4": 4, "i8": 5, "f8": 6, "u2": 8}
 
@@ -69,5 +69,5 @@ def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7):
         names.append(f"shard-{first:05d}")
         hashes = [text_hash(text) for text in part]
         write_scores(folder / f"{names[-1]}.arrow", hashes, documents, {"teacher": "drawn"})
-    finish_store(folder, names, ScoreShard, UNIT)
+    finish_store(folder, names, SCORES)
     return ScoreStore(folder)

@@ -91,13 +91,6 @@ def test_a_server_that_dies(hub, folder, place):
     assert HubRepository("thing", "model", True).push(folder)
 
 
-def test_no_server(folder, monkeypatch):
-    with serving() as hub:
-        uses_hub(monkeypatch, hub)
-    found = refused(HubRepository("thing", "model", True), folder)
-    assert isinstance(found, HubUnreachableError)
-
-
 def test_offline_mode(hub, folder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     from huggingface_hub.utils import close_session

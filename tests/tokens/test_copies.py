@@ -47,11 +47,13 @@ def test_special_tokens_read_as_text_stay_so(tokenizers):
     tokenizer = clone(tokenizers["llama"])
     tokenizer.encode_special_tokens = True
     spans = TokenSpans(tokenizer)
-    assert 1 not in spans.encode(["<s>"]).ids
-    check_same(pickle.loads(pickle.dumps(spans)).encode(["<s>"]), spans.encode(["<s>"]))
-    usual = TokenSpans(tokenizers["llama"])
-    assert usual.encode(["<s>"]).ids.tolist() == [1]
-    assert usual.fingerprint != spans.fingerprint == TokenSpans(tokenizer).fingerprint
+    as_text, copied = spans.encode(["<s>"]), spans.tokenizer_copy()
+    assert 1 not in as_text.ids
+    check_same(pickle.loads(pickle.dumps(spans)).encode(["<s>"]), as_text)
+    assert copied.encode("<s>", add_special_tokens=False).ids == as_text.ids.tolist()
+    plain = TokenSpans(tokenizers["llama"])
+    assert plain.encode(["<s>"]).ids.tolist() == [1]
+    assert plain.fingerprint != spans.fingerprint == TokenSpans(tokenizer).fingerprint
 
 
 def test_what_becomes_of_the_callers_tokenizer_does_not_reach_it(tokenizers):
@@ -69,18 +71,6 @@ def test_what_becomes_of_the_callers_tokenizer_does_not_reach_it(tokenizers):
     assert spans.fingerprint == fingerprint
     assert spans.loses is None
     assert spans.token_id("sum") is None
-
-
-def test_transformers_truncates_and_goes_on(tokenizers):
-    transformers = pytest.importorskip("transformers")
-    wrapped = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=clone(tokenizers["byte-level"]), pad_token="<|endoftext|>"
-    )
-    spans = TokenSpans(wrapped)
-    expected = spans.encode(TEXTS)
-    wrapped(TEXTS, truncation=True, max_length=2, padding=True)
-    wrapped.add_tokens(["sum"])
-    check_same(spans.encode(TEXTS), expected)
 
 
 def test_threads_share_one(tokenizers):
@@ -101,41 +91,6 @@ def test_worker_processes(tokenizers, method):
     spans = TokenSpans(tokenizers["llama"])
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(ids_of, (spans, ALL_TEXTS)) == ids_of(spans, ALL_TEXTS)
-
-
-class Encoded:
-    """A map-style dataset of the tokens of a text."""
-
-    def __init__(self, spans):
-        self.spans = spans
-
-    def __len__(self):
-        return len(ALL_TEXTS)
-
-    def __getitem__(self, index):
-        return ids_of(self.spans, [ALL_TEXTS[index]])
-
-
-@pytest.mark.slow
-def test_a_loader_with_spawned_workers(tokenizers):
-    data = pytest.importorskip("torch.utils.data")
-    dataset = Encoded(TokenSpans(tokenizers["llama"]))
-    loader = data.DataLoader(
-        dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
-    )
-    assert list(loader) == [dataset[index] for index in range(len(dataset))]
-
-
-def test_a_mapped_dataset(tokenizers, tmp_path):
-    datasets = pytest.importorskip("datasets")
-    spans = TokenSpans(tokenizers["llama"])
-    rows = datasets.Dataset.from_dict({"text": ALL_TEXTS})
-    mapped = rows.map(
-        lambda row: {"ids": ids_of(spans, [row["text"]])},
-        num_proc=2,
-        cache_file_name=str(tmp_path / "mapped.arrow"),
-    )
-    assert mapped["ids"][:] == [ids_of(spans, [text]) for text in ALL_TEXTS]
 
 
 def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_path):

@@ -35,6 +35,17 @@ def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntA
     return left, right
 
 
+def as_batch(
+    student: ArrayLike, teacher: ArrayLike, student_cu: Any, teacher_cu: Any
+) -> tuple[Any, Any, Any, Any]:
+    """The spans of both sides as a pair, and the row boundaries of both."""
+    return (
+        *as_span_pair(student, teacher),
+        as_cu_seqlens(student_cu, "student_cu_seqlens"),
+        as_cu_seqlens(teacher_cu, "teacher_cu_seqlens"),
+    )
+
+
 def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | None:
     """Row boundaries as contiguous int64. The compiled function checks their values."""
     if values is None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_cu_seqlens, as_floats, as_span_pair, rows_in, sums_in
+from vocagno.alignment.arrays import as_batch, as_floats, rows_in, sums_in
 
 _strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
@@ -89,20 +89,11 @@ def groups(
     Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
     copied; the GIL is released.
     """
+    given = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
     try:  # arrays that need no conversion, without checking them twice
-        return Groups(
-            *_strict_groups(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
-        )
+        return Groups(*_strict_groups(*given))
     except SpanError:
         raise
     except (TypeError, ValueError):
         pass  # the kernel does not take them: convert them, or report what is wrong
-    student, teacher = as_span_pair(student_spans, teacher_spans)
-    return Groups(
-        *_vocagno.groups(
-            student,
-            teacher,
-            as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-            as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
-        )
-    )
+    return Groups(*_vocagno.groups(*as_batch(*given)))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocagno import _vocagno
 from vocagno._vocagno import SpanError
-from vocagno.alignment.arrays import as_count, as_cu_seqlens, as_losses, as_mapping, as_span_pair
+from vocagno.alignment.arrays import as_batch, as_count, as_losses, as_mapping
 
 # They reject arguments of any other type.
 _strict_align: Any = _vocagno.align
@@ -79,12 +79,8 @@ def align(
         raise
     except (TypeError, ValueError):
         pass  # the kernel does not take them: convert them, or report what is wrong
-    student, teacher = as_span_pair(student_spans, teacher_spans)
-    cu_seqlens = (
-        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
-    )
-    return _vocagno.align(student, teacher, *cu_seqlens, out, num_threads)
+    batch = as_batch(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
+    return _vocagno.align(*batch, out, num_threads)
 
 
 def unmapped_reasons(
@@ -115,15 +111,11 @@ def unmapped_reasons(
         raise
     except (TypeError, ValueError):
         pass
-    student, teacher = as_span_pair(student_spans, teacher_spans)
-    return _vocagno.unmapped_reasons(
-        student,
-        teacher,
-        as_mapping(mapping),
-        None if losses is None else as_losses(losses),
-        as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-        as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
+    student, teacher, *cu_seqlens = as_batch(
+        student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
     )
+    losses = None if losses is None else as_losses(losses)
+    return _vocagno.unmapped_reasons(student, teacher, as_mapping(mapping), losses, *cu_seqlens)
 
 
 class Overlap(NamedTuple):
@@ -170,16 +162,10 @@ def overlap(
         raise
     except (TypeError, ValueError):
         pass
-    student, teacher = as_span_pair(student_spans, teacher_spans)
-    return Overlap(
-        *_vocagno.overlap(
-            student,
-            teacher,
-            as_mapping(mapping),
-            as_cu_seqlens(student_cu_seqlens, "student_cu_seqlens"),
-            as_cu_seqlens(teacher_cu_seqlens, "teacher_cu_seqlens"),
-        )
+    student, teacher, *cu_seqlens = as_batch(
+        student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
     )
+    return Overlap(*_vocagno.overlap(student, teacher, as_mapping(mapping), *cu_seqlens))
 
 
 Reduction = Literal["max", "mean", "sum", "min"]

@@ -1,13 +1,65 @@
-"""`vocagno align`, `vocagno overlap` and `vocagno describe`: tokenizers and their alignment."""
+"""`vocagno align`, `overlap` and `describe`: tokenizers and their alignment; and the text of a
+command: an argument, a file, or standard input."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli.texts import add_text, given_text
 from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
 from vocagno.system.terminal import draw_in_terminal, in_columns, tracked
+
+MOST_BYTES = 20_000_000
+"""Longest text that a command takes: all of its tokens are in memory, and are shown."""
+
+
+def add_text(parser: Any, doing: str) -> None:
+    """Adds the argument and the option. `doing`: what the command does to the text."""
+    parser.add_argument("text", type=str, nargs="?", help="default: --file, else standard input")
+    parser.add_argument("--file", type=Path, help=f"UTF-8 text to {doing}; - is standard input")
+
+
+def given_text(options: Any, instead: str) -> str:
+    """The text.
+
+    Args:
+        instead: what to use for a text that is too long.
+    Raises: InputError for two texts, none, one that is too long, a file that cannot be read, and
+        bytes that are not UTF-8.
+    """
+    data: bytes
+    if options.text is not None:
+        if options.file is not None:
+            raise InputError("--file: there is a text on the command line already")
+        data, where = options.text.encode("utf-8", "surrogateescape"), "text"
+    elif options.file is not None and str(options.file) != "-":
+        where = str(options.file)
+        try:
+            with options.file.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            no_file = isinstance(error, FileNotFoundError)
+            why = "no such file" if no_file else str(error.strerror).lower()
+            raise InputError(f"--file: {where}: {why}; expected a file of UTF-8 text") from error
+    else:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; give the text, or --file FILE")
+        if sys.stdin.isatty():
+            print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
+        data, where = sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"
+    if not data:
+        raise InputError(
+            f"{where}: no text; give it as an argument, or the file of one: --file FILE"
+        )
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{where}: more than {MOST_BYTES:,} bytes; {instead}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 at byte {error.start} (0x{data[error.start]:02X}); convert it, "
+            "for example with iconv"
+        ) from error
 
 
 def add_align(parser: Any) -> None:
@@ -85,19 +137,15 @@ def overlap(options: Any) -> dict[str, Any] | None:
             "vocabulary": shared.as_dict(),
             "corpus": None if rates is None else rates.as_dict(),
         }
-    counted = {} if rates is None else _corpus_rows(rates)
-    print(in_columns(_vocabulary_rows(shared) | counted))
-    return None
-
-
-def _vocabulary_rows(shared: Any) -> dict[str, str]:
-    return {
+    rows = {
         "student's vocabulary": f"{shared.student_size:,}",
         "teacher's vocabulary": f"{shared.teacher_size:,}",
         "shared strings": f"{shared.shared_strings:,}, {shared.string_share:.2%} of the teacher's",
         "shared as bytes": f"{shared.teacher_byte_share:.1%} of the teacher's entries, "
         f"{shared.student_byte_share:.1%} of the student's",
     }
+    print(in_columns(rows if rates is None else rows | _corpus_rows(rates)))
+    return None
 
 
 def _corpus_rows(rates: Any) -> dict[str, str]:

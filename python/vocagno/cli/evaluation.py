@@ -4,7 +4,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.errors import InputError
+from vocagno.errors import InputError, require
+from vocagno.system.progress import Progress
+from vocagno.system.signals import terminable
+from vocagno.system.terminal import in_table
 
 if TYPE_CHECKING:
     from vocagno.evaluation.benchmarks import Benchmark, Completion, Item
@@ -57,18 +60,18 @@ def add_eval(parser: Any) -> None:
 
 def eval_(options: Any) -> dict[str, Any] | None:
     """Evaluates or grades; the scores as data, or a table of them."""
-    if options.limit is not None and options.limit < 1:
-        raise InputError(f"--limit: expected at least 1 item, got {options.limit}")
+    for name, what in (("limit", "at least 1 item"), ("batch_size", "at least 1")):
+        given = options[name]
+        require(given is None or given > 0, f"--{name}: expected {what}, got {given}")
     if options.fetch:
-        _check_form(options, "--fetch")
-        return _fetched(options)
-    if options.regrade is not None:
-        _check_form(options, "--regrade")
-        return _regraded(options)
-    if options.model is None:
-        raise InputError("expected a model, or --regrade FILE")
-    _check_form(options, "a model")
-    return _evaluated(options)
+        form, run = "--fetch", _fetched
+    elif options.regrade is not None:
+        form, run = "--regrade", _regraded
+    else:
+        require(options.model is not None, "expected a model, or --regrade FILE")
+        form, run = "a model", _evaluated
+    _check_form(options, form)
+    return run(options)
 
 
 def _check_form(options: Any, form: str) -> None:
@@ -98,12 +101,8 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
     from filelock import FileLock, Timeout
 
     from vocagno.evaluation.benchmarks import PAPER, named
-    from vocagno.system.signals import terminable
-    from vocagno.system.terminal import in_table
 
     benchmarks = [named(task) for task in options.tasks or PAPER]
-    if options.batch_size is not None and options.batch_size < 1:
-        raise InputError(f"--batch_size: expected at least 1, got {options.batch_size}")
     out = options.out or Path("eval") / Path(options.model).absolute().name
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -162,21 +161,17 @@ def _measured(
     note_run(out, about)
     verdicts = evaluate(lm, tasks, out, batch_size=batch_size, show=True)
     now = Measured(by_metric(verdicts), {task.benchmark.name: task.examples for task in tasks})
-    _say_what_is_kept(out / RESULTS, before, now)
+    for name in now.examples:
+        if now.count(name) < before.count(name):
+            print(
+                f"{name}: {out / RESULTS} keeps the result of {before.count(name):,} items; for "
+                f"that of {now.count(name):,}, use another --out",
+                file=sys.stderr,
+            )
     found = merged(before, now)
     data = results(options.model, found.found, {**about, "examples": found.examples})
     write_json(out / RESULTS, data)
     return found, data
-
-
-def _say_what_is_kept(path: Path, before: "Measured", now: "Measured") -> None:
-    for name in now.examples:
-        if now.count(name) < before.count(name):
-            print(
-                f"{name}: {path} keeps the result of {before.count(name):,} items; for that of "
-                f"{now.count(name):,}, use another --out",
-                file=sys.stderr,
-            )
 
 
 def _regraded(options: Any) -> dict[str, Any]:
@@ -184,7 +179,6 @@ def _regraded(options: Any) -> dict[str, Any]:
     from vocagno.evaluation.benchmarks import named, read_completions, read_items
     from vocagno.evaluation.running import grade, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
-    from vocagno.system.progress import Progress
 
     if options.model is not None or options.task is None:
         raise InputError("--regrade: expected --task NAME, and no model")
@@ -212,23 +206,19 @@ def _say_what_is_odd(
     completions: "list[Completion]",
     repeated: int,
 ) -> None:
-    questions = {item.index: item.question.split() for item in items}
+    name, questions = benchmark.name, {item.index: item.question.split() for item in items}
     other = [
-        completion.where
-        for completion in completions
-        if completion.question is not None
-        and completion.question.split() != questions.get(completion.index)
+        one.where
+        for one in completions
+        if one.question is not None and one.question.split() != questions.get(one.index)
     ]
     if repeated:
         print(f"{path}: {repeated} lines repeat an idx; the last of each counts", file=sys.stderr)
-    if len(completions) < len(items):
-        print(
-            f"{path}: {len(completions):,} of the {len(items):,} items of {benchmark.name}",
-            file=sys.stderr,
-        )
+    if (count := len(completions)) < len(items):
+        print(f"{path}: {count:,} of the {len(items):,} items of {name}", file=sys.stderr)
     if other:
         print(
-            f"{other[0]}: the question is not that of the item with this idx in {benchmark.name} "
+            f"{other[0]}: the question is not that of the item with this idx in {name} "
             f"({len(other):,} such lines): are these answers to the same file?",
             file=sys.stderr,
         )

@@ -1,14 +1,21 @@
-"""`vocagno scores`: describe, check and share a store of teacher scores."""
+"""`vocagno scores` and `vocagno bake`: describe, check and share a store of teacher scores, and
+write its losses parallel to a token file of another trainer."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from vocagno.system.signals import DONE, FOUND_WRONG
+from vocagno.alignment.mapping import Reduction
+from vocagno.cli.guidance import add_rule
+from vocagno.config.arguments import TOKENIZER, add_max_refused
+from vocagno.errors import require
+from vocagno.system.hub import HubRepository
+from vocagno.system.progress import Progress
+from vocagno.system.signals import DONE, FOUND_WRONG, terminable
+from vocagno.system.terminal import in_columns
 
 if TYPE_CHECKING:
-    from vocagno.data.store.format import Damage
     from vocagno.teacher.scores import ScoreStore
 
 
@@ -64,11 +71,10 @@ def info(options: Any) -> dict[str, Any] | None:
     """Counts and the distribution of the losses."""
     from vocagno.data.store.refusals import REFUSED, say_omitted
     from vocagno.integrations.scores_on_the_hub import losses_of
-    from vocagno.system.terminal import in_columns
     from vocagno.teacher.scores import ScoreStore
 
     store = ScoreStore(options.store)
-    with _progress("reading", store.num_tokens, "tokens") as progress:
+    with Progress("reading", store.num_tokens, unit="tokens", show=True) as progress:
         losses = losses_of(store, progress.at)
     found = _counts(store) | {
         "bytes": store.num_bytes,
@@ -81,7 +87,8 @@ def info(options: Any) -> dict[str, Any] | None:
     made_from = store.manifest.made_from
     if options.json:
         return found | {"made_from": made_from, "losses": losses}
-    print(in_columns({name: _grouped(value) for name, value in found.items()}))
+    shown = {name: f"{n:,}" if isinstance(n, int) else n for name, n in found.items()}
+    print(in_columns(shown))
     print("\nmade from\n" + in_columns(made_from))
     print("\nlosses, in nats\n" + in_columns(_in_words(losses)))
     return None
@@ -89,25 +96,29 @@ def info(options: Any) -> dict[str, Any] | None:
 
 def verify(options: Any) -> dict[str, Any] | int:
     """Says what is damaged. With --discard removes it; else the exit status says so, too."""
+    from vocagno.data.store.format import MANIFEST
     from vocagno.teacher.scores import ScoreStore
 
     store = ScoreStore(options.store)
     read = 0
-    damages: list[Damage] = []
-    with _progress("verifying", store.num_bytes, "B") as progress:
+    with Progress("verifying", store.num_bytes, unit="B", show=True) as progress:
 
         def advance(entry: Any) -> None:
             nonlocal read
             read += entry.bytes
             progress.at(read)
 
-        damages.extend(store.damages(advance))
-    found = _counts(store) | {"damaged": [damage.what for damage in damages]}
+        damages = list(store.damages(advance))
+    found = _counts(store) | {"damaged": [what for _, what in damages]}
     if not damages:
         return found if options.json else found | {"damaged": "nothing"}
     print(json.dumps(found) if options.json else "\n".join(found["damaged"]))
     if options.discard:
-        _discard(store, damages)
+        (store.folder / MANIFEST).unlink()
+        damaged = {entry.file(store.folder) for entry, _ in damages}
+        for path in damaged:
+            path.unlink(missing_ok=True)
+        print(f"removed {len(damaged):,} shards; run `vocagno score` again", file=sys.stderr)
         return DONE
     print(
         f"{store.folder}: {len(damages):,} damages; --discard removes the damaged shards, and "
@@ -117,20 +128,9 @@ def verify(options: Any) -> dict[str, Any] | int:
     return FOUND_WRONG
 
 
-def _discard(store: "ScoreStore", damages: "list[Damage]") -> None:
-    from vocagno.data.store.format import MANIFEST
-
-    (store.folder / MANIFEST).unlink()
-    damaged = {damage.entry.file(store.folder) for damage in damages}
-    for path in damaged:
-        path.unlink(missing_ok=True)
-    print(f"removed {len(damaged):,} shards; run `vocagno score` again", file=sys.stderr)
-
-
 def export(options: Any) -> dict[str, Any]:
     """The files, and how large they are."""
     from vocagno.integrations.scores_on_the_hub import dataset_card, export_scores, losses_of
-    from vocagno.system.hub import HubRepository
     from vocagno.teacher.scores import ScoreStore
 
     store = ScoreStore(options.store)
@@ -139,7 +139,8 @@ def export(options: Any) -> dict[str, Any]:
         repository = HubRepository(options.push_to_hub, "dataset", options.hub_private_repo)
         repository.create()  # a wrong name or token is found before the export
     card = dataset_card(store, losses_of(store), options.title)
-    with _progress("exporting", len(store.manifest.shards), "shards") as progress:
+    count = len(store.manifest.shards)
+    with Progress("exporting", count, unit="shards", show=True) as progress:
         files = export_scores(store, options.out, card, progress.at)
     size = sum(file.stat().st_size for file in files)
     return {
@@ -156,7 +157,7 @@ def import_(options: Any) -> dict[str, Any]:
     """The store that was made."""
     from vocagno.integrations.scores_on_the_hub import import_scores
 
-    with _progress("importing", None, "shards") as progress:
+    with Progress("importing", None, unit="shards", show=True) as progress:
         store = import_scores(options.folder, options.out, progress.at)
     return _counts(store)
 
@@ -182,16 +183,6 @@ def _counts(store: "ScoreStore") -> dict[str, Any]:
     }
 
 
-def _progress(name: str, total: int | None, unit: str) -> Any:
-    from vocagno.system.progress import Progress
-
-    return Progress(name, total, unit=unit, show=True)
-
-
-def _grouped(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def _in_words(losses: dict[str, Any]) -> dict[str, str]:
     """The distribution, with a bar for each bin of the histogram."""
     words = {name: f"{losses[name]:,}" for name in ("scored", "without")}
@@ -208,3 +199,96 @@ def _in_words(losses: dict[str, Any]) -> dict[str, str]:
         ends = f"{low:g} to {high:g}" if high is not None else f"{low:g} and more"
         words[ends] = f"{share:7.2%} {'█' * round(40 * share)}"
     return words
+
+
+def add_bake(parser: Any) -> None:
+    """Write the teacher's loss of each token of a token file, for trainers that read it.
+
+    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight.
+    """
+    parser.add_argument("tokens", type=Path, help=".bin with .idx, .ds with .ds.index, or .npy")
+    parser.add_argument("--scores", type=Path, required=True, help="store of teacher scores")
+    parser.add_argument("--tokenizer", type=str, required=True, help=f"of the ids: {TOKENIZER}")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the streams")
+    parser.add_argument(
+        "--eos", type=str | None, help=".npy: token after every document; default: the tokenizer's"
+    )
+    parser.add_argument(
+        "--boundaries", type=Path | None, help=".npy: places of the documents, in place of --eos"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=Literal["uint16", "uint32"] | None,
+        help=".npy without NumPy's header: type of the ids",
+    )
+    parser.add_argument(
+        "--unit", type=Literal["token", "group"], default="token", help="as guidance.unit"
+    )
+    parser.add_argument(
+        "--aggregation", type=Reduction, default="max", help="as guidance.aggregation"
+    )
+    parser.add_argument(
+        "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
+    )
+    add_max_refused(parser)
+    parser.add_argument(
+        "--weights", action="store_true", help="write weights, too: by the rule of guidance"
+    )
+    add_rule(parser)
+
+
+def bake(options: Any) -> dict[str, Any]:
+    """Writes the streams where they are missing; what they hold."""
+    from vocagno.config.guidance import GuidanceConfig
+
+    rule = options.guidance if options.weights else None
+    require(
+        options.weights or options.guidance == GuidanceConfig(),
+        "--guidance: is the rule of the weights; add --weights, or omit it",
+    )
+    require(
+        options.unit == "token" or options.aggregation == "max",
+        f"--aggregation: {options.aggregation}: a group adds its losses up; omit it, or give "
+        "--unit token",
+    )
+    require(
+        0 <= options.min_coverage <= 1,
+        f"--min_coverage must be in [0, 1], got {options.min_coverage}",
+    )
+    losses = GuidanceConfig(
+        unit=options.unit, aggregation=options.aggregation, min_coverage=options.min_coverage
+    )
+
+    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.integrations.baking import bake_file, check_rule
+    from vocagno.teacher.scores import ScoreStore
+
+    if rule is not None:
+        check_rule(rule)
+    file, spans = _opened(options)
+    store = ScoreStore(options.scores)
+    given = file, spans, store, options.out, losses, rule
+    with terminable():
+        counts = bake_file(*given, max_refused=options.max_refused, show_progress=True)
+    say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))
+    return {"folder": str(options.out), **counts}
+
+
+def _opened(options: Any) -> tuple[Any, Any]:
+    """The token file, and the tokenizer of its ids."""
+    from vocagno.integrations.token_files import open_token_file, tokens_path
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+    from vocagno.tokens.token_spans import TokenSpans
+
+    given = {"boundaries": options.boundaries, "dtype": options.dtype}
+    if tokens_path(options.tokens).suffix != ".npy" or options.boundaries is not None:
+        require(options.eos is None, "--eos: is for a .npy without --boundaries; omit it")
+        file = open_token_file(options.tokens, **given)
+        return file, TokenSpans.from_pretrained(options.tokenizer)
+    tokenizer = student_tokenizer(options.tokenizer, options.eos)
+    require(
+        bool(tokenizer.spans.is_special([tokenizer.eos_id])[0]),
+        f"--eos: {tokenizer.eos!r} is an ordinary token of {options.tokenizer} and would count as "
+        "text; mark it as special in its tokenizer.json",
+    )
+    return open_token_file(options.tokens, eos_id=tokenizer.eos_id, **given), tokenizer.spans

@@ -10,11 +10,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.arguments import CORPUS, add_cache, add_gpu, add_max_refused, check_gpu
-from vocagno.errors import InputError
+from vocagno.config.arguments import (
+    CORPUS,
+    TOKENIZER,
+    add_cache,
+    add_gpu,
+    add_max_refused,
+    check_gpu,
+)
+from vocagno.errors import InputError, require
+from vocagno.system.progress import peak_megabytes
+from vocagno.system.signals import terminable
 
 if TYPE_CHECKING:
-    from vocagno.data.corpus import Corpus
     from vocagno.data.store.building import Part
 
 
@@ -23,7 +31,6 @@ def add_score(parser: Any) -> None:
     from vocagno.config.teacher import TeacherConfig
 
     _add_corpus(parser)
-    parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
     parser.add_argument(
         "--shard_bytes",
         type=int,
@@ -50,10 +57,7 @@ def add_score(parser: Any) -> None:
 def add_prepare(parser: Any) -> None:
     """Tokenize a corpus for a student, and pack it into rows."""
     _add_corpus(parser)
-    parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
-    parser.add_argument(
-        "--tokenizer", required=True, help="tokenizer.json(.gz), folder or hub name"
-    )
+    parser.add_argument("--tokenizer", required=True, help=TOKENIZER)
     parser.add_argument("--eos", type=str, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
     parser.add_argument("--workers", type=int, help="processes; default: one for each core")
@@ -62,6 +66,7 @@ def add_prepare(parser: Any) -> None:
 def _add_corpus(parser: Any) -> None:
     parser.add_argument("corpus", type=str, help=CORPUS)
     parser.add_argument("--config", action="config", help="YAML file with these options")
+    parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
     add_cache(parser)
     add_max_refused(parser)
 
@@ -70,9 +75,9 @@ def score(options: Any) -> dict[str, Any] | None:
     """Makes the store where it is missing. Of processes of one launch the first one says so."""
     from vocagno.data.prepare import scanned
     from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.state import state_of
     from vocagno.models.loading import local_device
-    from vocagno.system.signals import terminable
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.scores import SCORES, ScoreStore
     from vocagno.teacher.scoring import ConfiguredTeacher
 
     first = os.environ.get("RANK", "0") == "0"
@@ -89,20 +94,15 @@ def score(options: Any) -> dict[str, Any] | None:
         )
         teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
         if options.status:
-            return _status(corpus, options.out or teacher.scores_folder(corpus))
+            return state_of(corpus, options.out or teacher.scores_folder(corpus), SCORES)
         if options.dry_run:
             from vocagno.training.estimate import CorpusSample, estimate_scoring
 
             return estimate_scoring([CorpusSample(corpus)], teacher, options.gpu)
         folder, made = teacher.make_scores(corpus, options.out, show_progress=first, part=part)
     if part is not None:
-        shards = len(part.of(corpus.shards))
-        return {
-            "store": str(folder),
-            "part": options.shards,
-            "shards": shards,
-            **made.as_dict(),
-        }
+        about = {"part": options.shards, "shards": len(part.of(corpus.shards))}
+        return {"store": str(folder), **about, **made.as_dict()}
     if not first:
         return None
     store = ScoreStore(folder)
@@ -148,8 +148,7 @@ def _check_shard_bytes(options: Any) -> None:
     from vocagno.data.corpus import SHARD_BYTES
 
     size = options.shard_bytes
-    if size is not None and size < 1:
-        raise InputError(f"--shard_bytes must be positive, got {size}")
+    require(size is None or size > 0, f"--shard_bytes must be positive, got {size}")
     if size not in (None, SHARD_BYTES) and options.out is None and not options.dry_run:
         raise InputError(
             f"--shard_bytes: training finds scores in the cache only with the default "
@@ -157,45 +156,23 @@ def _check_shard_bytes(options: Any) -> None:
         )
 
 
-def _status(corpus: "Corpus", folder: Path) -> dict[str, Any]:
-    from vocagno.data.store.state import state_of
-    from vocagno.teacher.scores import SCORES
-
-    state = state_of(corpus, folder, SCORES)
-    found: dict[str, Any] = {
-        "store": str(folder),
-        "finished": state.is_finished,
-        "shards": state.shards,
-        "shards_done": state.done,
-        "shards_under_way": state.under_way,
-        "text_bytes": state.text_bytes,
-        "text_bytes_done": state.text_bytes_done,
-    }
-    if state.bytes_per_second is not None and state.seconds_left is not None:
-        found["text_bytes_per_second"] = round(state.bytes_per_second)
-        found["seconds_left"] = round(state.seconds_left)
-    return found
-
-
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows where they are missing."""
     from vocagno.data.prepare import prepared_rows, scanned
     from vocagno.data.store.refusals import REFUSED, say_omitted
-    from vocagno.system.signals import terminable
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
-    if options.seq_len < 1:
-        raise InputError(f"--seq_len must be positive, got {options.seq_len}")
-    workers = _cores() if options.workers is None else options.workers
-    if workers < 1:
-        raise InputError(f"--workers must be positive, got {workers}")
-    threads = max(1, _cores() // workers)  # of each process, unless the user said otherwise
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1  # that this process may use
+    workers = cores if options.workers is None else options.workers
+    require(options.seq_len > 0, f"--seq_len must be positive, got {options.seq_len}")
+    require(workers > 0, f"--workers must be positive, got {workers}")
+    threads = max(1, cores // workers)  # of each process, unless the user said otherwise
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
-        corpus = scanned(
-            options.corpus, options.cache, show_progress=True, max_refused=options.max_refused
-        )
+        share = options.max_refused
+        corpus = scanned(options.corpus, options.cache, show_progress=True, max_refused=share)
         given = corpus, tokenizer, options.seq_len, options.cache
         rows, made = prepared_rows(*given, show_progress=True, workers=workers, folder=options.out)
     refused = rows.manifest.count(REFUSED)
@@ -211,15 +188,7 @@ def prepare(options: Any) -> dict[str, Any]:
     }
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _peak_memory() -> dict[str, Any]:
     """Of this process, not of those that it started."""
-    from vocagno.system.progress import peak_megabytes
-
     peak = peak_megabytes()
     return {} if peak is None else {"peak_memory_mb": round(peak)}

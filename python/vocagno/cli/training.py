@@ -1,5 +1,7 @@
-"""`vocagno train`."""
+"""`vocagno train` and `vocagno report`: a run, and one page of several."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from vocagno.config.arguments import check_gpu
@@ -24,3 +26,19 @@ def train(options: Any) -> dict[str, Any] | int:
     check_gpu(options)
     config = as_config(options)
     return main.dry_run(config, options.gpu) if options.dry_run else main.train(config)
+
+
+def add_report(parser: Any) -> None:
+    """Write one page of training runs: curves, a table, coverage, examples, configuration."""
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="DIR", help="the `output` of a training run"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="file of the page")
+
+
+def report(options: Any) -> None:
+    """Writes the page. The first run is the one that the others are compared with."""
+    from vocagno.training.report import write_report
+
+    write_report(options.folders, options.out)
+    print(options.out, file=sys.stderr)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vocagno.data.documents import CorpusError, Document
+from vocagno.data.corpus_files import CorpusError
 from vocagno.data.sources import Place, Source, open_sources
 from vocagno.data.store.refusals import MAX_REFUSED
 from vocagno.data.store.shards import Refused
@@ -97,25 +97,21 @@ class Corpus:
         Raises: CorpusError if they have changed since the corpus was scanned.
         """
         source = self.sources[shard.source]
-        found: list[Document] = []
-        places: list[str] = []
-        records = source.read(Place(shard.record, shard.offset))
-        for record in range(shard.record, shard.record + shard.num_records):
-            _, document = next(records, (None, None))
-            if document is not None:
-                found.append(document)
-                places.append(source.place(record))
-        hashes = [text_hash(document.text) for document in found]
-        prompts = [document.prompt_bytes for document in found]
-        if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != (
-            shard.text_hash,
-            shard.prompt_hash,
-        ):
+        numbers = range(shard.record, shard.record + shard.num_records)
+        # In this order, the source is not asked for a record after the last one.
+        records = zip(numbers, source.read(Place(shard.record, shard.offset)), strict=False)
+        found = [(number, one) for number, (_, one) in records if one is not None]
+        places = [source.place(number) for number, _ in found]
+        texts = [document.text for _, document in found]
+        prompts = [document.prompt_bytes for _, document in found]
+        hashes = [text_hash(text) for text in texts]
+        expected = shard.text_hash, shard.prompt_hash
+        if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != expected:
             raise CorpusError(
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
             )
-        return ShardTexts([document.text for document in found], hashes, prompts, places)
+        return ShardTexts(texts, hashes, prompts, places)
 
 
 def text_hash(text: str) -> bytes:

@@ -1,15 +1,17 @@
 """Files of a corpus, on this machine or at an address that fsspec reads (`s3://`, `hf://`)."""
 
 import errno
+import gzip
 import io
 import sys
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO
 
-from vocagno.data.documents import CorpusError, tokenizer_instead
+from vocagno.errors import InputError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
 _BLOCK = 1 << 23
@@ -18,68 +20,41 @@ _COPIED = 1 << 20
 """Bytes that are taken from these at once."""
 
 
-class CorpusFile(Protocol):
+class CorpusError(InputError):
+    """A corpus cannot be read; names file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
     """A file that can be opened any number of times."""
+
+    path: str
+    """Of this machine, or of a file system, without its protocol."""
+    system: Any = None
+    """The fsspec file system; None: this machine."""
 
     @property
     def name(self) -> str:
         """The name in error messages."""
+        return self.path if self.system is None else str(self.system.unstrip_protocol(self.path))
 
     @property
     def suffix(self) -> str:
         """The last one, with its dot."""
+        return PurePath(self.path).suffix
 
     def stamp(self) -> list[Any]:
-        """Changes (as JSON) if the content may have changed."""
+        """Changes (as JSON) if the content may have changed: name, size and time, or what the file
+        system tells of its content (an ETag)."""
+        if self.system is not None:
+            return [self.name, str(self.system.ukey(self.path))]
+        stat = Path(self.path).stat()
+        return [self.path, stat.st_size, stat.st_mtime_ns]
 
     def open(self) -> BinaryIO:
         """Its bytes; seekable. Raises: OSError."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """A file of this machine."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def suffix(self) -> str:
-        return self.path.suffix
-
-    def stamp(self) -> list[Any]:
-        """Path, size and time."""
-        stat = self.path.stat()
-        return [str(self.path), stat.st_size, stat.st_mtime_ns]
-
-    def open(self) -> BinaryIO:
-        return self.path.open("rb")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of an fsspec file system."""
-
-    system: Any
-    path: str
-    """Without the protocol."""
-
-    @property
-    def name(self) -> str:
-        return str(self.system.unstrip_protocol(self.path))
-
-    @property
-    def suffix(self) -> str:
-        return PurePosixPath(self.path).suffix
-
-    def stamp(self) -> list[Any]:
-        """Name and what the file system tells of its content: size, and time or ETag."""
-        return [self.name, str(self.system.ukey(self.path))]
-
-    def open(self) -> BinaryIO:
+        if self.system is None:
+            return Path(self.path).open("rb")
         with _as_os_errors(self.name):
             file = self.system.open(self.path, "rb", block_size=_BLOCK)
         return io.BufferedReader(_RemoteBytes(file, self.name), _COPIED)
@@ -148,15 +123,15 @@ def corpus_files(corpus: str | Path) -> list[CorpusFile]:
 
 def _local(path: Path) -> list[CorpusFile]:
     if path.is_dir():
-        entries = sorted(path.iterdir())
-        files = [entry for entry in entries if entry.is_file() and entry.name.endswith(SUFFIXES)]
-        _check(str(path), files, [entry.name for entry in sorted({*entries} - {*files})], path)
-        return [LocalFile(file) for file in files]
+        names = [entry.name for entry in sorted(path.iterdir())]
+        found = [name for name in names if name.endswith(SUFFIXES) and (path / name).is_file()]
+        _check(str(path), found, names, path)
+        return [CorpusFile(str(path / name)) for name in found]
     if path.is_file():
         if not path.name.endswith(SUFFIXES):
             what = f"expected a file named {' or '.join(SUFFIXES)}"
-            raise CorpusError(f"{path}: {what}{tokenizer_instead(path)}")
-        return [LocalFile(path)]
+            raise CorpusError(f"{path}: {what}{_tokenizer_instead(path)}")
+        return [CorpusFile(str(path))]
     raise CorpusError(
         f"{path}: no such file or folder; expected {', '.join(SUFFIXES)}, a folder of these, "
         "datasets:NAME, or an address such as s3://BUCKET/FOLDER"
@@ -178,23 +153,34 @@ def _remote(address: str) -> list[CorpusFile]:
         raise CorpusError(f"{address}: no such file or folder") from None
     except Exception as error:  # each file system raises errors of its own
         raise CorpusError(f"{address}: {_explained(error, address)}") from error
-    if not is_folder:
-        if not path.endswith(SUFFIXES):
-            raise CorpusError(f"{address}: expected a file named {' or '.join(SUFFIXES)}")
-        return [RemoteFile(system, path)]
-    files = [name for name in entries if name.endswith(SUFFIXES)]
-    others = [PurePosixPath(name).name for name in entries if name not in files]
-    _check(address, files, others)
-    return [RemoteFile(system, name) for name in files]
+    if is_folder:
+        found = [name for name in entries if name.endswith(SUFFIXES)]
+        _check(address, found, entries)
+        return [CorpusFile(name, system) for name in found]
+    if not path.endswith(SUFFIXES):
+        raise CorpusError(f"{address}: expected a file named {' or '.join(SUFFIXES)}")
+    return [CorpusFile(path, system)]
 
 
-def _check(
-    name: str, files: Sequence[object], others: Sequence[str], path: Path | None = None
-) -> None:
-    """Refuses a folder without files of a corpus, and names the others."""
+def _check(folder: str, files: list[str], names: list[str], path: Path | None = None) -> None:
+    """Refuses a folder without files of a corpus; says which of all its files are skipped."""
+    suffixes = ", ".join(SUFFIXES)
     if not files:
-        what = f"a folder without {', '.join(SUFFIXES)} files"
-        raise CorpusError(f"{name}: {what}{tokenizer_instead(path) if path else ''}")
+        hint = _tokenizer_instead(path) if path else ""
+        raise CorpusError(f"{folder}: a folder without {suffixes} files{hint}")
+    others = [PurePath(name).name for name in sorted({*names} - {*files})]
     if others:
-        skipped = ", ".join(others)
-        print(f"{name}: skipped (not {', '.join(SUFFIXES)}): {skipped}", file=sys.stderr)
+        print(f"{folder}: skipped (not {suffixes}): {', '.join(others)}", file=sys.stderr)
+
+
+def _tokenizer_instead(path: Path) -> str:
+    """A hint for an error if `path` is a tokenizer.json(.gz) or a folder with one; else ""."""
+    try:
+        if path.is_dir():
+            found = (path / "tokenizer.json").is_file()
+        else:
+            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+                found = b'"added_tokens"' in file.read(1024)  # it is near the beginning
+    except (OSError, EOFError, zlib.error):
+        return ""
+    return "; this looks like a tokenizer, not a corpus" if found else ""

@@ -10,29 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vocagno.data import text_store as texts
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan
-from vocagno.data.rows import (
-    KIND,
-    UNIT,
-    VERSION,
-    RowsShard,
-    RowStore,
-    cut_rows,
-    join_documents,
-    write_rows,
-)
-from vocagno.data.store.building import Advance, first_difference, make_store, store_key
-from vocagno.data.store.format import MANIFEST, StoreKind
+from vocagno.data.rows import ROWS, RowStore, cut_rows, join_documents, write_rows
+from vocagno.data.store.building import Advance, Made, make_store, store_key
+from vocagno.data.store.format import MANIFEST
 from vocagno.data.store.refusals import MAX_REFUSED
 from vocagno.data.store.shards import StoreError
-from vocagno.data.store.tally import Made
+from vocagno.data.store.state import first_difference
+from vocagno.data.text_store import TEXTS, TextStore, write_texts
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
-
-ROWS = StoreKind(KIND, VERSION, UNIT, RowsShard, "preparing")
-TEXTS = StoreKind(texts.KIND, texts.VERSION, texts.UNIT, texts.TextShard, "copying texts")
 
 
 def scanned(
@@ -55,7 +43,7 @@ def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "")
         prompts: `Corpus.prompt_fingerprint`.
     """
     return {
-        "format": f"{KIND} {VERSION}",
+        "format": f"{ROWS.kind} {ROWS.version}",
         "tokenizer": tokenizer.spans.fingerprint,
         "prefix": list(tokenizer.spans.prefix_ids),
         "eos": tokenizer.eos_id,
@@ -79,31 +67,18 @@ def prepared_rows(
     Args:
         workers: number of processes that share the shards; it does not change the rows.
     """
-    key = store_key(corpus, rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint))
-    folder = folder or cache / "rows" / key
+    made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
+    folder = folder or cache / "rows" / store_key(corpus, made_from)
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
     given = corpus.name, corpus.max_refused, cache, tokenizer.source, tokenizer.eos, seq_len, folder
-    with _helpers(helpers, *given):
-        made = prepare_corpus(corpus, folder, tokenizer, seq_len, show_progress=show_progress)
-    return RowStore(folder), made
-
-
-def prepare_corpus(
-    corpus: Corpus,
-    folder: Path,
-    tokenizer: StudentTokenizer,
-    seq_len: int,
-    *,
-    show_progress: bool,
-) -> Made:
-    """Packs a corpus into a store of rows; processes share the shards."""
-    made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         found = corpus.read(shard)
         pack_shard(path, found, shard.first_document, tokenizer, seq_len, made_from)
 
-    return make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+    with _helpers(helpers, *given):
+        made = make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
+    return RowStore(folder), made
 
 
 def pack_shard(
@@ -146,17 +121,17 @@ def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowSto
     return rows
 
 
-def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> texts.TextStore:
+def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> TextStore:
     """The text store of a corpus from the cache, written first if missing."""
-    made_from = {"format": f"{texts.KIND} {texts.VERSION}"}
+    made_from = {"format": f"{TEXTS.kind} {TEXTS.version}"}
     folder = cache / "texts" / store_key(corpus, made_from)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         found = corpus.read(shard)
-        texts.write_texts(path, found.texts, found.hashes, made_from)
+        write_texts(path, found.texts, found.hashes, made_from)
 
     make_store(corpus, folder, TEXTS, made_from, make, show_progress=show_progress)
-    return texts.TextStore(folder)
+    return TextStore(folder)
 
 
 @contextmanager

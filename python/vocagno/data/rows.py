@@ -17,24 +17,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
-from vocagno.data.store.format import RowShard, ShardedStore
+from vocagno.data.store.format import RowShard, ShardedStore, StoreKind
 from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import (
+    CodedSpans,
     Description,
     Frame,
     Lists,
+    PieceSpans,
     Refused,
     StoreError,
     checksum,
+    decode_spans,
+    encode_spans,
     list_column,
     write_shard,
 )
-from vocagno.data.store.span_codec import CodedSpans, PieceSpans, decode_spans, encode_spans
 from vocagno.tokens.token_spans import TokenizedTexts
 
-KIND = "rows"
-VERSION = 2
-UNIT = "rows"
 NUMBERED_BY_SHARD = {"documents": "numbered in each shard"}
 """Of what a store is made from, if its shards were made without knowing how many documents precede
 them. `RowStore` numbers the documents over all shards."""
@@ -126,6 +126,18 @@ def _row(stream: Stream, place: slice) -> Row:
     return Row(stream.ids[place], stream.spans[place], documents[heads], counts, prompts)
 
 
+_LISTS = {
+    "long_length": pa.int32(),
+    "start": pa.int32(),
+    "document": pa.int64(),
+    "text_hash": pa.binary(16),
+    "first_byte": pa.int32(),
+    "num_tokens": pa.int32(),
+    "num_prompt": pa.int32(),
+}
+"""Columns with a list for each row, and the type of its values, in the order of the checksum."""
+
+
 def write_rows(
     path: Path,
     rows: list[Row],
@@ -147,54 +159,33 @@ def write_rows(
     width = seq_len + 1
     ids = np.zeros((len(rows), width), np.int32)
     lengths = np.zeros((len(rows), width), np.uint8)
-    first_bytes, coded = [], []
-    for number, row in enumerate(rows):
-        firsts = _first_bytes(row)
-        spans = encode_spans(row.spans, PieceSpans(row.num_tokens, firsts))
-        ids[number, : len(row.ids)] = row.ids
-        lengths[number, : len(row.ids)] = spans.lengths
-        first_bytes.append(firsts)
-        coded.append(spans)
     names = np.frombuffer(b"".join(hashes), "V16")
+    lists = []
+    checks = []
+    for number, row in enumerate(rows):
+        firsts, n = _first_bytes(row), len(row.ids)
+        spans = encode_spans(row.spans, PieceSpans(row.num_tokens, firsts))
+        ids[number, :n], lengths[number, :n] = row.ids, spans.lengths
+        own_names = names[row.documents - first_document]
+        rest = firsts, row.num_tokens, row.num_prompt
+        lists.append((spans.long_lengths, spans.starts, row.documents, own_names, *rest))
+        checks.append(checksum(ids[number, :n], spans.lengths, *lists[-1]))
     id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
     columns = {
         "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()).cast(id_type), width),
         "length": pa.FixedSizeListArray.from_arrays(pa.array(lengths.ravel()), width),
-        "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
-        "start": list_column([spans.starts for spans in coded], pa.int32()),
-        "document": list_column([row.documents for row in rows], pa.int64()),
-        "text_hash": list_column(
-            [names[row.documents - first_document] for row in rows], pa.binary(16)
-        ),
-        "first_byte": list_column(first_bytes, pa.int32()),
-        "num_tokens": list_column([row.num_tokens for row in rows], pa.int32()),
-        "num_prompt": list_column([row.num_prompt for row in rows], pa.int32()),
     }
-    columns["check"] = pa.array(
-        [
-            checksum(
-                row.ids.astype(np.int32),
-                spans.lengths,
-                spans.long_lengths,
-                spans.starts,
-                row.documents,
-                names[row.documents - first_document],
-                firsts,
-                row.num_tokens,
-                row.num_prompt,
-            )
-            for row, spans, firsts in zip(rows, coded, first_bytes, strict=True)
-        ],
-        pa.uint32(),
-    )
+    for place, (name, kind) in enumerate(_LISTS.items()):
+        columns[name] = list_column([of_row[place] for of_row in lists], kind)
+    columns["check"] = pa.array(checks, pa.uint32())
     counts = {
         "rows": len(rows),
         "documents": len(hashes),
         "tokens": sum(len(row.ids) - 1 for row in rows),
         **({REFUSED: len(refused)} if refused else {}),
     }
-    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
-    write_shard(path, columns, what)
+    given = ROWS.kind, ROWS.version, made_from, texts_hash(iter(hashes)), counts, refused
+    write_shard(path, columns, Description(*given))
 
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
@@ -217,7 +208,7 @@ class RowStore(ShardedStore["RowsShard"]):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, KIND, VERSION, UNIT, RowsShard)
+        super().__init__(folder, ROWS)
         entries, made_from = self.manifest.shards, self.manifest.made_from
         counts = (entry.counts["documents"] for entry in entries[:-1])
         is_numbered = not NUMBERED_BY_SHARD.items() <= made_from.items()
@@ -245,7 +236,7 @@ class RowStore(ShardedStore["RowsShard"]):
         count = self.manifest.count("documents")
         hashes, tokens = np.zeros(count, "V16"), np.zeros(count, np.int64)
         for shard in self.shards() if numbers is None else map(self.shard, numbers):
-            shard.check("row")
+            shard.check(ROWS.row)
             documents = shard.documents.values + shard.first_document
             hashes[documents] = shard.text_hashes.values
             np.add.at(tokens, documents, shard.num_tokens.values)
@@ -263,18 +254,11 @@ class RowsShard(RowShard):
         self._ids = self.values("ids").reshape(len(self), width)
         self._lengths = self.values("length").reshape(len(self), width)
         self._checks = self.values("check")
-        self.documents: Lists = self.lists("document")
-        self.text_hashes: Lists = self.lists("text_hash")
-        self.num_tokens: Lists = self.lists("num_tokens")
-        self._lists = (
-            self.lists("long_length"),
-            self.lists("start"),
-            self.documents,
-            self.text_hashes,
-            self.lists("first_byte"),
-            self.num_tokens,
-            self.lists("num_prompt"),
-        )
+        self._lists = tuple(map(self.lists, _LISTS))
+        self.documents: Lists
+        self.text_hashes: Lists
+        self.num_tokens: Lists
+        _, _, self.documents, self.text_hashes, _, self.num_tokens, _ = self._lists
 
     def __getitem__(self, index: int) -> Row:
         row = self._read(index)
@@ -312,13 +296,10 @@ class RowsShard(RowShard):
         return Row(ids, spans, documents + self.first_document, num_tokens, num_prompt)
 
 
-EMPTY_ROW = Row(
-    np.empty(0, np.int32),
-    np.empty((0, 2), np.int32),
-    np.empty(0, np.int64),
-    np.empty(0, np.int32),
-    np.empty(0, np.int32),
-)
+ROWS = StoreKind("rows", 2, "rows", RowsShard, "preparing")
+
+_NONE = np.empty(0, np.int32)
+EMPTY_ROW = Row(_NONE, np.empty((0, 2), np.int32), np.empty(0, np.int64), _NONE, _NONE)
 
 
 class WithEmpty:

@@ -1,4 +1,4 @@
-"""Sources of documents: JSON Lines, Parquet, text files, a `datasets` name.
+"""Documents, checked, and their sources: JSON Lines, Parquet, text files, a `datasets` name.
 
 A source is read in order, starting at any record. A record is a line, a row or a file. It holds one
 document, or none (a blank line).
@@ -6,18 +6,67 @@ document, or none (a blank line).
 
 import gzip
 import io
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
-from vocagno.data.corpus_files import CorpusFile, corpus_files
-from vocagno.data.documents import CorpusError, Document, document_of, json_document
+from vocagno.data.corpus_files import CorpusError, CorpusFile, corpus_files
 
 DATASETS = "datasets:"
 """Prefix of a corpus that is a name for the `datasets` library."""
 
 _ROWS_AT_ONCE = 1024
+
+
+class Document(NamedTuple):
+    """One document."""
+
+    text: str
+    prompt_bytes: int = 0
+    """UTF-8 bytes at the start of the text that are a prompt: read but not learnt."""
+
+
+def _json_document(line: bytes, where: str) -> Document:
+    """The document in a line of JSON.
+
+    Raises: CorpusError whose message begins with `where`.
+    """
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise CorpusError(f"{where}: not JSON in UTF-8 ({error})") from error
+    if not isinstance(entry, dict) or ("text" not in entry and "completion" not in entry):
+        raise CorpusError(
+            f"{where}: expected an object with a `text`, or a `prompt` and a `completion`, got "
+            f"{line[:60]!r}"
+        )
+    return document_of(entry, where)
+
+
+def document_of(fields: dict[str, Any], where: str) -> Document:
+    """The document in a record: its `text`, or its `prompt` and `completion`.
+
+    Raises: CorpusError whose message begins with `where`.
+    """
+    if "text" in fields:
+        return Document(_checked(fields["text"], "text", where))
+    prompt = _checked(fields.get("prompt"), "prompt", where)
+    completion = _checked(fields["completion"], "completion", where)
+    return Document(prompt + completion, len(prompt.encode()))
+
+
+def _checked(text: Any, name: str, where: str) -> str:
+    if not isinstance(text, str):
+        raise CorpusError(f"{where}: `{name}` must be a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(
+            f"{where}: `{name}` has a lone surrogate at character {error.start}"
+        ) from error
+    return text
 
 
 class Place(NamedTuple):
@@ -70,35 +119,16 @@ def open_sources(corpus: str | Path) -> list[Source]:
     return [*sources, TextFilesSource(name, texts)]
 
 
-class _OneOpen:
-    """A source whose file stays open between reads, so that a read can continue where the last one
-    ended. Only one such source is open at a time."""
+class _FileSource:
+    """A file that stays open between reads, so that a read can continue where the last one ended.
+    Only one such source is open at a time."""
 
-    _open: ClassVar["_OneOpen | None"] = None
-
-    def _take_turn(self) -> None:
-        if _OneOpen._open is not None and _OneOpen._open is not self:
-            _OneOpen._open.close()
-        _OneOpen._open = self
-
-    def close(self) -> None:
-        """Closes the file."""
-        raise NotImplementedError
-
-
-class LinesSource(_OneOpen):
-    """JSON Lines, plain, .gz or .zst: `{"text": ...}` or `{"prompt": ..., "completion": ...}`.
-
-    Other fields are ignored. Lines end only in LF (texts may contain U+2028). A compressed file is
-    decompressed once if its shards are read in order, not from the start for each shard.
-    """
+    _open: ClassVar["_FileSource | None"] = None
+    _unit: str
+    """The word for a record."""
 
     def __init__(self, file: CorpusFile) -> None:
         self.file = file
-        self._file: Any = None
-        self._raw: BinaryIO | None = None
-        """What `_file` decompresses."""
-        self._at = 0
 
     @property
     def name(self) -> str:
@@ -108,7 +138,33 @@ class LinesSource(_OneOpen):
         return self.file.stamp()
 
     def place(self, record: int) -> str:
-        return f"{PurePath(self.name).name}, line {record + 1}"
+        return f"{PurePath(self.name).name}, {self._unit} {record + 1}"
+
+    def _take_turn(self) -> None:
+        if _FileSource._open is not None and _FileSource._open is not self:
+            _FileSource._open.close()
+        _FileSource._open = self
+
+    def close(self) -> None:
+        """Closes the file."""
+        raise NotImplementedError
+
+
+class LinesSource(_FileSource):
+    """JSON Lines, plain, .gz or .zst: `{"text": ...}` or `{"prompt": ..., "completion": ...}`.
+
+    Other fields are ignored. Lines end only in LF (texts may contain U+2028). A compressed file is
+    decompressed once if its shards are read in order, not from the start for each shard.
+    """
+
+    _unit = "line"
+
+    def __init__(self, file: CorpusFile) -> None:
+        super().__init__(file)
+        self._file: Any = None
+        self._raw: BinaryIO | None = None
+        """What `_file` decompresses."""
+        self._at = 0
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         record = place.record
@@ -117,7 +173,7 @@ class LinesSource(_OneOpen):
             while line := self._file.readline():
                 record, self._at = record + 1, self._at + len(line)
                 where = f"{self.name}, line {record}"
-                document = json_document(line, where) if line.strip() else None
+                document = _json_document(line, where) if line.strip() else None
                 yield Place(record, self._at), document
         except (OSError, EOFError, zlib.error) as error:
             raise _unreadable(self.name, error) from error
@@ -154,23 +210,15 @@ class LinesSource(_OneOpen):
         return file
 
 
-class ParquetSource(_OneOpen):
+class ParquetSource(_FileSource):
     """Parquet with a column `text`, or columns `prompt` and `completion`."""
 
+    _unit = "row"
+
     def __init__(self, file: CorpusFile) -> None:
-        self.file = file
+        super().__init__(file)
         self._rest: Iterator[tuple[Place, Document]] | None = None
         self._at = Place()
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    def identity(self) -> list[Any]:
-        return self.file.stamp()
-
-    def place(self, record: int) -> str:
-        return f"{PurePath(self.name).name}, row {record + 1}"
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import text_hash, texts_hash
-from vocagno.data.store.format import RowShard, ShardedStore
+from vocagno.data.store.format import RowShard, ShardedStore, StoreKind
 from vocagno.data.store.shards import (
     Description,
     Frame,
@@ -17,10 +17,6 @@ from vocagno.data.store.shards import (
     list_column,
     write_shard,
 )
-
-KIND = "texts"
-VERSION = 1
-UNIT = "documents"
 
 
 def write_texts(
@@ -33,9 +29,8 @@ def write_texts(
         "text": list_column(flat, pa.uint8(), large=True),
     }
     counts = {"documents": len(texts), "tokens": 0, "bytes": sum(map(len, flat))}
-    write_shard(
-        path, columns, Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts)
-    )
+    given = TEXTS.kind, TEXTS.version, made_from, texts_hash(iter(hashes)), counts
+    write_shard(path, columns, Description(*given))
 
 
 class TextStore(ShardedStore["TextShard"]):
@@ -45,7 +40,7 @@ class TextStore(ShardedStore["TextShard"]):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, KIND, VERSION, UNIT, TextShard)
+        super().__init__(folder, TEXTS)
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> tuple[str, int]:
         """Bytes `[first_byte, end_byte)` of a document, widened to whole characters, and the byte
@@ -84,6 +79,9 @@ class TextShard(RowShard):
         named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         counts = {"documents": len(self), "tokens": 0, "bytes": len(self.texts.values)}
         return (counts, named) == (self.description.counts, self.description.text_hash)
+
+
+TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts")
 
 
 def _at_character(text: NDArray[np.uint8], place: int, step: int) -> int:

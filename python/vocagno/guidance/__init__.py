@@ -8,7 +8,7 @@ torch is imported with the first name that needs it.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vocagno.system.lazy import lazy_names
+from vocagno.system import lazy_names
 
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.data.documents import CorpusError
+from vocagno.data.corpus_files import CorpusError
 from vocagno.errors import InputError
 
 Messages = Sequence[Mapping[str, Any]]

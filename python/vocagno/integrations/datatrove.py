@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import SHARD_BYTES, ShardTexts, text_hash, texts_hash
-from vocagno.data.prepare import ROWS, pack_shard, rows_made_from
-from vocagno.data.rows import NUMBERED_BY_SHARD
-from vocagno.data.store.building import Claim, Notes, check_files, finish_store, origin_of
+from vocagno.data.prepare import pack_shard, rows_made_from
+from vocagno.data.rows import NUMBERED_BY_SHARD, ROWS
+from vocagno.data.store.building import check_files, finish_store
 from vocagno.data.store.format import MANIFEST, Manifest, StoreKind, entry_of
 from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit, say_omitted
 from vocagno.data.store.shards import MAKING, Shard, StoreError
+from vocagno.data.store.state import Claim, Notes, origin_of
 from vocagno.errors import ConfigError, require
 from vocagno.models.loading import local_device
 from vocagno.system.files import write_json
@@ -147,9 +148,9 @@ class StoreFinisher(PipelineStep):
             finished, or if too many documents are omitted; as `finish_store` and `check_files`.
         """
         if rank == 0 and not (self.folder / MANIFEST).is_file():
-            finish_store(self.folder, _names(self.folder), self.kind.shard_type, self.kind.unit)
+            finish_store(self.folder, _names(self.folder), self.kind)
         if rank == 0:
-            manifest = Manifest.load(self.folder, self.kind.kind, self.kind.version)
+            manifest = Manifest.load(self.folder, self.kind)
             _check_same(self.folder, manifest)
             check_files(self.folder, manifest)
             for unit in sorted({"documents", "tokens", REFUSED, self.kind.unit}):

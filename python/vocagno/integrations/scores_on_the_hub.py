@@ -21,13 +21,12 @@ from huggingface_hub import DatasetCard, DatasetCardData
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Entry, check_names
 from vocagno.data.store.refusals import REFUSED
-from vocagno.data.store.shards import Refused, StoreError
-from vocagno.data.store.span_codec import decode_spans
+from vocagno.data.store.shards import Refused, StoreError, decode_spans
 from vocagno.system.files import appearing, appearing_files
 from vocagno.system.records import checked
 from vocagno.teacher.scores import (
     KIND,
-    UNIT,
+    SCORES,
     VERSION,
     DocumentScores,
     ScoreShard,
@@ -232,7 +231,7 @@ def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> N
                 _import_shard(file.read_row_group(group), store, what, made_from, path)
                 names.append(what["name"])
                 advance(len(names))
-    finish_store(store, names, ScoreShard, UNIT)
+    finish_store(store, names, SCORES)
 
 
 def _no_export(path: Path, words: str) -> StoreError:

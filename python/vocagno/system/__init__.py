@@ -1,1 +1,22 @@
 """Files, processes and signals."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package (PEP 562) that imports a module when one of its names is first
+    used.
+
+    Args:
+        package: its name.
+        modules: the defining module of each public name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(modules[name]), name)
+
+    return find

@@ -73,12 +73,8 @@ class HubRepository:
         from huggingface_hub import constants
 
         status = getattr(getattr(error, "response", None), "status_code", None)
-        said = (
-            str(getattr(error, "server_message", None) or error)
-            .strip()
-            .partition("\n")[0]
-            .rstrip(".")
-        )
+        lines = str(getattr(error, "server_message", None) or error).strip().partition("\n")
+        said = lines[0].rstrip(".")
         what = f"push_to_hub: {self.name}: "
         if isinstance(status, int) and status < 500 and status != 429:
             reason = _REMEDIES.get(status, said or "refused")

@@ -6,8 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
-from tqdm import tqdm
-
 _SECONDS_BETWEEN_LINES = 10.0
 _STATUS = Path("/proc/self/status")
 
@@ -21,6 +19,8 @@ class Progress:
     def __init__(
         self, name: str, total: int | None, *, unit: str, show: bool, start: int = 0
     ) -> None:
+        from tqdm import tqdm
+
         self._name, self._total, self._unit = name, total, unit
         terminal = sys.stderr.isatty()
         self._lines = show and not terminal
@@ -49,7 +49,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
-        tqdm.write(text, file=sys.stderr)
+        self._bar.write(text, file=sys.stderr)
 
     def _line(self, note: str) -> None:
         words = [f"{self._name}: {self._amount()}"]

@@ -8,7 +8,7 @@ torch is imported when a name that needs it is first used.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vocagno.system.lazy import lazy_names
+from vocagno.system import lazy_names
 
 if TYPE_CHECKING:
     from vocagno.teacher.scores import MatchedScores, ScoreStore

@@ -20,16 +20,18 @@ from vocagno.data.rows import RowStore
 from vocagno.data.store.format import MANIFEST, RowShard, ShardedStore, StoreKind
 from vocagno.data.store.refusals import REFUSED
 from vocagno.data.store.shards import (
+    CodedSpans,
     Description,
     Frame,
     Lists,
     Refused,
     StoreError,
     checksum,
+    decode_spans,
+    encode_spans,
     list_column,
     write_shard,
 )
-from vocagno.data.store.span_codec import CodedSpans, decode_spans, encode_spans
 
 _WHOLE = 8_192
 """Up to this many tokens a document is read whole: finding a part would cost as much."""
@@ -128,7 +130,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     def __init__(self, folder: Path) -> None:
         if not (folder / MANIFEST).is_file() and any(folder.glob("*.parquet")):
             raise StoreError(f"{folder}: Parquet; `vocagno scores import` makes a store of it")
-        super().__init__(folder, KIND, VERSION, UNIT, ScoreShard)
+        super().__init__(folder, SCORES)
         self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
 
     def is_refused(self) -> NDArray[np.bool_]:

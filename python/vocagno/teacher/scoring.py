@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
-from vocagno.data.store.building import Advance, Part, make_store, store_key
+from vocagno.data.store.building import Advance, Made, Part, make_store, store_key
 from vocagno.data.store.shards import StoreError
-from vocagno.data.store.tally import Made
 from vocagno.errors import ConfigError
 from vocagno.models.loading import (
     check_context,

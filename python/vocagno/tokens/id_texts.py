@@ -12,7 +12,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno import _vocagno
+from vocagno._vocagno import PieceTable, SpanError
 from vocagno.tokens.tokenizer_files import TokenizerError
 from vocagno.tokens.vocabulary import Vocabulary
 
@@ -97,7 +97,7 @@ class TokenizedTexts:
 class IdTexts:
     """Texts and spans of B documents, given as (n,) ids and (B + 1,) boundaries."""
 
-    def __init__(self, vocabulary: Vocabulary, table: _vocagno.PieceTable, name: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, table: PieceTable, name: str) -> None:
         """`name` of the tokenizer, for messages."""
         self._vocabulary, self._table, self._name = vocabulary, table, name
 
@@ -122,11 +122,11 @@ class IdTexts:
         return found, tokens, self._begins_with_a_prefix(tokens)
 
     @cached_property
-    def _literal_table(self) -> _vocagno.PieceTable:
+    def _literal_table(self) -> PieceTable:
         """The bytes of the ids, without dummy prefixes."""
         if self._vocabulary.dummy_prefix == "none":
             return self._table
-        return _vocagno.PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
+        return PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
 
     def _begins_with_a_prefix(self, tokens: TokenizedTexts) -> NDArray[np.bool_]:
         """(n,) whether a token begins with a space, where a tokenizer puts a dummy prefix: at the
@@ -147,7 +147,7 @@ class IdTexts:
 
     def _decoded(
         self,
-        table: _vocagno.PieceTable,
+        table: PieceTable,
         ids: NDArray[np.int32],
         boundaries: NDArray[np.int64],
         *,
@@ -155,7 +155,7 @@ class IdTexts:
     ) -> tuple[list[bytes], TokenizedTexts]:
         try:
             found, spans = table.decode(ids, boundaries, continues)
-        except _vocagno.SpanError as error:
+        except SpanError as error:
             raise TokenizerError(f"{self._name}: {error}") from error
         self._refuse_ambiguous(ids, boundaries)
         return found, TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
@@ -173,15 +173,12 @@ class IdTexts:
             token = ambiguous[int(ids[place])]
             before, after = (special[part].all() for part in (document[:row], document[row:]))
             if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
+                piece = (self._vocabulary.pieces[ids[place]] or b"").decode(errors="replace")
                 raise TokenizerError(
-                    f"{self._name}: token {row} of document {index}, "
-                    f"{self._shown(int(ids[place]))} (id {ids[place]}), {token.why}, so the ids "
-                    "do not determine the text; keep the texts, and pass them (`texts`)"
+                    f"{self._name}: token {row} of document {index}, {piece!r} (id {ids[place]}), "
+                    f"{token.why}, so the ids do not determine the text; keep the texts, and pass "
+                    "them (`texts`)"
                 )
-
-    def _shown(self, index: int) -> str:
-        piece = self._vocabulary.pieces[index] or b""
-        return repr(piece.decode(errors="replace"))
 
     def _text(self, text: bytes, index: int) -> str:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno import _vocagno
+from vocagno._vocagno import PieceTable, SpanError, chars_to_bytes
 from vocagno.tokens.tokenizer_checks import (
     Misplaced,
     Rows,
@@ -40,7 +40,7 @@ class OffsetSpans:
         self,
         tokenizer: Any,
         vocabulary: Vocabulary,
-        table: _vocagno.PieceTable,
+        table: PieceTable,
         places: TokenPlaces,
         name: str,
     ) -> None:
@@ -121,14 +121,14 @@ class OffsetSpans:
         """As `_closed`, of all texts; adds those whose offsets are invalid to `refused`."""
         try:
             return self._closed(ids, offsets, boundaries, texts)
-        except _vocagno.SpanError:
+        except SpanError:
             own_spans, spans = np.zeros((2, len(ids), 2), np.int32)
         for index, text in enumerate(texts):
             own = slice(*boundaries[index : index + 2].tolist())
             ends = boundaries[index : index + 2] - boundaries[index]
             try:
                 own_spans[own], spans[own] = self._closed(ids[own], offsets[own], ends, [text])
-            except _vocagno.SpanError as error:
+            except SpanError as error:
                 refused.setdefault(index, f"{error}: {_INVALID}")
         return own_spans, spans
 
@@ -140,7 +140,7 @@ class OffsetSpans:
         texts: list[str],
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The byte spans of character offsets, as they are and closed."""
-        in_bytes = _vocagno.chars_to_bytes(offsets, boundaries, texts)
+        in_bytes = chars_to_bytes(offsets, boundaries, texts)
         return in_bytes, self._table.close(in_bytes, ids, boundaries, texts)
 
     def _anchored(
@@ -163,7 +163,7 @@ class OffsetSpans:
         if moved is not None:
             try:
                 mended = self._closed(ids, moved, boundaries, [text])
-            except _vocagno.SpanError as error:
+            except SpanError as error:
                 return spans, f"{error}: {_INVALID}"
             left = self._disagreeing(ids, mended[1], text)
             if len(left) < len(disagreeing):
@@ -203,7 +203,7 @@ class OffsetSpans:
         between = np.ascontiguousarray(np.clip(moved, least, most))
         try:
             closed = self._table.close(between, ids, np.array([0, len(ids)], np.int64), [text])
-        except _vocagno.SpanError:
+        except SpanError:
             return None  # others are out of order
         return None if self._disagreeing(ids, closed, text) else closed
 

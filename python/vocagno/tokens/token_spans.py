@@ -13,10 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vocagno import _vocagno
+from vocagno._vocagno import PieceTable
 from vocagno.alignment.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
-from vocagno.tokens.description import TokenizerDescription, describe
 from vocagno.tokens.id_texts import IdTexts, TokenizedTexts
 from vocagno.tokens.offset_spans import OffsetSpans
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, TokenPlaces, check_tokenizer
@@ -35,7 +34,7 @@ from vocagno.tokens.tokenizer_files import (
     unreadable,
     without_vocabulary,
 )
-from vocagno.tokens.vocabulary import read_vocabulary
+from vocagno.tokens.vocabulary import TokenizerDescription, component_types, read_vocabulary
 
 __all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
 
@@ -68,7 +67,7 @@ class TokenSpans:
         normalizer = tokenizer.normalizer
         normalize = normalizer.normalize_str if normalizer else None
         vocabulary = read_vocabulary(without_vocabulary(definition), ids, normalize)
-        table = _vocagno.PieceTable(
+        table = PieceTable(
             vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix, vocabulary.drops_bytes
         )
         places = TokenPlaces(tokenizer, vocabulary, table)
@@ -196,7 +195,24 @@ class TokenSpans:
 
     def describe(self) -> TokenizerDescription:
         """Describes how spans are computed: path, normaliser, dummy prefix, special tokens."""
-        return describe(self, without_vocabulary(self._definition), self._vocabulary, self._path)
+        definition = without_vocabulary(self._definition)
+        model, added = definition["model"], definition.get("added_tokens", [])
+        return TokenizerDescription(
+            name=self.name,
+            fingerprint=self.fingerprint,
+            model=model["type"],
+            vocabulary_size=self.vocabulary_size,
+            path=self._path,
+            normalizer=component_types(definition.get("normalizer")),
+            pre_tokenizer=component_types(definition.get("pre_tokenizer")),
+            dummy_prefix=self._vocabulary.dummy_prefix,
+            byte_fallback=bool(model.get("byte_fallback")),
+            loses=self.loses,
+            prefix=[self.token(index) or "" for index in self.prefix_ids],
+            suffix=[self.token(index) or "" for index in self.suffix_ids],
+            special_tokens=[token["content"] for token in added if token["special"]],
+            added_tokens=len(added),
+        )
 
     def encode(self, texts: Texts, *, num_threads: int | None = None) -> TokenizedTexts:
         """Tokenizes B texts, without adding special tokens.
@@ -277,8 +293,7 @@ class TokenSpans:
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> tuple[list[str], TokenizedTexts]:
         """`decode` and `from_ids` in one pass. Args, Raises: as `decode`."""
-        documents = _documents(ids, cu_seqlens)
-        self._check_that_ids_keep_text()
+        documents = self._documents_with_text(ids, cu_seqlens)
         return self._id_texts.decode(*documents, continues=continues)
 
     def bytes_with_dummy_prefixes(
@@ -287,16 +302,18 @@ class TokenSpans:
         """The bytes of texts that may be cut inside a character, with the spaces of dummy prefixes;
         their spans; and (n,) which tokens begin with a space that may be one. Args, Raises: as
         `decode`."""
-        documents = _documents(ids, cu_seqlens)
-        self._check_that_ids_keep_text()
-        return self._id_texts.with_dummy_prefixes(*documents)
+        return self._id_texts.with_dummy_prefixes(*self._documents_with_text(ids, cu_seqlens))
 
-    def _check_that_ids_keep_text(self) -> None:
+    def _documents_with_text(
+        self, ids: ArrayLike, cu_seqlens: ArrayLike | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        documents = _documents(ids, cu_seqlens)
         if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
                 "encode"
             )
+        return documents
 
     def is_special(self, ids: ArrayLike) -> NDArray[np.bool_]:
         """(n,) which of the ids are of special tokens, such as BOS and EOS.

@@ -9,7 +9,6 @@ or among those of the text after the tokenizer's own normaliser.
 """
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno import _vocagno
+from vocagno._vocagno import PieceTable, Places
 from vocagno.tokens.tokenizer_files import TokenizerError, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
-Rows = tuple[int, int]
+Rows = list[int]
 """Tokens of one text, `[first, stop)`: one token, or the parts of a character."""
 
 
@@ -39,14 +38,14 @@ class Misplaced:
 class TokenPlaces:
     """Compares the tokens of one tokenizer with the text at their spans."""
 
-    def __init__(self, tokenizer: Any, vocabulary: Vocabulary, table: _vocagno.PieceTable) -> None:
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary, table: PieceTable) -> None:
         self._normalizer = tokenizer.normalizer
         self._unknown = vocabulary.unknown
         self._table = table
 
     @cached_property
-    def _places(self) -> _vocagno.Places:
-        return _vocagno.Places(self._table, self._unknown)
+    def _places(self) -> Places:
+        return Places(self._table, self._unknown)
 
     def disagreeing(
         self,
@@ -64,7 +63,7 @@ class TokenPlaces:
             start, end = _around(spans[first:stop])
             base = int(boundaries[index])
             if not self._is_normalized(ids[first:stop], text_between(data, start, end)):
-                found.setdefault(index, []).append((first - base, stop - base))
+                found.setdefault(index, []).append([first - base, stop - base])
         return found
 
     def _is_normalized(self, ids: NDArray[np.int32], text: str) -> bool:
@@ -78,28 +77,28 @@ class TokenPlaces:
         ids: NDArray[np.int32],
         spans: NDArray[np.int32],
         text: str,
-        disagreeing: Sequence[Rows],
+        disagreeing: list[Rows],
     ) -> Misplaced | None:
         """The first disagreeing tokens that are found elsewhere in the text: within 256 characters,
         where there is no other token, and next to a neighbour if they are short. None if there are
         none, for example if a normaliser replaced the text by other words.
         """
-        found = self._places.misplaced(ids, spans, text, [[*rows] for rows in disagreeing])
+        found = self._places.misplaced(ids, spans, text, disagreeing)
         if found is None:
             return None
         first, stop, byte = found
-        return Misplaced((first, stop), _around(spans[first:stop]), byte)
+        return Misplaced([first, stop], _around(spans[first:stop]), byte)
 
     def moves(
         self,
         ids: NDArray[np.int32],
         spans: NDArray[np.int32],
         text: str,
-        disagreeing: Sequence[Rows],
+        disagreeing: list[Rows],
     ) -> list[tuple[int, list[int]]] | None:
         """Tokens that are not at their characters, with the span of the only place where these can
         be; None if disagreeing tokens can be at several places."""
-        return self._places.moves(ids, spans, text, [[*rows] for rows in disagreeing])
+        return self._places.moves(ids, spans, text, disagreeing)
 
 
 def _around(spans: NDArray[np.int32]) -> tuple[int, int]:
@@ -166,15 +165,16 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
                 f"{name}: tokenizes {probe!r} once as {ids}, once as {encoding.ids}; switch its "
                 "dropout off (tokenizer.model.dropout = None)"
             )
-        _check_order(encoding.offsets, probe, name)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        if what := collapsed(np.array(ids, np.int32), offsets, vocabulary, probe):
-            raise _refused(name, probe, what)
-        if probe in PLAIN_PROBES:
+        given = np.array(ids, np.int32), offsets, vocabulary, probe
+        what = _disorder(encoding.offsets, probe) or collapsed(*given)
+        if not what and probe in PLAIN_PROBES:
             normalizer = tokenizer.normalizer
             normalized = normalizer.normalize_str(probe) if normalizer else probe
-            _check_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
-            _check_places(np.array(ids, np.int32), offsets, vocabulary, places, probe, name)
+            what = _lost_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
+            what = what or _wrong_places(*given, places)
+        if what:
+            raise TokenizerError(f"{name}: on {probe[:60]!r} {what}. {remedy()}")
 
 
 def collapsed(
@@ -204,51 +204,56 @@ def collapsed(
     )
 
 
-def _check_order(offsets: list[tuple[int, int]], text: str, name: str) -> None:
+def _disorder(offsets: list[tuple[int, int]], text: str) -> str:
+    """Which offset is outside the text or out of order; "" if none is."""
     last = (0, 0)
     for row, (start, end) in enumerate(offsets):
         if not 0 <= start <= end <= len(text):
-            raise _refused(name, text, f"token {row} has the offset ({start}, {end})")
+            return f"token {row} has the offset ({start}, {end})"
         if start < end:
             if start < last[0] or end < last[1]:
-                raise _refused(name, text, f"token {row} at ({start}, {end}) comes after {last}")
+                return f"token {row} at ({start}, {end}) comes after {last}"
             last = (start, end)
+    return ""
 
 
-def _check_text(
+def _lost_text(
     ids: list[int],
     vocabulary: Vocabulary,
     texts: tuple[str, str],
     name: str,
     *,
     with_spaces: bool,
-) -> None:
-    """Checks that the tokens lose no part of the text, original or normalised."""
+) -> str:
+    """Whether the tokens lose a part of the text, original or normalised; "" if they do not.
+
+    Raises: TokenizerError for lost spaces, which have a remedy of their own.
+    """
     pieces = [vocabulary.pieces[index] for index in ids]
     known = [piece for piece in pieces if piece is not None]
     if len(known) < len(pieces) or vocabulary.unknown in ids:
-        return  # nothing to compare with
+        return ""  # nothing to compare with
     text, joined = texts[0], b"".join(known).decode(errors="replace")
     letters = _letters(joined)
     if not any(_is_within(_letters(form), letters) for form in texts):
-        raise _refused(name, text, f"the tokens are {joined!r}")
+        return f"the tokens are {joined!r}"
     if with_spaces and " " in text and " " not in joined.strip():
         raise TokenizerError(
             f"{name}: loses the spaces of {text!r}: the tokens are {joined!r}. Load it with "
             "transformers >=5.22 (earlier 5.x drop the spaces of DeepSeek's), or from its "
             "tokenizer.json"
         )
+    return ""
 
 
-def _check_places(
+def _wrong_places(
     ids: NDArray[np.int32],
     offsets: NDArray[np.int32],
     vocabulary: Vocabulary,
-    places: TokenPlaces,
     text: str,
-    name: str,
-) -> None:
-    """Checks that each token is at its offset, in an ASCII text.
+    places: TokenPlaces,
+) -> str:
+    """Which token of an ASCII text is not at its offset; "" if all are.
 
     A normaliser may insert tokens whose offset is next to the text that they mark (case as marks).
     Such tokens are not found elsewhere in the text.
@@ -257,12 +262,9 @@ def _check_places(
     if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
         (row, _), (start, end) = wrong.rows, wrong.span
         piece = vocabulary.pieces[ids[row]]
-        raise _refused(
-            name, text, f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
-        )
+        return f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
     times = sum(len(_letters(text[a:b])) for a, b in offsets.tolist()) / len(_letters(text))
-    if times > 2:
-        raise _refused(name, text, f"its offsets cover the text {times:.0f} times")
+    return f"its offsets cover the text {times:.0f} times" if times > 2 else ""
 
 
 def _letters(text: str) -> str:
@@ -281,10 +283,6 @@ def _keeps_spaces(vocabulary: Vocabulary) -> bool:
     """Whether pieces begin with spaces; those of WordPiece do not."""
     pieces = [piece for piece in vocabulary.pieces if piece]
     return sum(piece.startswith(b" ") for piece in pieces) * 20 > len(pieces)
-
-
-def _refused(name: str, text: str, what: str) -> TokenizerError:
-    return TokenizerError(f"{name}: on {text[:60]!r} {what}. {remedy()}")
 
 
 def remedy() -> str:

@@ -4,7 +4,7 @@ import gzip
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -283,16 +283,8 @@ class TextError(InputError):
     """Text cannot be encoded as UTF-8."""
 
 
-class Strings(Protocol):
-    """An array of strings: NumPy's, a pandas Series, a pyarrow Array or ChunkedArray."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Its strings, or scalars that contain them."""
-        ...
-
-
-Texts: TypeAlias = Sequence[str] | Strings
-"""B texts."""
+Texts: TypeAlias = Sequence[str] | Iterable[Any]
+"""B texts: a list of strings, or an array of them (NumPy, pandas, pyarrow)."""
 
 
 def checked_texts(texts: Texts) -> list[str]:
@@ -307,7 +299,7 @@ def checked_texts(texts: Texts) -> list[str]:
     values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
     checked: list[str] = []
     for index, value in enumerate(values):
-        text = value if isinstance(value, str) else _from_scalar(value)
+        text = value.as_py() if hasattr(value, "as_py") else value  # a scalar of pyarrow
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}]: expected a string, got {type(value).__name__}")
         try:
@@ -319,8 +311,3 @@ def checked_texts(texts: Texts) -> list[str]:
             ) from error
         checked.append(text)
     return checked
-
-
-def _from_scalar(value: Any) -> Any:
-    """The value of a pyarrow scalar; anything else unchanged."""
-    return value.as_py() if hasattr(value, "as_py") else value

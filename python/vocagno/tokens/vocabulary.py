@@ -1,16 +1,18 @@
-"""Reads the UTF-8 bytes of each id of a tokenizer from its `tokenizer.json`.
+"""Reads the UTF-8 bytes of each id of a tokenizer from its `tokenizer.json`, and describes it.
 
-The result is a hypothesis: `PieceTable.spans` verifies it for every text, or reports a mismatch.
+The bytes are a hypothesis: `PieceTable.spans` verifies it for every text, or reports a mismatch.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vocagno.system.terminal import in_columns
 
 DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
 
@@ -245,3 +247,76 @@ def _from_byte_level(piece: str) -> bytes | None:
         return bytes([_BYTE_OF[character] for character in piece])
     except KeyError:  # a ByteLevel pre-tokenizer never produces a piece outside the alphabet
         return None
+
+
+_PATHS = {
+    "ids": "from the ids if their bytes are those of the text, else from offsets",
+    "offsets": "from the tokenizer's offsets, closed",
+}
+_DUMMIES = {
+    "none": "none",
+    "prepend": "a space before every text and after every added token",
+    "metaspace": "a space before every text and after every added token, unless one is there",
+    "metaspace_first": "a space before every text, unless one is there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerDescription:
+    """How spans are computed with one tokenizer; `str()` gives it as text."""
+
+    name: str
+    fingerprint: str
+    model: str
+    """BPE, Unigram, WordPiece or WordLevel."""
+    vocabulary_size: int
+    path: str
+    """"ids" if the spans of plain ASCII text come from the ids, else "offsets". Documents whose
+    bytes differ from those of their ids use the offsets in both cases."""
+    normalizer: str | None
+    pre_tokenizer: str | None
+    dummy_prefix: str
+    """none, prepend, metaspace or metaspace_first: the space that is added before a text."""
+    byte_fallback: bool
+    loses: str | None
+    """What the ids lose of a text; None if they keep all of the normalised text."""
+    prefix: list[str]
+    """Special tokens that the tokenizer adds before a text."""
+    suffix: list[str]
+    """Special tokens that the tokenizer adds after a text."""
+    special_tokens: list[str]
+    added_tokens: int
+    """Number of added tokens, including special ones."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        specials = " ".join(self.special_tokens[:8]) or "none"
+        if more := len(self.special_tokens[8:]):
+            specials += f" and {more} more"
+        rows = {
+            "tokenizer": self.name,
+            "model": self.model + (" with byte fallback" if self.byte_fallback else ""),
+            "vocabulary": f"{self.vocabulary_size:,} ids, {self.added_tokens} of them added tokens",
+            "spans": _PATHS[self.path],
+            "normalizer": self.normalizer or "none",
+            "pre-tokenizer": self.pre_tokenizer or "none",
+            "dummy prefix": _DUMMIES[self.dummy_prefix],
+            "ids keep the text": f"no: {self.loses}" if self.loses else "yes, as normalised",
+            "added before a text": " ".join(self.prefix) or "nothing",
+            "added after a text": " ".join(self.suffix) or "nothing",
+            "special tokens": specials,
+        }
+        return in_columns(rows)
+
+
+def component_types(part: dict[str, Any] | None) -> str | None:
+    """The types of a component and its parts: `Prepend, Replace`."""
+    if part is None:
+        return None
+    if part["type"] == "Sequence":
+        inner = part.get("normalizers") or part.get("pretokenizers") or []
+        return ", ".join(filter(None, map(component_types, inner))) or None
+    return str(part["type"])

@@ -1,157 +1,101 @@
-"""Makes a store from a corpus, shard by shard, with any number of processes, and finishes it.
+"""Makes a store from a corpus, shard by shard, with any number of processes, and finishes it."""
 
-A claim on the folder keeps other stores out of it. Processes note the shards that they make, so the
-manifest is written without reading them again.
-"""
-
-import json
-import os
-import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vocagno.data.corpus import Corpus, CorpusShard
-from vocagno.data.store.format import MANIFEST, Entry, Manifest, RowShard, StoreKind, entry_of
+from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind, entry_of
 from vocagno.data.store.refusals import REFUSED, RefusalLimit, write_report
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
-from vocagno.data.store.tally import Made, Tally
-from vocagno.system.files import digest, write_new_json
+from vocagno.data.store.state import (
+    Claim,
+    Note,
+    Notes,
+    existing,
+    first_difference,
+    named_shards,
+    noted_shards,
+    origin_of,
+    read_claim,
+    shard_file,
+    shard_name,
+)
+from vocagno.system.files import digest
+from vocagno.system.progress import Progress
 from vocagno.system.shared_work import LOCKS, exclusively, share
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The inputs of a store."""
+class Made:
+    """What all processes have added to a store since this process began."""
 
-    kind: str
-    text: str
-    """`Corpus.fingerprint`."""
-    shards: int | None
-    """Number of shards; None in stores begun by an older release."""
-    made_from: dict[str, Any]
-
-    def save(self, folder: Path) -> bool:
-        """Records the claim, unless it is there. Returns whether it was.
-
-        Raises: StoreError if something else is being made there.
-        """
-        theirs = read_claim(folder)
-        is_known = theirs is not None
-        if theirs is None:
-            fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
-            write_new_json(_file(folder), {**fields, **self.made_from})
-            theirs = read_claim(folder)  # another process without locks may have been faster
-            assert theirs is not None
-        self._check(theirs, folder)
-        return is_known
-
-    def _check(self, theirs: "Claim", folder: Path) -> None:
-        found, ours = (
-            {"kind": one.kind, "text": one.text, **one.made_from} for one in (theirs, self)
-        )
-        if found != ours:
-            raise StoreError(
-                f"{folder}: {theirs.kind} of another {first_difference(found, ours)} are "
-                "being made here; name another folder, or delete this one"
-            )
-
-
-def read_claim(folder: Path) -> Claim | None:
-    """The claim on a folder, if there is one."""
-    if not _file(folder).is_file():
-        return None
-    fields = json.loads(_file(folder).read_bytes())
-    return Claim(fields.pop("kind"), fields.pop("text"), fields.pop("shards", None), fields)
-
-
-def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
-    """The first field that differs, with both values. `whose`: the word for the expected one."""
-    key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
-    return f"{key.replace('_', ' ')} ({found.get(key)}, {whose} {expected.get(key)})"
-
-
-def _file(folder: Path) -> Path:
-    return folder / LOCKS / "made-from.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A shard that a process has made."""
-
-    entry: Entry
-    """Of the manifest to come."""
-    ended: float
-    """Seconds since 1970."""
+    shards: int
+    tokens: int
     seconds: float
-    """What the shard took."""
-    origin: str = ""
-    """`origin_of` the shard; "" in notes of older releases."""
+
+    def as_dict(self) -> dict[str, float]:
+        """For the last line of a command."""
+        rate = self.tokens / self.seconds if self.tokens else 0.0
+        return {
+            "shards_made": self.shards,
+            "seconds": round(self.seconds, 2),
+            "tokens_per_second": round(rate, 1),
+        }
 
 
-class Notes:
-    """The notes of this process, a line of JSON each."""
+class Tally:
+    """Counts shards as they are found or made, by this process or another."""
 
-    def __init__(self, folder: Path) -> None:
-        """Args: folder: the store's."""
-        self._path = folder / MAKING / f"{secrets.token_hex(8)}.jsonl"
+    def __init__(
+        self, verb: str, shards: Sequence[CorpusShard], there: Sequence[CorpusShard], *, show: bool
+    ) -> None:
+        """Args:
+        shards: what is to be there in the end.
+        there: what was there before.
+        """
+        self._of_documents = sum(shard.documents for shard in shards)
+        self._documents = sum(shard.documents for shard in there)
+        self._bytes = sum(shard.text_bytes for shard in there)
+        self._shards = self._tokens = 0
+        self._began = time.monotonic()
+        total = sum(shard.text_bytes for shard in shards)
+        self._progress = Progress(verb, total, unit="B", show=show, start=self._bytes)
 
-    def add(self, entry: Entry, seconds: float, origin: str) -> None:
-        """Notes a shard that is in its place. A lost note costs reading the shard."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(Note(entry, time.time(), seconds, origin))) + "\n")
+    def inside(self, shard: CorpusShard, fraction: float, tokens: int) -> None:
+        """A fraction of a shard, and its tokens so far."""
+        documents = self._documents + int(fraction * shard.documents)
+        self._show(self._bytes + int(fraction * shard.text_bytes), documents, self._tokens + tokens)
 
+    def done(self, shard: CorpusShard, tokens: int) -> None:
+        """A shard that has been made since."""
+        self._bytes += shard.text_bytes
+        self._documents += shard.documents
+        self._tokens += tokens
+        self._shards += 1
+        self._show(self._bytes, self._documents, self._tokens)
 
-def read_notes(folder: Path) -> Iterator[Note]:
-    """The notes of all processes."""
-    for path in sorted((folder / MAKING).glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):  # else its process was killed, or is writing it
-                fields = json.loads(line)
-                made = fields["ended"], fields["seconds"], fields.get("origin", "")
-                yield Note(Entry.of(fields["entry"]), *made)
+    def _show(self, text_bytes: int, documents: int, tokens: int) -> None:
+        rate = tokens / max(1e-9, time.monotonic() - self._began)
+        note = f"{documents:,} of {self._of_documents:,} documents, {rate:,.0f} tokens/s"
+        self._progress.at(text_bytes, note)
 
+    def made(self) -> Made:
+        return Made(self._shards, self._tokens, time.monotonic() - self._began)
 
-def noted_shards(folder: Path) -> dict[str, Note]:
-    """The note of each shard that is as it was when it was noted, by name. A shard that was made
-    twice with different bytes is not among them."""
-    found: dict[str, list[Note]] = {}
-    for note in read_notes(folder):
-        found.setdefault(note.entry.name, []).append(note)
-    return {
-        name: note
-        for name, (*others, note) in found.items()
-        if all(other.entry == note.entry for other in others)
-        and note.entry.is_there(note.entry.file(folder))
-    }
+    def __enter__(self) -> "Tally":
+        return self
 
-
-def origin_of(shard: Description) -> str:
-    """Hash of what is equal in every shard of a store: kind, version and inputs."""
-    return digest(json.dumps([shard.kind, shard.version, shard.made_from], sort_keys=True))
-
-
-_FLAT = 1000
-"""A store of more shards has a folder for each thousand of them."""
-
-
-def shard_name(number: int, count: int) -> str:
-    """The name of shard `number` of a store of `count` shards: its path without the suffix."""
-    name = f"shard-{number:05d}"
-    return name if count <= _FLAT else f"{number // 1000:03d}/{name}"
+    def __exit__(self, *what: Any) -> None:
+        self._progress.__exit__(*what)
 
 
 def finish_store(
-    folder: Path,
-    names: Sequence[str],
-    shard_type: type[RowShard],
-    unit: str,
-    text: str | None = None,
+    folder: Path, names: Sequence[str], kind: StoreKind, text: str | None = None
 ) -> Manifest:
     """Writes the manifest when all shards exist. Any process may do so, and repeat it.
 
@@ -164,9 +108,9 @@ def finish_store(
     """
     if not names:
         raise ValueError("a store needs a shard")
-    noted, first = noted_shards(folder), _shard_description(folder, names[0])
+    noted, first = noted_shards(folder), Shard(shard_file(folder, names[0])).description
     origin = origin_of(first)
-    found = {name: _found(folder, name, noted.get(name), shard_type, unit) for name in names}
+    found = {name: _found(shard_file(folder, name), name, noted.get(name), kind) for name in names}
     if others := [name for name in names if found[name][1] != origin]:
         raise _mixed(folder, names, others, first)
     entries = [entry for entry, _ in found.values()]
@@ -184,26 +128,20 @@ def finish_store(
     return manifest
 
 
-def _found(
-    folder: Path, name: str, note: Note | None, shard_type: type[RowShard], unit: str
-) -> tuple[Entry, str]:
+def _found(path: Path, name: str, note: Note | None, kind: StoreKind) -> tuple[Entry, str]:
     """The entry of a shard and its `origin_of`, from its note where there is one."""
     if note is not None:
-        return note.entry, note.origin or origin_of(_shard_description(folder, name))
-    shard = shard_type(folder / f"{name}.arrow")
-    shard.check(unit.removesuffix("s"))
+        return note.entry, note.origin or origin_of(Shard(path).description)
+    shard = kind.shard_type(path)
+    shard.check(kind.row)
     return entry_of(name, shard), origin_of(shard.description)
-
-
-def _shard_description(folder: Path, name: str) -> Description:
-    return Shard(folder / f"{name}.arrow").description
 
 
 def _mixed(folder: Path, names: Sequence[str], others: list[str], first: Description) -> StoreError:
     """Args: others: the shards that were made from other inputs than the first one."""
     theirs, ours = (
         {"kind": one.kind, "version": one.version, **one.made_from}
-        for one in (_shard_description(folder, others[0]), first)
+        for one in (Shard(shard_file(folder, others[0])).description, first)
     )
     return StoreError(
         f"{folder}: {len(others):,} of {len(names):,} shards ({_some(others)}) were made with "
@@ -238,19 +176,19 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
         `check_files`.
     """
     if (folder / MANIFEST).is_file():
-        return check_files(folder, Manifest.load(folder, kind.kind, kind.version))
+        return check_files(folder, Manifest.load(folder, kind))
     claim = read_claim(folder)
     if claim is None or claim.shards is None:
         raise StoreError(f"{folder}: no store is being made here in parts")
     names = [shard_name(number, claim.shards) for number in range(claim.shards)]
-    missing = [name for name in names if not (folder / f"{name}.arrow").is_file()]
-    if missing:
+    there = existing(folder, names)
+    if missing := [name for name in names if name not in there]:
         numbers = [name.rpartition("-")[2].lstrip("0") or "0" for name in missing]
         raise StoreError(
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "
             f"{_some(numbers)}); run their parts again"
         )
-    finish_store(folder, names, kind.shard_type, kind.unit, claim.text)
+    finish_store(folder, names, kind, claim.text)
 
 
 Advance = Callable[[float, int], None]
@@ -277,12 +215,6 @@ def store_key(corpus: Corpus, made_from: dict[str, Any]) -> str:
     return digest(corpus.fingerprint, repr(sorted(made_from.items())))
 
 
-def named_shards(corpus: Corpus) -> dict[str, CorpusShard]:
-    """The shards of a corpus by their names in a store."""
-    count = len(corpus.shards)
-    return {shard_name(number, count): shard for number, shard in enumerate(corpus.shards)}
-
-
 def make_store(
     corpus: Corpus,
     folder: Path,
@@ -304,7 +236,7 @@ def make_store(
     """
     limit = RefusalLimit(folder, corpus.documents, corpus.max_refused)
     if _torn(corpus, folder, kind, made_from) == []:
-        limit.check(Manifest.load(folder, kind.kind, kind.version).count(REFUSED))
+        limit.check(Manifest.load(folder, kind).count(REFUSED))
         return Made(0, 0, 0.0)
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
@@ -319,7 +251,7 @@ def make_store(
     with Tally(kind.verb, wanted, begun, show=show_progress) as tally:
 
         def make_named(name: str) -> None:
-            began, path, shard = time.monotonic(), _path(folder, name), shards[name]
+            began, path, shard = time.monotonic(), shard_file(folder, name), shards[name]
             make(shard, path, lambda *far: tally.inside(shard, *far))
             made = Shard(path)
             notes.add(entry_of(name, made), time.monotonic() - began, origin_of(made.description))
@@ -338,15 +270,15 @@ def make_store(
         share(
             missing,
             folder,
-            done=lambda name: _path(folder, name).is_file(),
+            done=lambda name: shard_file(folder, name).is_file(),
             make=make_named,
             report=report,
             partial=MAKING,
         )
     with exclusively(MANIFEST, folder):
         if not (folder / MANIFEST).is_file():
-            finish_store(folder, names, kind.shard_type, kind.unit, corpus.fingerprint)
-    limit.check(Manifest.load(folder, kind.kind, kind.version).count(REFUSED))
+            finish_store(folder, names, kind, corpus.fingerprint)
+    limit.check(Manifest.load(folder, kind).count(REFUSED))
     return tally.made()
 
 
@@ -364,19 +296,14 @@ def _claim(
         return claim.save(folder)
     with exclusively(MANIFEST, folder):
         if torn := _torn(corpus, folder, kind, made_from):
-            _reopen(folder, torn)
+            # A partial copy, for example: the store is unfinished again.
+            (folder / MANIFEST).unlink()
+            for file in torn:
+                file.unlink(missing_ok=True)
+            print(
+                f"{folder}: making {len(torn):,} missing or truncated shards again", file=sys.stderr
+            )
         return claim.save(folder)
-
-
-def existing(folder: Path, names: Sequence[str]) -> set[str]:
-    """The shards that are there, from the lists of files."""
-    paths = {name: _path(folder, name) for name in names}
-    files: dict[Path, set[str]] = {}
-    for parent in {path.parent for path in paths.values()}:
-        if parent.is_dir():
-            with os.scandir(parent) as entries:
-                files[parent] = {entry.name for entry in entries}
-    return {name for name, path in paths.items() if path.name in files.get(path.parent, ())}
 
 
 def _torn(
@@ -385,43 +312,27 @@ def _torn(
     """The missing or truncated shards of a finished store; None if it is not finished."""
     if not (folder / MANIFEST).is_file():
         return None
-    store = Manifest.load(folder, kind.kind, kind.version)
-    ours = [shard.text_hash for shard in corpus.shards]
-    theirs = [entry.text_hash for entry in store.shards]
-    if ours != theirs or store.made_from != made_from:
-        what = "text" if ours != theirs else first_difference(store.made_from, made_from)
+    store = Manifest.load(folder, kind)
+    found = {"text": digest(*(entry.text_hash for entry in store.shards)), **store.made_from}
+    ours = {"text": corpus.fingerprint, **made_from}
+    if found != ours:
         raise StoreError(
-            f"{folder}: contains finished {kind.kind} of another {what}; name another folder, or "
-            "delete this one"
+            f"{folder}: contains finished {kind.kind} of another {first_difference(found, ours)}; "
+            "name another folder, or delete this one"
         )
     return store.torn(folder)
-
-
-def _reopen(folder: Path, torn: list[Path]) -> None:
-    """Turns a finished store with missing shards (a partial copy, for example) into an unfinished
-    one."""
-    (folder / MANIFEST).unlink()
-    for file in torn:
-        file.unlink(missing_ok=True)
-    print(f"{folder}: making {len(torn):,} missing or truncated shards again", file=sys.stderr)
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.arrow"
 
 
 def _description(
     folder: Path, name: str, shard: CorpusShard, made_from: dict[str, Any]
 ) -> Description:
     """The description of an existing shard. Raises: StoreError if its inputs are different."""
-    path = _path(folder, name)
+    path = shard_file(folder, name)
     what = Shard(path).description
-    if what.text_hash != shard.text_hash:
-        difference = "text"
-    elif what.made_from != made_from:
-        difference = first_difference(what.made_from, made_from)
-    else:
-        return what
-    raise StoreError(
-        f"{path}: was made with another {difference}; name another folder, or delete this one"
-    )
+    found, ours = {"text": what.text_hash, **what.made_from}, {"text": shard.text_hash, **made_from}
+    if found != ours:
+        raise StoreError(
+            f"{path}: was made with another {first_difference(found, ours)}; name another folder, "
+            "or delete this one"
+        )
+    return what

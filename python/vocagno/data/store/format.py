@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from vocagno.data.store.shards import Frame, Shard, StoreError
+from vocagno.data.store.shards import REMEDY, Frame, Shard, StoreError
 from vocagno.system.files import digest, file_digest, write_json
 
 MANIFEST = "manifest.json"
@@ -54,8 +54,7 @@ class Entry:
         if size is not None and size != self.bytes:
             raise StoreError(
                 f"{path}: has {size:,} bytes, but the manifest says {self.bytes:,}: truncated or "
-                "replaced; delete it and the manifest, and make the store again (other shards are "
-                "kept)"
+                f"replaced; {REMEDY}"
             )
         return shard_type(path, self.frame)
 
@@ -79,16 +78,11 @@ class Manifest:
         return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
 
     def save(self, folder: Path) -> None:
-        fields = {
-            "kind": self.kind,
-            "version": self.version,
-            "made_from": self.made_from,
-            "shards": [asdict(entry) for entry in self.shards],
-        }
+        fields = asdict(self)
         write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
 
     @classmethod
-    def load(cls, folder: Path, kind: str, version: int) -> "Manifest":
+    def load(cls, folder: Path, kind: "StoreKind") -> "Manifest":
         """Reads and checks a manifest.
 
         Raises: StoreError if it is missing, unfinished or damaged, or of another kind or version.
@@ -96,11 +90,11 @@ class Manifest:
         path = folder / MANIFEST
         if not path.is_file():
             state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
-            raise StoreError(f"{folder}: this store of {kind} {state} (no {MANIFEST})")
+            raise StoreError(f"{folder}: this store of {kind.kind} {state} (no {MANIFEST})")
         try:
             fields = json.loads(path.read_bytes())
             check = fields.pop("check")
-            found_kind, found_version = fields["kind"], fields["version"]
+            found = fields["kind"], fields["version"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise StoreError(f"{path}: not a vocagno manifest: {error!r}") from error
         if check != _check(fields):
@@ -108,16 +102,16 @@ class Manifest:
                 f"{path}: the manifest is damaged (its check differs); delete it and make the "
                 "store again (undamaged shards are kept)"
             )
-        if found_kind != kind:
-            raise StoreError(f"{path}: holds {found_kind}, expected {kind}")
-        if found_version != version:
+        if found[0] != kind.kind:
+            raise StoreError(f"{path}: holds {found[0]}, expected {kind.kind}")
+        if found[1] != kind.version:
             raise StoreError(
-                f"{path}: format version {found_version}, but this vocagno reads {version}; "
+                f"{path}: format version {found[1]}, but this vocagno reads {kind.version}; "
                 "make the store again, or install the vocagno that wrote it"
             )
         entries = [Entry.of(entry) for entry in fields["shards"]]
         check_names([entry.name for entry in entries], path)
-        return cls(found_kind, found_version, fields["made_from"], entries)
+        return cls(*found, fields["made_from"], entries)
 
 
 def check_names(names: list[str], where: Path) -> None:
@@ -141,17 +135,6 @@ def entry_of(name: str, shard: Shard) -> Entry:
     return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())
 
 
-_REMEDY = "delete the shard and the manifest, and make the store again (other shards are kept)"
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something wrong with a shard."""
-
-    entry: Entry
-    what: str
-
-
 class RowShard(Shard):
     """A shard that can say which of its rows are damaged."""
 
@@ -173,14 +156,19 @@ class RowShard(Shard):
         """Whether the description matches the content of the shard."""
         raise NotImplementedError
 
-    def check(self, unit: str) -> None:
-        """Reads the whole shard. `unit` is the word for a row. Raises: StoreError naming the first
-        damaged row, or the description if that is damaged."""
-        damaged = (row for row in range(len(self)) if not self.is_whole(row))
-        if (row := next(damaged, None)) is not None:
-            raise StoreError(f"{self.path}: {unit} {row} of this shard is damaged; {_REMEDY}")
+    def damages(self, unit: str) -> Iterator[str]:
+        """Reads the whole shard. Names every damaged row (`unit`: the word for one), and the
+        description if that is damaged."""
+        for row in range(len(self)):
+            if not self.is_whole(row):
+                yield f"{self.path}: {unit} {row} of this shard is damaged"
         if not self.is_consistent():
-            raise StoreError(f"{self.path}: the shard's description is damaged; {_REMEDY}")
+            yield f"{self.path}: the shard's description is damaged"
+
+    def check(self, unit: str) -> None:
+        """Raises: StoreError naming the first of the `damages`."""
+        for what in self.damages(unit):
+            raise StoreError(f"{what}; {REMEDY}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +182,11 @@ class StoreKind:
     shard_type: type[RowShard]
     verb: str
     """The word on the progress bar."""
+
+    @property
+    def row(self) -> str:
+        """The word for one row."""
+        return self.unit.removesuffix("s")
 
 
 _MOST_OPEN = 4096
@@ -210,14 +203,11 @@ class ShardedStore(Generic[AnyShard]):
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
 
-    def __init__(
-        self, folder: Path, kind: str, version: int, unit: str, shard_type: type[AnyShard]
-    ) -> None:
+    def __init__(self, folder: Path, kind: StoreKind) -> None:
         self.folder = folder
-        self.manifest: Manifest = Manifest.load(folder, kind, version)
-        self._unit = unit
-        self._shard_type = shard_type
-        self._ends = list(accumulate(entry.counts[unit] for entry in self.manifest.shards))
+        self.manifest: Manifest = Manifest.load(folder, kind)
+        self._kind = kind
+        self._ends = list(accumulate(entry.counts[kind.unit] for entry in self.manifest.shards))
         self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
         """Shard `number`; it stays open until many other shards have been used."""
 
@@ -246,7 +236,7 @@ class ShardedStore(Generic[AnyShard]):
     def locate(self, index: int) -> tuple[AnyShard, int]:
         """The shard that contains row `index` of the store, and the row's number in it."""
         if not 0 <= index < len(self):
-            raise IndexError(f"index {index} is out of range for {len(self)} {self._unit}")
+            raise IndexError(f"index {index} is out of range for {len(self)} {self._kind.unit}")
         number = bisect.bisect_right(self._ends, index)
         return self.shard(number), index - (self._ends[number - 1] if number else 0)
 
@@ -256,32 +246,27 @@ class ShardedStore(Generic[AnyShard]):
 
     def _open(self, number: int) -> AnyShard:
         entry = self.manifest.shards[number]
-        return cast("AnyShard", entry.open(self.folder, self._shard_type))
+        return cast("AnyShard", entry.open(self.folder, self._kind.shard_type))
 
-    def damages(self, advance: Callable[[Entry], None] = lambda entry: None) -> Iterator["Damage"]:
-        """Reads the whole store and yields all damage: the hash of each file, then each row.
+    def damages(
+        self, advance: Callable[[Entry], None] = lambda entry: None
+    ) -> Iterator[tuple[Entry, str]]:
+        """Reads the whole store and yields all damage with the shard that has it: the hash of each
+        file, then each row.
 
         Calls `advance` for each shard after it has been read.
         """
         for number, entry in enumerate(self.manifest.shards):
             path = entry.file(self.folder)
             if not path.is_file():
-                yield Damage(entry, f"{path}: the shard is missing")
+                yield entry, f"{path}: the shard is missing"
             else:
                 if file_digest(path) != entry.file_hash:
-                    yield Damage(entry, f"{path}: differs from its hash in the manifest")
-                yield from (Damage(entry, what) for what in self._damaged_rows(number))
+                    yield entry, f"{path}: differs from its hash in the manifest"
+                try:
+                    shard = self._open(number)
+                except StoreError as error:
+                    yield entry, str(error)
+                else:
+                    yield from ((entry, what) for what in shard.damages(self._kind.row))
             advance(entry)
-
-    def _damaged_rows(self, number: int) -> Iterator[str]:
-        try:
-            shard = self._open(number)
-        except StoreError as error:
-            yield str(error)
-            return
-        unit = self._unit.removesuffix("s")
-        for row in range(len(shard)):
-            if not shard.is_whole(row):
-                yield f"{shard.path}: {unit} {row} of this shard is damaged"
-        if not shard.is_consistent():
-            yield f"{shard.path}: the shard's description is damaged"

@@ -1,44 +1,176 @@
-"""How far a store is that processes are making."""
+"""What processes note in the folder of a store that they make: what it is of, and their shards.
 
+So a folder holds one store, the manifest is written without reading shards again, and anybody sees
+how far the store is.
+"""
+
+import json
+import os
+import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from vocagno.data.corpus import Corpus
-from vocagno.data.store.building import existing, named_shards, read_claim, read_notes
-from vocagno.data.store.format import MANIFEST, Manifest, StoreKind
-from vocagno.data.store.shards import Shard, StoreError
-from vocagno.system.shared_work import is_locked
+from vocagno.data.corpus import Corpus, CorpusShard
+from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind
+from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
+from vocagno.system.files import digest, write_new_json
+from vocagno.system.shared_work import LOCKS, is_locked
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The inputs of a store."""
+
+    kind: str
+    text: str
+    """`Corpus.fingerprint`."""
+    shards: int | None
+    """Number of shards; None in stores begun by an older release."""
+    made_from: dict[str, Any]
+
+    def save(self, folder: Path) -> bool:
+        """Records the claim, unless it is there. Returns whether it was.
+
+        Raises: StoreError if something else is being made there.
+        """
+        theirs = read_claim(folder)
+        is_known = theirs is not None
+        if theirs is None:
+            fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
+            write_new_json(_file(folder), {**fields, **self.made_from})
+            theirs = read_claim(folder)  # another process without locks may have been faster
+            assert theirs is not None
+        found, ours = (
+            {"kind": one.kind, "text": one.text, **one.made_from} for one in (theirs, self)
+        )
+        if found != ours:
+            raise StoreError(
+                f"{folder}: {theirs.kind} of another {first_difference(found, ours)} are "
+                "being made here; name another folder, or delete this one"
+            )
+        return is_known
+
+
+def read_claim(folder: Path) -> Claim | None:
+    """The claim on a folder, if there is one."""
+    if not _file(folder).is_file():
+        return None
+    fields = json.loads(_file(folder).read_bytes())
+    return Claim(fields.pop("kind"), fields.pop("text"), fields.pop("shards", None), fields)
+
+
+def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
+    """The first field that differs, with both values. `whose`: the word for the expected one."""
+    key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
+    return f"{key.replace('_', ' ')} ({found.get(key)}, {whose} {expected.get(key)})"
+
+
+def _file(folder: Path) -> Path:
+    return folder / LOCKS / "made-from.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A shard that a process has made."""
+
+    entry: Entry
+    """Of the manifest to come."""
+    ended: float
+    """Seconds since 1970."""
+    seconds: float
+    """What the shard took."""
+    origin: str = ""
+    """`origin_of` the shard; "" in notes of older releases."""
+
+
+class Notes:
+    """The notes of this process, a line of JSON each."""
+
+    def __init__(self, folder: Path) -> None:
+        """Args: folder: the store's."""
+        self._path = folder / MAKING / f"{secrets.token_hex(8)}.jsonl"
+
+    def add(self, entry: Entry, seconds: float, origin: str) -> None:
+        """Notes a shard that is in its place. A lost note costs reading the shard."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(Note(entry, time.time(), seconds, origin))) + "\n")
+
+
+def read_notes(folder: Path) -> Iterator[Note]:
+    """The notes of all processes."""
+    for path in sorted((folder / MAKING).glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):  # else its process was killed, or is writing it
+                fields = json.loads(line)
+                made = fields["ended"], fields["seconds"], fields.get("origin", "")
+                yield Note(Entry.of(fields["entry"]), *made)
+
+
+def noted_shards(folder: Path) -> dict[str, Note]:
+    """The note of each shard that is as it was when it was noted, by name. A shard that was made
+    twice with different bytes is not among them."""
+    found: dict[str, list[Note]] = {}
+    for note in read_notes(folder):
+        found.setdefault(note.entry.name, []).append(note)
+    return {
+        name: note
+        for name, (*others, note) in found.items()
+        if all(other.entry == note.entry for other in others)
+        and note.entry.is_there(note.entry.file(folder))
+    }
+
+
+def origin_of(shard: Description) -> str:
+    """Hash of what is equal in every shard of a store: kind, version and inputs."""
+    return digest(json.dumps([shard.kind, shard.version, shard.made_from], sort_keys=True))
+
+
+_FLAT = 1000
+"""A store of more shards has a folder for each thousand of them."""
+
+
+def shard_name(number: int, count: int) -> str:
+    """The name of shard `number` of a store of `count` shards: its path without the suffix."""
+    name = f"shard-{number:05d}"
+    return name if count <= _FLAT else f"{number // 1000:03d}/{name}"
+
+
+def named_shards(corpus: Corpus) -> dict[str, CorpusShard]:
+    """The shards of a corpus by their names in a store."""
+    count = len(corpus.shards)
+    return {shard_name(number, count): shard for number, shard in enumerate(corpus.shards)}
+
+
+def shard_file(folder: Path, name: str) -> Path:
+    """The file of a shard."""
+    return folder / f"{name}.arrow"
+
+
+def existing(folder: Path, names: Sequence[str]) -> set[str]:
+    """The shards that are there, from the lists of files."""
+    paths = {name: shard_file(folder, name) for name in names}
+    files: dict[Path, set[str]] = {}
+    for parent in {path.parent for path in paths.values()}:
+        if parent.is_dir():
+            with os.scandir(parent) as entries:
+                files[parent] = {entry.name for entry in entries}
+    return {name for name, path in paths.items() if path.name in files.get(path.parent, ())}
+
 
 _RECENT = 600.0
 """Seconds over which the speed is measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Shards of a store, and bytes of their text."""
-
-    is_finished: bool
-    """Whether there is a manifest."""
-    shards: int
-    done: int
-    under_way: int
-    """Shards whose locks are held. Processes with a part (`--shards I/N`) hold none."""
-    text_bytes: int
-    text_bytes_done: int
-    bytes_per_second: float | None
-    """Of all processes, over the last ten minutes; None if no shard was finished in them."""
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At that speed."""
-        speed = self.bytes_per_second
-        return None if speed is None else (self.text_bytes - self.text_bytes_done) / speed
-
-
-def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> State:
+def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
     """How far the store of a corpus in a folder is. It may be of any teacher or student.
 
+    Returns: shards and bytes of text, all and those that are done; how many shards processes are
+        making (those with a part, `--shards I/N`, hold no locks and are not counted); and, if a
+        shard was finished in the last ten minutes, the speed of all processes and the seconds left.
     Raises: StoreError if the folder contains a store of another text, or of another kind.
     """
     shards = named_shards(corpus)
@@ -48,29 +180,35 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> State:
             f"{folder}: contains another store than {kind.kind} of {corpus.name}; name the corpus "
             "and --shard_bytes with which it was begun"
         )
-    return State(
-        is_finished=(folder / MANIFEST).is_file(),
-        shards=len(shards),
-        done=len(there),
-        under_way=sum(is_locked(name, folder) for name in shards if name not in there),
-        text_bytes=corpus.text_bytes,
-        text_bytes_done=sum(shards[name].text_bytes for name in there),
-        bytes_per_second=_speed({name: shards[name].text_bytes for name in shards}, folder),
-    )
+    sizes = {name: shard.text_bytes for name, shard in shards.items()}
+    done = sum(sizes[name] for name in there)
+    found: dict[str, Any] = {
+        "store": str(folder),
+        "finished": (folder / MANIFEST).is_file(),
+        "shards": len(shards),
+        "shards_done": len(there),
+        "shards_under_way": sum(is_locked(name, folder) for name in shards if name not in there),
+        "text_bytes": corpus.text_bytes,
+        "text_bytes_done": done,
+    }
+    if (speed := _speed(sizes, folder)) is not None:
+        found["text_bytes_per_second"] = round(speed)
+        found["seconds_left"] = round((corpus.text_bytes - done) / speed)
+    return found
 
 
 def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bool:
     """Compares the text of the manifest, of the claim, or of the first shard that is there."""
     claim = read_claim(folder)
     if (folder / MANIFEST).is_file():
-        entries = Manifest.load(folder, kind.kind, kind.version).shards
+        entries = Manifest.load(folder, kind).shards
         return [entry.text_hash for entry in entries] == [one.text_hash for one in corpus.shards]
     if claim is not None:
         return (claim.kind, claim.text) == (kind.kind, corpus.fingerprint)
     if not there:
         return True
     name = min(there)
-    shard, expected = Shard(folder / f"{name}.arrow").description, named_shards(corpus)[name]
+    shard, expected = Shard(shard_file(folder, name)).description, named_shards(corpus)[name]
     return (shard.kind, shard.text_hash) == (kind.kind, expected.text_hash)
 
 

@@ -101,7 +101,7 @@ def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys,
     assert main([*command, "--keep", "0.001"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch("error: the share to keep must be above 0.*; got 0.001", last)
-    monkeypatch.setattr("vocagno.cli.limit._SHARES", (0.001, 0.95))
+    monkeypatch.setattr("vocagno.cli.guidance._SHARES", (0.001, 0.95))
     assert main([*command, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["limits"]) == 2  # of 0.95 and 0.99
     empty = write_corpus(tmp_path / "empty.jsonl", [""])

@@ -18,7 +18,6 @@ pytest.importorskip("rich")
 
 import vocagno
 from vocagno.cli.app import main
-from vocagno.config.arguments import did_you_mean
 from vocagno.errors import ConfigError, InputError
 
 
@@ -88,29 +87,17 @@ def test_version(capsys):
         ),
         ("score c --teacher.mode=live --otu x", "did you mean --teacher.model?; --otu: no such op"),
         ("score c --teacher.dtype float31", "teacher.dtype"),
-        ("score c --teacher x", "teacher"),
         ("score c --config missing.yaml", "missing.yaml"),
         ("score c --config hello.json", "hello: no such option; see `vocagno score --help`"),
-        ("prepare c --tokenizer t --seq-len 3", "did you mean --seq_len?"),
-        ("prepare c --tokenizer t --seq_len many", "many"),
         ("prepare c --tokenizer t --seq_len", "--seq_len"),
         ("prepare c", "tokenizer"),
         ("align --student a --teacher b", "--student: no such option; --teacher: no such option"),
         ("align a b some words", "words; see `vocagno align --help`"),
         ("align a b x --pict", "--pict: no such option; did you mean --picture?"),
-        ("align a b x --picture=3", "--picture"),
     ],
 )
 def test_what_is_mistyped_is_named(files, typed, word, capsys):
     assert word in complaint(capsys, *typed.split())
-
-
-def test_the_nearest_name():
-    known = ["train.steps", "optimizer.lr", "student.model", "teacher.model"]
-    assert did_you_mean("optimizer.lrr", known) == "; did you mean optimizer.lr?"
-    assert did_you_mean("lr", known) == "; did you mean optimizer.lr?"
-    assert did_you_mean("model", known) == "; did you mean student.model or teacher.model?"
-    assert did_you_mean("frobnicate", known) == ""
 
 
 @pytest.fixture
@@ -125,15 +112,12 @@ def config(files, tokenizer_files):
     [
         ("--optimizer.lrr 1", "--optimizer.lrr: no such option; did you mean --optimizer.lr?"),
         ("--steps=3", "--steps: no such option; did you mean --train.steps?"),
-        ("--train.steps many", "train.steps"),
         ("--guidance.method nope", "uld"),
-        ("--optimizer.max_grad_norm x", "optimizer.max_grad_norm"),
         ("--optimizer.betas [1,2,3]", "optimizer.betas"),
         ("--train.log_with [x]", "wandb"),
         ("--train.compile x", "train.compile"),
         ("--student.architecture 3", "student.architecture"),
         ('--optimizer {"lr":"x"}', "optimizer.lr"),
-        ("--optimizer {", "optimizer"),
         ("--student 3", "student"),
         ("more", "more; see `vocagno train --help`"),
     ],
@@ -147,13 +131,10 @@ def test_options_of_training(config, typed, word, capsys):
     [
         ({"train": {"stepps": 1}}, "train.stepps: no such option; did you mean train.steps?"),
         ({"optimiser": {"lr": 1}}, "optimiser.lr: no such option; did you mean optimizer.lr?"),
-        ({"train": {"steps": [1]}}, "train.steps"),
         ({"train": {"steps": None}}, "train.steps"),
-        ({"data": {"train": 3}}, "data.train"),
         ({"guidance": {"method": ["cpt"]}}, "guidance.method"),
         ({"output": 3}, "output"),
         ({"guidance": None}, "guidance: expected options as `name: value`, got None"),
-        ({"guidance": 3}, "guidance: expected options as `name: value`, got 3"),
         ({1: 2}, "1"),
     ],
 )
@@ -219,12 +200,6 @@ def run(*arguments, **options):
     )
 
 
-def test_nothing_on_standard_input(files):
-    found = run("align", "student.json", "teacher.json", stdin=subprocess.DEVNULL)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr.startswith("error: standard input: no text; ")
-
-
 @pytest.mark.slow
 def test_a_terminal_without_the_signs(files):
     """Pictures say so; words come out with escapes, and nothing ends in a traceback."""
@@ -271,8 +246,6 @@ def test_a_tokenizer_in_the_place_of_a_corpus(files, given, capsys):
 
 
 def test_in_python(files):
-    with pytest.raises(vocagno.TokenizerError, match=r"^NoneType gives no offsets"):
-        vocagno.TokenSpans(None)
     spans = vocagno.TokenSpans("student.json")
     size = spans.vocabulary_size
     assert repr(spans) == f"TokenSpans('student.json', vocabulary_size={size}, spans_from='ids')"

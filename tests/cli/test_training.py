@@ -47,16 +47,8 @@ def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, mistake, word
 
 
 def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, capsys):
-    command = [
-        "score",
-        str(corpus),
-        "--teacher.model",
-        str(teacher_model),
-        "--out",
-        str(tmp_path / "scores"),
-        "--cache",
-        str(tmp_path / "cache"),
-    ]
+    stores = f"--out {tmp_path}/scores --cache {tmp_path}/cache"
+    command = f"score {corpus} --teacher.model {teacher_model} {stores}".split()
     assert main([*command, "--teacher.context", "4096"]) == 2
     assert "set teacher.context to at most" in capsys.readouterr().err
     assert not (tmp_path / "scores").exists()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vocagno.data.store.span_codec import PieceSpans, decode_spans, encode_spans
+from vocagno.data.store.shards import PieceSpans, decode_spans, encode_spans
 
 
 def same(spans, decoded):
@@ -34,9 +34,3 @@ def test_tiling_pieces_cost_one_byte_a_token(sizes, data):
     assert coded.starts.size == 0
     assert coded.long_lengths.size == sum(size >= 255 for piece in sizes for size in piece)
     same(spans, decode_spans(coded, pieces))
-
-
-def test_spans_that_share_bytes_keep_their_starts():
-    spans = np.array([[0, 4], [0, 4], [4, 6]], np.int32)
-    assert encode_spans(spans).starts.tolist() == [0, 0, 4]
-    same(spans, decode_spans(encode_spans(spans)))
