@@ -35,12 +35,11 @@ from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
-from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.loss import ChosenCrossEntropy, TokenMetrics, product_dtype
+from vocagno.guidance.loss import TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.methods.selection import Selection, TokenSelection
-from vocagno.guidance.rules import excess_loss
+from vocagno.guidance.ranking import weights_of_chunks
+from vocagno.guidance.rules import excess_loss, group_means
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide
-from vocagno.guidance.units import group_means
 from vocagno.models import head
 from vocagno.models.losses import IGNORED
 
@@ -82,21 +81,16 @@ def cross_entropy_of_rows(
     self: TokenSelection, student: StudentSide, teacher: GuidanceTensors
 ) -> tuple[Tensor, TokenMetrics]:
     """As `Method.cross_entropy`, with chunks that are rows."""
-    hidden_NH, labels_BT = student.flat_hidden, student.labels_BT
+    labels_BT = student.labels_BT
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
-    objective = ChosenCrossEntropy(labels_BT, replace(teacher, chunk_ends=ends), self.guidance)
-    dtype = product_dtype(hidden_NH)
-    no_autocast = torch.autocast(hidden_NH.device.type, enabled=False)
+    weigh, _ = weights_of_chunks(labels_BT, replace(teacher, chunk_ends=ends), self.guidance)
     rows = [slice(end - num_tokens, end) for end in ends]
     with (
-        no_autocast,
         patch.object(loss_module, "chunks", lambda *_: rows),
         patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
     ):
-        total, parts_N2 = chunked_loss(hidden_NH, student.head, objective, dtype)
-    nll_BT, weights_BT = parts_N2[:, 1].view_as(labels_BT), objective.weights_N.view_as(labels_BT)
-    return total, TokenMetrics(nll_BT, weights_BT)
+        return one_pass_cross_entropy(student, weigh, ends, threshold=torch.nan)
 
 
 WAYS: dict[str, Callable[[], AbstractContextManager[None]]] = {

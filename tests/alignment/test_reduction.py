@@ -101,3 +101,12 @@ def test_types():
 def test_bad_input_is_named(losses, mapping, how, error, words):
     with pytest.raises(error, match=words):
         vocagno.reduce(losses, mapping, how)
+
+
+def test_sums_of_rows_by_hand():
+    torch = pytest.importorskip("torch")
+    from vocagno.alignment.segments import row_sums
+
+    nll = torch.tensor([1.0, torch.nan, 3.0, torch.inf, 5.0, 7.0])
+    ranges = torch.tensor([[0, 3], [3, 4], [4, 6], [6, 6]])
+    assert row_sums(nll, ranges).tolist() == [[4, 2], [0, 0], [12, 2], [0, 0]]

@@ -15,9 +15,8 @@ from cuda_device import DEVICE, needs_cuda, no_waiting
 from tiny_models import tiny_llama
 from vocagno.alignment.segments import segment_reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance import token_weights
+from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.methods.selection import chunk_weights
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead, hidden_states, language_head
@@ -194,11 +193,16 @@ def test_chunks_are_those_of_the_cpu():
     chunks = (torch.arange(64) // 8).expand(4, 64).contiguous()
     teacher = teacher.nan_to_num()[:, :8].repeat_interleave(8, 1)  # one for all of a chunk
     config = GuidanceConfig(method="chunk", chunks=8)
+
+    def weights_of(nll, losses, labels, chunks):
+        given = GuidanceTensors(teacher_loss=losses, chunks=chunks)
+        return token_weights(nll, given, labels, config)
+
     tensors = student, teacher, labels, chunks
     with no_waiting():
         on_device = [tensor.to(DEVICE, non_blocking=True) for tensor in tensors]
-        weights = chunk_weights(*on_device, config)
-    assert torch.equal(weights.cpu(), chunk_weights(*tensors, config))
+        weights = weights_of(*on_device)
+    assert torch.equal(weights.cpu(), weights_of(*tensors))
 
 
 @pytest.mark.parametrize("method", ["kld", "rho1"])

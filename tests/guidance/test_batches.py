@@ -15,11 +15,9 @@ from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
-from vocagno.errors import ConfigError
 from vocagno.guidance import batches as data_module
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.methods import base
-from vocagno.models.batching import check_isolation, isolation
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 
@@ -272,77 +270,6 @@ def test_what_travels_to_a_device_is_contiguous_and_small(isolate):
     assert ("piece" in batch.tensors) == isolate
     size = sum(tensor.nbytes for tensor in batch.tensors.values())
     assert size <= 32 * batch.tensors["labels"].numel()
-
-
-def test_a_mask_made_on_a_device_stays_there():
-    """Fake tensors of a GPU that need not be there; an operation between devices is an error."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
-    assert {name: value.device.type for name, value in made.items()} == {
-        "position_ids": "cuda",
-        "attention_mask": "cuda",
-    }
-    assert made["attention_mask"].shape == (2, 1, 16, 16)
-
-
-@pytest.mark.parametrize("kind", ["lfm2", "jamba"])
-def test_new_models_whose_other_layers_read_across_are_refused(kind):
-    """Their weights are so small that logits differ by less than 1e-3; trained ones would not."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    options = {
-        "lfm2": {"layer_types": ["conv", "full_attention"]},
-        "jamba": {
-            "num_experts": 2,
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-            "use_mamba_kernels": False,
-            "mamba_d_state": 4,
-        },
-    }
-    sizes = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "pad_token_id": 0,
-    }
-    config = AutoConfig.for_model(kind, **sizes, **options[kind])
-    with pytest.raises(
-        ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
-    ):
-        check_isolation(AutoModelForCausalLM.from_config(config), 32)
-
-
-def test_a_mask_that_would_undo_a_sliding_window_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
-    model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
-    check_isolation(model, 24)
-    with pytest.raises(
-        ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
-    ):
-        check_isolation(model, 25)
-    # Qwen names a window that none of its layers has, unless it is told to.
-    options = {"sliding_window": 24, "layer_types": ["full_attention"]}
-    check_isolation(Qwen2ForCausalLM(Qwen2Config(vocab_size=50, **sizes, **options)), 25)
-
-
-def test_a_model_that_ignores_the_mask_is_refused():
-    check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
-    with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
-        check_isolation(tiny_llama(20, attn_implementation="eager"), 32)
 
 
 def test_an_empty_row_asks_for_nothing():

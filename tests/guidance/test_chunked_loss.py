@@ -9,8 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.models.head import LanguageHead, chunk_rows
-from vocagno.models.losses import chunked_nll
+from vocagno.models.head import LanguageHead
 
 TOKENS, HIDDEN, VOCABULARY = 5_000, 64, 32_000
 
@@ -29,15 +28,6 @@ class Products(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "rows", "rows_on_a_cpu"),
-    [(32_000, 2_048, 524), (128_256, 512, 256), (151_936, 384, 256), (256_000, 256, 256)],
-)
-def test_chunks_on_a_gpu_are_whole_tiles(vocabulary, rows, rows_on_a_cpu):
-    assert chunk_rows(vocabulary, torch.device("cuda")) == rows
-    assert chunk_rows(vocabulary, torch.device("cpu")) == rows_on_a_cpu
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("adds", [True, False])
 def test_the_gradient_of_the_weights_is_added_up_in_float32(dtype, adds, monkeypatch):
@@ -48,7 +38,7 @@ def test_the_gradient_of_the_weights_is_added_up_in_float32(dtype, adds, monkeyp
         states = torch.empty(TOKENS, HIDDEN, dtype=dtype, device="cuda", requires_grad=True)
         weight = torch.empty(VOCABULARY, HIDDEN, dtype=dtype, device="cuda", requires_grad=True)
         labels = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
-        total, parts = chunked_loss(states, LanguageHead(weight), CrossEntropy(labels), dtype)
+        total, parts = chunked_loss(states, LanguageHead(weight), CrossEntropy(labels))
     assert (total.device.type, total.dtype) == ("cuda", torch.float32)
     assert tuple(parts.shape) == (TOKENS, 1)
     sums = [seen for seen in products.seen if seen[1] == (VOCABULARY, HIDDEN)]
@@ -75,7 +65,7 @@ def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
         }
         objective = CrossEntropy(torch.arange(10))
         of_head = LanguageHead(leaves["weight"], leaves["bias"], 2.0, 3.0)
-        total, _ = chunked_loss(leaves["states"], of_head, objective, torch.float32)
+        total, _ = chunked_loss(leaves["states"], of_head, objective)
         kept = [one for one in total.grad_fn.saved_tensors if one is not None]
         assert len(kept) == 1 + len(names.split())
         total.backward()
@@ -86,13 +76,3 @@ def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
         found = gradients[1][name]
         assert (found is None) == (name not in ("states", *trained.split()))
         assert found is None or torch.equal(found, expected)
-
-
-def test_losses_of_low_precision_are_float32():
-    with FakeTensorMode(), Products() as products:
-        states = torch.empty(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
-        weight = torch.empty(VOCABULARY, HIDDEN, dtype=torch.bfloat16, device="cuda")
-        labels = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
-        nll = chunked_nll(states, LanguageHead(weight), labels)
-    assert (nll.device.type, nll.dtype) == ("cuda", torch.float32)
-    assert {name for name, _, _ in products.seen} == {"aten::mm.dtype"}

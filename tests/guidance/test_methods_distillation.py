@@ -1,4 +1,6 @@
-"""Distances to the teacher's distribution, `kld` and `uld`, against the plain formulas."""
+"""KLD and ULD: losses and gradients against plain formulas on all logits, torch's and TRL's."""
+
+import warnings
 
 import numpy as np
 import pytest
@@ -6,30 +8,241 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import oracle
+from drawn_batches import (
+    HIDDEN,
+    LENGTH,
+    ROWS,
+    VOCABULARY,
+    batch,
+    check_close,
+    dense_logits,
+    dense_losses,
+    heads,
+    states,
+    with_gradients,
+)
 from live_documents import pieces
-from method_runs import CPU, config_writer, distance, prepared, run_config
-from runs import metrics, train_here
+from method_runs import CPU, distance, run_config
+from runs import ARCHITECTURE, metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batches import Collator
-from vocagno.guidance.mappings import (
-    positional_map,
-)
+from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums
+from vocagno.models import head as head_module
+from vocagno.models.head import LanguageHead
 from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
 from vocagno.teacher.scoring import load_scorer, text_reader
+from vocagno.teacher.states import TeacherStates
 from vocagno.training.student import GuidedStudent
 
-
-@pytest.fixture
-def config(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model):
-    return config_writer(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model)
+NAN = float("nan")
+TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40
 
 
-@pytest.fixture
-def rows(tmp_path, tokenizer_files):
-    return prepared(tmp_path, tokenizer_files)
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+
+
+def teacher(ids, *, bias=True):
+    """Random states; every fourth label has no partner, some share one."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(ids, TEACHER_HIDDEN, generator=generator)
+    hidden = torch.randn(TEACHER_TOKENS, TEACHER_HIDDEN, generator=generator)
+    partner = torch.randint(0, TEACHER_TOKENS, (ROWS, LENGTH), generator=generator)
+    partner[:, ::4] = -1
+    head = LanguageHead(weight, torch.randn(ids, generator=generator) if bias else None)
+    return TeacherStates(hidden, head, partner)
+
+
+def teacher_logits(given, ids=None):
+    """(B, T, W) float64, of row 0 where there is no partner."""
+    logits = dense_logits(given.states_MH, given.head)
+    return logits[given.partner_BT.clamp_min(0)][..., :ids]
+
+
+def plain_kl(log_p, given, divergence):
+    """torch's KL divergence, of the ids that both know."""
+    log_q = teacher_logits(given, log_p.shape[-1]).log_softmax(-1)
+    first, second = (log_q, log_p) if divergence == "reverse" else (log_p, log_q)
+    return torch.nn.functional.kl_div(first, second, log_target=True, reduction="none").sum(-1)
+
+
+def plain_wasserstein(log_p, given):
+    """Sorted, filled up with zeros, added up; a token at a time."""
+    p, q = log_p.exp(), teacher_logits(given).softmax(-1)
+    width = max(p.shape[-1], q.shape[-1])
+    sides = [
+        torch.cat([side, side.new_zeros(*side.shape[:-1], width - side.shape[-1])], -1)
+        for side in (p, q)
+    ]
+    falling = [side.sort(-1, descending=True).values for side in sides]
+    return (falling[0] - falling[1]).abs().sum(-1)
+
+
+def check(guidance, given, kind, distance_of):
+    labels, _ = batch()
+    hidden, dense_head, expected = with_gradients(states(), heads()[kind])
+    nll = dense_losses(hidden, dense_head, labels)
+    paired = (given.partner_BT >= 0) & (labels >= 0)
+    distance = torch.where(
+        paired, distance_of(dense_logits(hidden, dense_head).log_softmax(-1)), 0.0
+    )
+    wanted = nll.sum() + guidance.weight_of_distance * distance.sum()
+    (wanted * 0.37).backward()
+    hidden, our_head, ours = with_gradients(states(), heads()[kind])
+    loss, found = method_of(guidance).distill(hidden, our_head, labels, given)
+    (loss * 0.37).backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.distance_BT.double(), distance.detach(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(found.has_partner_BT, paired)
+    assert 0 < paired.sum() < (labels >= 0).sum()
+    check_close(ours, expected, 2e-5)
+
+
+@pytest.mark.parametrize("kind", heads())
+@pytest.mark.parametrize("divergence", ["reverse", "forward"])
+@pytest.mark.parametrize("extra_ids", [0, 16])
+def test_kld_is_cross_entropy_and_torchs_divergence(kind, divergence, extra_ids):
+    """A teacher's ids beyond the student's (Llemma has 16) are left out."""
+    given = teacher(VOCABULARY + extra_ids)
+    guidance = GuidanceConfig(method="kld", divergence=divergence)
+    assert guidance.weight_of_distance == 1.0
+    check(guidance, given, kind, lambda log_p: plain_kl(log_p, given, divergence))
+
+
+@pytest.mark.parametrize("kind", heads())
+@pytest.mark.parametrize("ids", [20, VOCABULARY, 70, 3 * VOCABULARY])
+def test_uld_is_cross_entropy_and_the_distance_of_sorted_distributions(kind, ids):
+    given = teacher(ids)
+    guidance = GuidanceConfig(method="uld", distillation_weight=1.5)
+    check(guidance, given, kind, lambda log_p: plain_wasserstein(log_p, given))
+
+
+def test_uld_is_that_of_trl():
+    pytest.importorskip("trl", reason="TRL's ULD is the rival; install trl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from trl.experimental.gold import GOLDConfig
+        from trl.experimental.gold.gold_trainer import ULDLoss
+    config = GOLDConfig(
+        output_dir="unused",
+        use_uld_loss=True,
+        use_extended_uld=False,
+        report_to=[],
+        uld_crossentropy_weight=0.0,
+        uld_distillation_weight=1.0,
+        bf16=False,
+        uld_skip_student_eos=False,
+        uld_skip_teacher_eos=False,
+        use_cpu=True,
+    )
+    labels, _ = batch()
+    labels = labels.clamp_min(0)
+    given = teacher(70)
+    partner = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % TEACHER_TOKENS
+    given = TeacherStates(given.states_MH, given.head, partner)
+    hidden, head, leaves = with_gradients(states(), heads()["weights"])
+    logits = dense_logits(hidden, head).log_softmax(-1).float()
+    theirs = ULDLoss(config)(logits, teacher_logits(given).float(), labels, labels, labels, labels)
+    theirs.backward()
+    ours, our_head, our_leaves = with_gradients(states(), heads()["weights"])
+    guidance = GuidanceConfig(method="uld", distillation_weight=1.0)
+    loss, found = method_of(guidance).distill(ours, our_head, labels, given)
+    loss.backward()
+    torch.testing.assert_close(found.distance_BT.mean(), theirs.detach(), rtol=1e-4, atol=0)
+    nll_hidden, nll_head, nll_leaves = with_gradients(states(), heads()["weights"])
+    dense_losses(nll_hidden, nll_head, labels).sum().backward()
+    for mine, of_nll, rival in zip(our_leaves, nll_leaves, leaves, strict=True):
+        distance_alone = (mine.grad - of_nll.grad) / (ROWS * LENGTH)
+        assert (distance_alone - rival.grad).norm() <= 1e-4 * rival.grad.norm()
+
+
+@pytest.mark.parametrize(("method", "ids"), [("kld", VOCABULARY + 3), ("uld", 3 * VOCABULARY)])
+def test_no_more_logits_of_either_side_exist_than_a_chunk(monkeypatch, method, ids):
+    seen = []
+    original = LanguageHead.logits
+
+    def watched(self, hidden, room=None):
+        seen.append(len(hidden) * len(self.weight_VH))
+        return original(self, hidden, room)
+
+    monkeypatch.setattr(LanguageHead, "logits", watched)
+    labels, _ = batch()
+    method_of(GuidanceConfig(method=method)).distill(states(), heads()["all"], labels, teacher(ids))
+    assert len(seen) > ROWS * LENGTH // 7
+    assert max(seen) <= 7 * VOCABULARY
+
+
+def test_the_same_distribution_is_at_no_distance():
+    labels, _ = batch()
+    hidden, head = states(), heads()["bias"]
+    partner = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH)
+    given = TeacherStates(hidden.flatten(0, 1), head, partner)
+    for options in (
+        {"method": "kld"},
+        {"method": "kld", "divergence": "forward"},
+        {"method": "uld"},
+    ):
+        _, found = method_of(GuidanceConfig(**options)).distill(hidden, head, labels, given)
+        assert found.distance_BT.abs().max() < 1e-5
+
+
+def test_bfloat16_states_are_compared_in_float32():
+    labels, _ = batch()
+    given = teacher(70)
+    for method in ("kld", "uld"):
+        guidance = GuidanceConfig(method=method)
+        exact, _ = method_of(guidance).distill(states(), heads()["weights"], labels, given)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded, found = method_of(guidance).distill(
+                states(), heads()["weights"], labels, given
+            )
+        assert rounded.dtype == found.distance_BT.dtype == torch.float32
+        assert float(rounded) == pytest.approx(float(exact), rel=1e-2)
+        assert float(rounded) != float(exact)
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward"])
+def test_kld_of_the_ids_that_both_know(divergence):
+    """Heads have rows to spare on both sides; both distributions are renormalised."""
+    shared = 41
+    given = teacher(47)
+    given = TeacherStates(given.states_MH, given.head, given.partner_BT, shared)
+
+    def among(log_p):
+        return plain_kl(log_p[..., :shared].log_softmax(-1), given, divergence)
+
+    guidance = GuidanceConfig(method="kld", divergence=divergence)
+    for kind in heads():
+        check(guidance, given, kind, among)
+
+
+def test_a_state_that_is_no_number_and_nobodys_partner_does_no_harm():
+    labels, _ = batch()
+    for method in ("kld", "uld"):
+        given = teacher(VOCABULARY)
+        given.states_MH[0] = NAN
+        given.partner_BT[given.partner_BT == 0] = -1
+        hidden, head, leaves = with_gradients(states(), heads()["bias"])
+        loss, _ = method_of(GuidanceConfig(method=method)).distill(hidden, head, labels, given)
+        loss.backward()
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+def test_a_teacher_with_fewer_ids_is_refused():
+    labels, _ = batch()
+    with pytest.raises(ValueError, match="50 ids, but the student has 50 and the teacher 20"):
+        method_of(GuidanceConfig(method="kld")).distill(
+            states(), heads()["all"], labels, teacher(20)
+        )
+    assert HIDDEN != TEACHER_HIDDEN
 
 
 @pytest.mark.slow
@@ -65,8 +278,6 @@ def test_a_student_moves_away_from_itself(tmp_path, config, same_vocabulary_mode
 
 def test_heads_may_be_larger_than_the_vocabulary(tmp_path, config):
     """Of both sides; what is compared are the ids that both tokenizers know."""
-    from runs import ARCHITECTURE
-
     path = config(
         "run",
         guidance={"method": "kld"},
@@ -140,10 +351,3 @@ def test_the_first_token_that_was_asked_for():
     asked = np.array([False, True, False, False, True])
     mapping = np.array([[0, 1], [0, 2], [1, 3], [2, 4], [2, 5], [-1, -1], [4, 5]], np.int32)
     assert first_asked(mapping, asked).tolist() == [-1, 1, 1, -1, 4, -1, 4]
-
-
-def test_positions_are_counted_over_tokens_with_text():
-    student = np.array([[0, 0], [0, 1], [1, 2], [5, 6], [6, 7]], np.int32)
-    teacher = np.array([[0, 2], [5, 5], [5, 6], [6, 7], [7, 8]], np.int32)
-    mapping = positional_map(student, teacher, np.array([0, 3, 5]), np.array([0, 1, 5]))
-    assert mapping.tolist() == [[-1, -1], [0, 1], [-1, -1], [2, 3], [3, 4]]

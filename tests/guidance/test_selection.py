@@ -8,31 +8,25 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from live_documents import DOCUMENTS, SEQ_LEN
-from method_runs import config_writer, prepared
 from runs import metrics, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
+from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.mappings import (
     chunk_numbers,
-    sharing_text,
 )
-from vocagno.guidance.methods.selection import chunk_weights, most_kept, random_ranks
+from vocagno.guidance.methods import method_of
 from vocagno.teacher.live import LivePieces
 from vocagno.teacher.scores import DocumentScores
 
 NAN = float("nan")
 
 
-@pytest.fixture
-def config(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model):
-    return config_writer(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model)
-
-
-@pytest.fixture
-def rows(tmp_path, tokenizer_files):
-    return prepared(tmp_path, tokenizer_files)
+def chunk_weights(nll, losses, labels, numbers, config):
+    teacher = GuidanceTensors(teacher_loss=losses, chunks=numbers)
+    return token_weights(nll, teacher, labels, config)
 
 
 def plain_chunk_weights(nll, teacher, labels, numbers, chunks, fraction, unmapped):
@@ -69,13 +63,7 @@ def test_chunks_are_ranked_by_their_mean_loss(unmapped, fraction):
         teacher[row, :size] = losses[numbers[row, :size]]
         labels[row, size:] = -100
     config = GuidanceConfig(method="chunk", chunks=chunks, unmapped=unmapped, top_fraction=fraction)
-    found = chunk_weights(
-        torch.from_numpy(nll),
-        torch.from_numpy(teacher),
-        torch.from_numpy(labels),
-        torch.from_numpy(numbers),
-        config,
-    )
+    found = chunk_weights(*map(torch.from_numpy, (nll, teacher, labels, numbers)), config)
     for row in range(4):
         expected = plain_chunk_weights(
             nll[row], teacher[row], labels[row], numbers[row], chunks, fraction, unmapped
@@ -122,12 +110,6 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
             wanted = np.float32(np.mean(part)) if part else np.float32(np.nan)
             np.testing.assert_allclose(view.teacher_loss[before + token], wanted, rtol=1e-5)
         before += n
-
-
-def test_what_shares_text():
-    spans = np.array([[0, 3], [3, 3], [3, 5], [5, 9], [9, 12], [0, 4]], np.int32)
-    inside = sharing_text(spans, np.array([0, 5, 6]), [4, 4], [9, 9])
-    assert inside.tolist() == [False, False, True, True, False, False]
 
 
 def test_stored_and_live_cut_the_same_teacher_tokens(tmp_path, rows, tokenizers):
@@ -202,7 +184,8 @@ def test_no_more_is_kept_than_the_host_expects(unmapped):
         nll = torch.from_numpy(rng.random((3, 20)).astype(np.float32))
         config = GuidanceConfig(method="chunk", chunks=6, unmapped=unmapped)
         kept = int(chunk_weights(nll, teacher, labels, numbers, config).sum())
-        most = most_kept(labels, numbers, teacher, config)
+        tensors = {"labels": labels, "chunks": numbers, "teacher_loss": teacher}
+        most = method_of(config).most_kept(*[None] * 2, tensors)
         assert kept <= most < kept + 3 * 3 * 4
 
 
@@ -226,11 +209,12 @@ def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_pat
 
 
 def test_random_ranks_follow_from_seed_and_sample():
-    scores = random_ranks(0, range(3, 6), 8)
-    assert scores.shape == (3, 8)
-    assert torch.equal(scores[1:2], random_ranks(0, [4], 8))
-    assert not torch.equal(scores, random_ranks(1, range(3, 6), 8))
-    assert len(scores.unique()) == 24
+    method = method_of(GuidanceConfig(method="chunk", chunks=8, selection="random"))
+    ranks, others = (method.for_samples(seed, range(3, 6))["chunk_rank"] for seed in (0, 1))
+    assert ranks.shape == (3, 8)
+    assert torch.equal(ranks[1:2], method.for_samples(0, [4])["chunk_rank"])
+    assert not torch.equal(ranks, others)
+    assert len(ranks.unique()) == 24
 
 
 @pytest.mark.parametrize("mode", ["stored", "live"])

@@ -10,16 +10,18 @@ from drawn_batches import (
     batch,
     check_close,
     dense_losses,
+    drawn_units,
     heads,
     states,
+    tensors_of,
     torch,
     with_gradients,
 )
 from tiny_models import scaled_models, tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
+from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance import chunked_loss as chunked_loss_module
-from vocagno.guidance import token_weights
 from vocagno.guidance.loss import head_loss
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.guidance.tensors import LossSums
@@ -77,6 +79,60 @@ def test_loss_and_gradients_are_those_of_all_logits(options, kind):
         assert torch.equal(metrics.weights_BT, weights)
         torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
         check_close(ours, expected)
+
+
+GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": -1.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_threshold": 1.0},
+        {"unit": "token"},
+        {"unmapped": "mean"},
+        {"unmapped": "mean", "scope": "micro_batch"},
+        {"window_max_loss": 0.9, "max_threshold": None},
+        {"window_max_loss": 1.0, "unmapped": "mean"},
+        {"unit": "token", "window_max_loss": 1.0},
+        {"top_fraction": 0.4},  # depends on other tokens: two passes
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [7, 1000])
+def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, options, rows):
+    """In chunks of 7 tokens, which end at groups and some of which span two rows, and in one."""
+    monkeypatch.setattr(head_module, "chunk_rows", lambda *_: rows)
+    _, losses, mask, units = drawn_units(11)
+    labels = torch.arange(mask.numel()).view(mask.shape) % VOCABULARY
+    labels = labels.where(mask >= 0, -100)
+    guidance = GuidanceConfig(**GROUPS | options)
+    teacher = tensors_of(losses + 2.5, labels, units, guidance)
+    hidden, dense_head, expected = with_gradients(states(mask.shape), heads()["weights"])
+    nll = dense_losses(hidden, dense_head, labels)
+    weights = token_weights(nll.float(), teacher, labels, guidance)
+    (nll * weights).sum().backward()
+    hidden, head, ours = with_gradients(states(mask.shape), heads()["weights"])
+    loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, guidance)
+    loss.backward()
+    torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(metrics.weights_BT, weights)
+    assert 0 < weights.sum() < (labels >= 0).sum()
+    check_close(ours, expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch):
+    """torch warns where a result does not fit into what was given for it."""
+    monkeypatch.setattr(head_module, "chunk_rows", lambda *_: 4)
+    labels, _ = batch()
+    groups = (torch.arange(labels.shape[1]) >= 10).long().repeat(3, 1)
+    groups += 2 * torch.arange(3)[:, None]
+    teacher = GuidanceTensors(teacher_loss=torch.zeros(labels.shape) - 99, groups=groups)
+    hidden, head, _ = with_gradients(states(), heads()["weights"])
+    loss, _ = selective_cross_entropy(hidden, head, labels, teacher, GuidanceConfig(**GROUPS))
+    expected = dense_losses(hidden, head, labels).sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_mean_is_over_all_or_over_the_kept():
@@ -138,9 +194,10 @@ def test_no_more_logits_exist_than_a_chunk(monkeypatch):
     assert sum(seen) == labels.numel() + int(metrics.weights_BT.sum())
 
 
-def test_nothing_chosen_gives_gradients_of_zero():
+@pytest.mark.parametrize("rule", [{"top_fraction": 0.4}, {"max_threshold": 0.0}], ids=str)
+def test_nothing_chosen_gives_gradients_of_zero(rule):
     labels, teacher = batch()
-    nothing = GuidanceConfig(unmapped="exclude", top_fraction=0.4)
+    nothing = GuidanceConfig(unmapped="exclude", **rule)
     hidden, head, leaves = with_gradients(states(), heads()["all"])
     loss, _ = selective_cross_entropy(hidden, head, labels, teacher * NAN, nothing)
     loss.backward()

@@ -21,8 +21,7 @@ from vocagno.data.store.shards import StoreError
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batches import Collator
-from vocagno.guidance.checks import BatchFacts
-from vocagno.guidance.tensors import TokenCounts
+from vocagno.guidance.tensors import BatchFacts, TokenCounts
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
 from vocagno.teacher.scores import ScoreStore

@@ -19,9 +19,8 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedCollator, GuidedTrainer
-from vocagno.guidance.checks import made_for
 from vocagno.guidance.methods.base import StudentOutput
-from vocagno.guidance.tensors import LossSums, TokenCounts
+from vocagno.guidance.tensors import LossSums, TokenCounts, made_for
 from vocagno.integrations.transformers_trainer import _check_arguments
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)

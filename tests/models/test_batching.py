@@ -1,4 +1,4 @@
-"""Which sequences are read together: each once, in rows that hold them, with little padding."""
+"""Which sequences are read together, in rows with little padding, and what keeps them apart."""
 
 import gzip
 import json
@@ -8,18 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from architectures import build
 from shared_data import REAL_TOKENIZERS, shared
 from vocagno import TokenSpans
-
-pytest.importorskip("torch")
-
-from vocagno.models.batching import buckets, lay_out, packs
-from vocagno.teacher.windows import cuts
 
 torch = pytest.importorskip("torch")
 
 from tiny_models import tiny_llama
-from vocagno.models.batching import keeps_apart
+from vocagno.errors import ConfigError
+from vocagno.models.batching import (
+    buckets,
+    check_isolation,
+    isolation,
+    keeps_apart,
+    lay_out,
+    packs,
+)
+from vocagno.teacher.windows import cuts
 
 
 def check(rows_of_batches, lengths, batch_tokens):
@@ -98,3 +103,54 @@ def test_a_mask_that_changes_everything_is_refused():
     for dtype, most in ((torch.float32, 0.03), (torch.bfloat16, 3.0)):
         model = tiny_llama(50, attn_implementation="sdpa").to(dtype)
         assert not keeps_apart(with_another_kernel(model, most))
+
+
+def test_a_mask_made_on_a_device_stays_there():
+    """Fake tensors of a GPU that need not be there; an operation between devices is an error."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
+    assert {name: value.device.type for name, value in made.items()} == {
+        "position_ids": "cuda",
+        "attention_mask": "cuda",
+    }
+    assert made["attention_mask"].shape == (2, 1, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("lfm2", {"layer_types": ["conv", "full_attention"]}), ("jamba", {})]
+)
+def test_new_models_whose_other_layers_read_across_are_refused(kind, options):
+    """Their weights are so small that logits differ by less than 1e-3; trained ones would not."""
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
+    ):
+        check_isolation(build(kind, **options), 32)
+
+
+def test_a_mask_that_would_undo_a_sliding_window_is_refused():
+    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
+    check_isolation(model, 24)
+    with pytest.raises(
+        ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
+    ):
+        check_isolation(model, 25)
+    # Qwen names a window that none of its layers has, unless it is told to.
+    options = {"sliding_window": 24, "layer_types": ["full_attention"]}
+    check_isolation(Qwen2ForCausalLM(Qwen2Config(vocab_size=50, **sizes, **options)), 25)
+
+
+def test_a_model_that_ignores_the_mask_is_refused():
+    check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
+    with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
+        check_isolation(tiny_llama(20, attn_implementation="eager"), 32)

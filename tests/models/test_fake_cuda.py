@@ -128,7 +128,8 @@ def test_a_step_stays_on_the_device_without_waiting(case, precision):
 def test_losses_are_float32_for_states_and_heads_of_any_types(of_states, of_head, on_fake_cuda):
     states, head = drawn(99, 8, dtype=of_states), LanguageHead(drawn(50, 8, dtype=of_head))
     nll, entropy = chunked_nll(states, head, ids(99)), chunked_entropy(states, head)
-    assert on_fake_cuda.converted.count((50, 8)) <= 2  # not for each chunk
+    is_as_it_is = of_states == of_head in DTYPES[:2]  # CUDA widens these products itself
+    assert on_fake_cuda.converted.count((50, 8)) <= (0 if is_as_it_is else 2)  # of two losses
     for found in (head.logits(states), head.for_chunks().logits(states), nll, entropy):
         assert (found.device.type, found.dtype) == ("cuda", torch.float32)
 
@@ -140,7 +141,7 @@ def test_gradients_of_every_type(dtype, adds, monkeypatch):
         pytest.skip("this torch does not add products to a float32 sum")
     monkeypatch.setattr(chunked_loss_module, "_ADDS_IN_FLOAT32", adds)
     hidden, weight = (drawn(n, 8, dtype=dtype, requires_grad=True) for n in (99, 50))
-    loss, _ = chunked_loss(hidden, LanguageHead(weight), CrossEntropy(ids(99)), dtype)
+    loss, _ = chunked_loss(hidden, LanguageHead(weight), CrossEntropy(ids(99)))
     assert [one.dtype for one in gradients(loss)] == [dtype, dtype]
 
 

@@ -10,6 +10,7 @@ pytest.importorskip("transformers", reason="training needs vocagno[train]")
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from architectures import build
 from corpora import write_corpus
 from families import TEXTS
 from runs import train_here, write_config
@@ -50,26 +51,6 @@ def plain(model, rows):
     return model.base_model(input_ids=rows, use_cache=False).last_hidden_state
 
 
-def build(kind, **options):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    sizes = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    sizes |= {} if kind == "falcon" else {"num_key_value_heads": 1, "head_dim": 16}
-    attention = {name: options.pop(name) for name in ("attn_implementation",) if name in options}
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **sizes, **options)
-    return AutoModelForCausalLM.from_config(config, **attention).eval()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt_neox", "olmo2", "mixtral"])
 def test_a_pass_of_whole_rows_does_not_wait_and_gives_the_same(kind):
@@ -100,7 +81,7 @@ def test_a_sliding_window_keeps_its_mask(kind):
         ("llama", {"attn_implementation": "eager"}),
         ("doge", {}),
         ("gemma2", {}),
-        ("falcon", {"alibi": True, "multi_query": False}),
+        ("falcon", {"alibi": True, "multi_query": False, "num_kv_heads": 4}),
     ],
 )
 def test_what_needs_its_mask_keeps_it(kind, options):

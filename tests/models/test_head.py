@@ -1,21 +1,75 @@
-"""Students with PEFT adapters."""
+"""Chunks of logits, and students with PEFT adapters."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
-
-import torch
+torch = pytest.importorskip("torch")
 
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.models.head import UnsupportedModelError, without_wrapper
+from vocagno.models.head import (
+    LanguageHead,
+    UnsupportedModelError,
+    chunk_rows,
+    chunks,
+    without_wrapper,
+)
 from vocagno.training.student import GuidedStudent
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 50),
+    st.booleans(),
+    st.sampled_from(["cpu", "cuda"]),
+)
+def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_anywhere, device):
+    ends = np.cumsum(lengths)
+    total = int(ends[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vocagno.models.head.chunk_rows", lambda *_: size)
+        given_ends = None if may_end_anywhere else ends
+        found = list(chunks(total, 1, torch.device(device), given_ends))
+    assert [place.start for place in found] == [0, *(place.stop for place in found[:-1])]
+    assert found[-1].stop == total
+    longest = max(place.stop - place.start for place in found)
+    if may_end_anywhere:
+        assert longest <= size + size // 32
+    else:
+        assert {place.stop for place in found} <= set(ends.tolist())
+        assert longest <= size + size // 32 + 2 * max(lengths)
+
+
+@pytest.mark.parametrize("ends", [None, np.r_[3:2048:3, 2048]], ids=["anywhere", "threes"])
+def test_no_chunk_is_for_a_few_tokens_that_are_left(ends):
+    """2,048 tokens are six chunks of 341, and two tokens."""
+    found = list(chunks(2048, 49_152, torch.device("cpu"), ends))
+    assert len(found) == 6
+    assert all(338 <= place.stop - place.start <= 345 for place in found)
+    room = LanguageHead(torch.empty(49_152, 1)).room_for(2048)
+    assert room.shape == (361, 49_152)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rows", "rows_on_a_cpu"),
+    [(32_000, 2_048, 524), (128_256, 512, 256), (151_936, 384, 256), (256_000, 256, 256)],
+)
+def test_chunks_on_a_gpu_are_whole_tiles(vocabulary, rows, rows_on_a_cpu):
+    assert chunk_rows(vocabulary, torch.device("cuda")) == rows
+    assert chunk_rows(vocabulary, torch.device("cpu")) == rows_on_a_cpu
+
 
 LORA = {"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
 
 
-def adapted(**options):
+@pytest.fixture(scope="module")
+def peft():
+    return pytest.importorskip("peft")
+
+
+def adapted(peft, **options):
     model = peft.get_peft_model(tiny_llama(40), peft.LoraConfig(**LORA | options))
     with torch.no_grad():  # else the second factor is zero, and adapters change nothing
         for name, parameter in model.named_parameters():
@@ -29,8 +83,8 @@ def test_a_model_without_adapters_stays_as_it_is():
     assert without_wrapper(model) is model
 
 
-def test_the_loss_and_the_gradients_are_those_of_all_logits():
-    model = adapted()
+def test_the_loss_and_the_gradients_are_those_of_all_logits(peft):
+    model = adapted(peft)
     ids = torch.arange(24).view(2, 12) % 40
     student = GuidedStudent(model, GuidanceConfig(method="cpt"))
     labels = ids.roll(-1, 1)
@@ -61,13 +115,13 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits():
         {"modules_to_save": ["embed_tokens"]},
     ],
 )
-def test_adapters_of_the_embedding_or_the_head_are_refused(options):
+def test_adapters_of_the_embedding_or_the_head_are_refused(peft, options):
     model = peft.get_peft_model(tiny_llama(40), peft.LoraConfig(**LORA | options))
     with pytest.raises(UnsupportedModelError, match="replaces the embedding or the language head"):
         GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
 
 
-def test_learned_prompts_are_refused():
+def test_learned_prompts_are_refused(peft):
     settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     with pytest.raises(UnsupportedModelError, match="learned prompts"):
         without_wrapper(peft.get_peft_model(tiny_llama(40), settings))

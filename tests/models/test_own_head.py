@@ -13,16 +13,13 @@ from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models import head as head_module
 from vocagno.models.head import (
     UnsupportedModelError,
-    agree,
     head_of,
     hidden_states,
     language_head,
     own_head_of,
-    probe_ids,
-    sees_later_tokens,
 )
 from vocagno.models.losses import IGNORED, chunked_entropy, chunked_nll
-from vocagno.models.own_head import OwnHead
+from vocagno.models.own_head import OwnHead, agree, probe_ids, sees_later_tokens
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import Window
@@ -179,6 +176,16 @@ def test_frozen_parts_of_a_head_get_no_gradient(bert):
     ].backward()
     assert bert.cls.predictions.transform.dense.weight.grad is None
     assert bert.cls.predictions.decoder.weight.grad.any()
+
+
+def test_a_head_of_low_precision_gets_gradients(bert):
+    """Its weights are converted for the chunks, and the copies lead nowhere."""
+    labels, teacher = batch()
+    head, states = own_head_of(bert.bfloat16(), VOCABULARY, 32), states_of(bert, labels)
+    loss, _ = selective_cross_entropy(states, head, labels, teacher, GuidanceConfig(method="cpt"))
+    loss.backward()
+    assert all(weight.grad.dtype == torch.bfloat16 for weight in head.weights.values())
+    assert all(weight.grad.any() for weight in head.weights.values())
 
 
 def test_the_model_is_left_as_it_is(bert):

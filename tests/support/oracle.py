@@ -1,5 +1,8 @@
 """The definitions, as directly as they can be written; slow and obvious."""
 
+from fractions import Fraction
+from math import ceil, fsum, inf, isfinite
+
 import numpy as np
 
 
@@ -93,9 +96,6 @@ def groups(student, teacher):
 
 def weights(student_nll, teacher_loss, valid, top_fraction, unmapped, teacher_mean=None):
     """Eq. 4 for one scope, a list of tokens; `teacher_mean`: of the teacher's own tokens."""
-    from fractions import Fraction
-    from math import ceil
-
     n = len(valid)
     scored = [valid[i] and np.isfinite(teacher_loss[i]) for i in range(n)]
     teacher = list(teacher_loss)
@@ -112,3 +112,38 @@ def weights(student_nll, teacher_loss, valid, top_fraction, unmapped, teacher_me
     if unmapped == "include":
         result = [1.0 if valid[i] and not scored[i] else w for i, w in enumerate(result)]
     return result
+
+
+def weights_of_units(nll, teacher, labels, groups, lines, sizes, of_groups, config):
+    """Weights of one row under thresholds and lines, and the threshold.
+
+    `of_groups`: the teacher's losses of groups, by which noise is told.
+    """
+    n = len(nll)
+    grouped = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
+    own = grouped if config.unit == "group" else [[i] for i in range(n)]
+    heard = teacher if config.unit == "group" else of_groups
+    is_heard = [labels[i] != -100 and isfinite(heard[i]) for i in range(n)]
+    competes = [labels[i] != -100 and isfinite(teacher[i]) for i in range(n)]
+    excess = [fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
+    threshold = inf if config.max_threshold is None else config.max_threshold
+    if config.has_no_threshold:
+        threshold = -inf
+    ranked = sorted((excess[i] for i in range(n) if competes[i]), reverse=True)
+    if config.top_fraction is not None and ranked:
+        quota = ranked[ceil(round(config.top_fraction * len(ranked), 9)) - 1]
+        threshold = min(threshold, quota)
+    weights = []
+    for i in range(n):
+        if not competes[i]:
+            weights.append(float(labels[i] != -100 and config.unmapped == "include"))
+            continue
+        weight = float(excess[i] >= threshold)
+        line = [k for k in range(n) if lines[k] == lines[i] >= 0]
+        near = [k for k in line if is_heard[k] and k not in grouped[i]]
+        if config.window_max_loss is not None and near:
+            size = sum(sizes[k] for k in near)
+            loss = fsum(heard[k] for k in near)
+            weight *= (loss + 8) / (size + 8) <= config.window_max_loss
+        weights.append(weight)
+    return weights, threshold

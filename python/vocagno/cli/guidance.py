@@ -119,7 +119,7 @@ def add_limit(parser: Any) -> None:
 
 def limit(options: Any) -> dict[str, Any] | None:
     """The limit, and what it and those for other shares keep."""
-    from vocagno.guidance.limits import kept_share, limit_that_keeps
+    from vocagno.guidance.rules import kept_share, limit_that_keeps
     from vocagno.models.loading import local_device
     from vocagno.teacher.scoring import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -177,8 +177,7 @@ def _losses(
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import DataConfig
     from vocagno.data.prepare import prepared_rows, scanned
-    from vocagno.guidance.batches import Collator
-    from vocagno.guidance.limits import losses_of_neighbours
+    from vocagno.guidance.batches import Collator, losses_of_neighbours
     from vocagno.teacher.scores import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)

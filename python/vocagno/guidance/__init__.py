@@ -13,12 +13,10 @@ from vocagno.system import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.guidance.checks import check_coverage
-    from vocagno.guidance.rules import known_weights
+    from vocagno.guidance.rules import Units, known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
-    from vocagno.guidance.tensors import GuidanceTensors
+    from vocagno.guidance.tensors import GuidanceTensors, check_coverage
     from vocagno.guidance.text_batches import GuidedBatch, guided_batch
-    from vocagno.guidance.units import Units
     from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
     from vocagno.integrations.transformers_trainer import (
         DataCollatorWithTeacherLoss,
@@ -59,9 +57,9 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "GuidedTrainer": "vocagno.integrations.transformers_trainer",
         "TeacherLossColumns": "vocagno.integrations.columns",
         "TeacherTexts": "vocagno.integrations.columns",
-        "Units": "vocagno.guidance.units",
+        "Units": "vocagno.guidance.rules",
         "add_teacher_loss": "vocagno.integrations.columns",
-        "check_coverage": "vocagno.guidance.checks",
+        "check_coverage": "vocagno.guidance.tensors",
         "count_kept": "vocagno.guidance.selective",
         "guided_batch": "vocagno.guidance.text_batches",
         "known_weights": "vocagno.guidance.rules",

@@ -4,7 +4,7 @@ B: rows, T: predicted tokens of a row, P: pieces of all rows of a batch.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,13 +20,12 @@ from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
-from vocagno.guidance.loss import chunk_ends_of
+from vocagno.guidance.mappings import NO_GROUP, chunk_ends_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import SameRows, Scores, TeacherView, live_text, teacher_view
-from vocagno.guidance.rules import known_weights
+from vocagno.guidance.rules import Units, known_weights, teacher_loss_of_neighbours
 from vocagno.guidance.tensors import TokenCounts
-from vocagno.guidance.units import NO_GROUP, Units
 from vocagno.models.batching import isolation
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.live import LiveText
@@ -153,20 +152,20 @@ class Collator:
         tensors = {"input_ids": inputs.contiguous(), "labels": labels}
         if self.isolate:
             tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
-        places = _places(rows, width)
+        places = causal_shift(_places(rows, width))[1]  # of the tokens that are predicted
         for name, values in self.method.columns(rows).items():
-            tensors[name] = _predicted(values, places, -1)
+            tensors[name] = torch.from_numpy(_at(places, values, -1))
         tokens = self.aligned(rows)
         by_group = tokens.by_group or tokens
         counts, row_counts = self._with_teacher(tensors, tokens, places, wanted)
         groups = None
         if by_group.groups is not None:
-            groups = _predicted(by_group.groups, places, NO_GROUP)
+            groups = torch.from_numpy(_at(places, by_group.groups, NO_GROUP))
             if self.guidance.unit == "group" and not self.guidance.has_no_threshold:
                 tensors["groups"] = groups
         live = None
         if tokens.windowed is not None:
-            live = live_text(tokens, causal_shift(places)[1])
+            live = live_text(tokens, places)
         elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
@@ -175,15 +174,16 @@ class Collator:
         units = None
         if self._needs_lines:
             assert self.line_ends is not None
-            lines = causal_shift(line_numbers(ids, piece, self.line_ends))[1]
+            lines = torch.from_numpy(line_numbers(ids, piece, self.line_ends))
             sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
-            units = Units(_tensor(lines), _predicted(sizes, places, 0), groups)
+            sizes_BT = torch.from_numpy(_at(places, sizes, 0))
+            units = Units(causal_shift(lines)[1].contiguous(), sizes_BT, groups)
             if tokens.by_group is not None:
-                of_groups = _predicted(by_group.teacher_loss, places, np.nan)
-                units = units._replace(group_loss_BT=of_groups)
+                losses = torch.from_numpy(_at(places, by_group.teacher_loss, np.nan))
+                units = units._replace(group_loss_BT=losses)
             if live is None and not isinstance(self.scores, SameRows):
-                losses, labels = tensors["teacher_loss"], tensors["labels"]
-                tensors["weight"] = known_weights(losses, labels, units, self.guidance)
+                given = tensors["teacher_loss"], tensors["labels"]
+                tensors["weight"] = known_weights(*given, units, self.guidance)
         return Batch(tensors, counts, row_counts, live, ends, units)
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
@@ -209,17 +209,14 @@ class Collator:
     ) -> tuple[TokenCounts, NDArray[np.int64]]:
         """Puts each token's loss and reason where the token is predicted; the counts of all tokens,
         and of each row."""
-        loss, reasons, with_text, first_only, missing = (
-            causal_shift(_spread(values, places, fill))[1]
-            for values, fill in (
-                (tokens.teacher_loss, np.nan),
-                (tokens.reasons, Reason.SPECIAL),
-                (tokens.with_text, False),
-                (tokens.first_only, False),
-                (tokens.missing, False),
-            )
+        loss = _at(places, tokens.teacher_loss, np.nan)
+        reasons = _at(places, tokens.reasons, Reason.SPECIAL)
+        with_text, first_only, missing = (
+            _at(places, values, False)
+            for values in (tokens.with_text, tokens.first_only, tokens.missing)
         )
-        tensors["teacher_loss"], tensors["reasons"] = _tensor(loss), _tensor(reasons)
+        tensors["teacher_loss"] = torch.from_numpy(loss)
+        tensors["reasons"] = torch.from_numpy(reasons)
         competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
         known = wanted & ~missing
         with_text = with_text & known
@@ -241,6 +238,26 @@ class Collator:
         row_counts = np.stack([tokens_of[name].sum(1) for name in TokenCounts._fields], 1)
         kept = self.method.most_kept(competing, included, tensors)
         return TokenCounts(*row_counts.sum(0).tolist())._replace(kept=kept), row_counts
+
+
+def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
+    """(n,) nats a byte: what `window_max_loss` limits, for each of the n tokens with a teacher
+    loss; minus infinity for a token without neighbours, which is never noise.
+
+    Args:
+        rows: as `RowStore` gives them.
+        collator: with the scores of their documents, and a guidance with `window_max_loss`, whose
+            value has no effect.
+    """
+    losses = [np.empty(0)]
+    for row in rows:
+        batch = collator([row])
+        assert batch.units is not None  # of a rule with `window_max_loss`
+        given = batch.tensors["teacher_loss"], batch.tensors["labels"]
+        around_BT = teacher_loss_of_neighbours(*given, batch.units, collator.guidance)
+        competing_BT, _ = collator.method.roles(*given)
+        losses.append(around_BT.nan_to_num(nan=-torch.inf)[competing_BT].numpy())
+    return np.concatenate(losses)
 
 
 def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:
@@ -265,18 +282,9 @@ def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
     return places
 
 
-def _spread(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> NDArray[Any]:
-    """Values of tokens put at their places; `fill` at padding."""
+def _at(places: NDArray[np.int64], values: NDArray[Any], fill: Any) -> NDArray[Any]:
+    """Values of tokens put at the places of a batch; `fill` at padding."""
     return np.append(values, np.array(fill, values.dtype))[places]
-
-
-def _tensor(values: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
-def _predicted(values: NDArray[Any], places: NDArray[np.int64], fill: Any) -> Tensor:
-    """(B, T): values of tokens at the places where these are predicted; `fill` at padding."""
-    return _tensor(causal_shift(_spread(values, places, fill))[1])
 
 
 def line_numbers(

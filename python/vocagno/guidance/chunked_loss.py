@@ -3,113 +3,110 @@
 K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from vocagno.models.head import Head, LanguageHead, chunks, widens
+from vocagno.models.head import ChunkEnds, Head, LanguageHead, chunks, widens
 from vocagno.models.losses import IGNORED, losses_
 from vocagno.models.own_head import OwnHead
 
 _MOVED_ROWS = 32
 """Rows that exist twice while a matrix is compacted."""
+_LEAST_DROPPED = 1 / 32
+"""Share of dropped tokens in a chunk from which on moving the kept ones together pays."""
 
 
-class Objective(Protocol):
+class Objective:
     """A loss of each token that is a weighted sum of parts."""
 
-    @property
-    def weights(self) -> Sequence[float]:
-        """Of the first parts in the loss; the others are only known."""
-
-    @property
-    def num_parts(self) -> int:
-        """P."""
-
-    @property
-    def ends(self) -> Sequence[int] | NDArray[np.int64] | None:
-        """The places at which a chunk may end, rising, the last one the number of tokens; None for
-        all."""
-
-    @property
-    def width(self) -> int:
-        """Numbers per token that it computes at a time, next to the logits."""
+    weights: Sequence[float] = (1.0,)
+    """Weights of the parts that are trained; later parts are only reported."""
+    num_parts: int = 1
+    """P."""
+    ends: ChunkEnds = None
+    width: int = 0
+    """Numbers per token that it computes at a time, next to the logits."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,
         become the gradient of their weighted sum."""
+        raise NotImplementedError
 
     def rows(self, place: slice) -> Tensor | None:
         """Which rows of the chunk that was computed last have a gradient, rising; None for all."""
-
-
-class CrossEntropy:
-    """The loss of labels, those of -100 aside."""
-
-    weights: tuple[float] = (1.0,)
-    num_parts = 1
-    ends = None
-    width = 0
-
-    def __init__(self, labels_K: Tensor) -> None:
-        self.labels_K = labels_K
-
-    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
-        """As `Objective`."""
-        return cross_entropy_(logits_CV, self.labels_K[place], lambda _: None)[:, None]
-
-    def rows(self, place: slice) -> Tensor | None:
-        """As `Objective`."""
         return None
 
 
-def cross_entropy_(
-    logits_CV: Tensor, labels_C: Tensor, weigh: Callable[[Tensor], Tensor | None]
-) -> Tensor:
-    """(C,) the loss of each label, 0 for -100; the logits become the gradient of the weighted sum.
+class CrossEntropy(Objective):
+    """The loss of labels, those of -100 aside; or, with weights that are known to be 0 or 1 once
+    the losses of a chunk are, the loss of a kept token, and the loss."""
 
-    In place, so that a chunk takes one matrix of this size and no more.
+    def __init__(
+        self,
+        labels_K: Tensor,
+        weigh: Callable[[Tensor, slice], Tensor] | None = None,
+        ends: ChunkEnds = None,
+    ) -> None:
+        """Args: weigh: losses (C,) and place of a chunk to weights (C,)."""
+        self._labels_K, self._weigh, self.ends = labels_K, weigh, ends
+        self.num_parts = 1 if weigh is None else 2
+        self.weights_K: Tensor = torch.zeros(labels_K.shape, device=labels_K.device)
+        """The weights of the chunks that were computed."""
 
-    Args:
-        weigh: given the losses, (C,) their factors, or None for 1.
-    """
-    is_asked_C = labels_C != IGNORED
-    labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
-    nll_C, sum_C1 = losses_(logits_CV, labels_C1)
-    nll_C = torch.where(is_asked_C, nll_C, 0.0)
-    weights_C1 = is_asked_C[:, None].float()
-    if (weights_C := weigh(nll_C)) is not None:
-        weights_C1 = weights_C1 * weights_C[:, None]
-    logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
-    return nll_C
+    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        """In place, so that a chunk takes one matrix of this size and no more."""
+        labels_C = self._labels_K[place]
+        is_asked_C = labels_C != IGNORED
+        labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
+        nll_C, sum_C1 = losses_(logits_CV, labels_C1)
+        nll_C = torch.where(is_asked_C, nll_C, 0.0)
+        weights_C1 = is_asked_C[:, None].float()
+        parts = [nll_C]
+        if self._weigh is not None:
+            weights_C = self._weigh(nll_C, place)
+            self.weights_K[place] = weights_C
+            weights_C1 = weights_C1 * weights_C[:, None]
+            parts = [torch.where(weights_C > 0, nll_C, 0.0), nll_C]
+        logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
+        return torch.stack(parts, 1)
+
+    def rows(self, place: slice) -> Tensor | None:
+        """The kept ones, on a CPU: elsewhere the host would have to wait."""
+        weights_C = self.weights_K[place]
+        if self._weigh is None or weights_C.device.type != "cpu":
+            return None
+        rows_C = weights_C.nonzero().squeeze(1)
+        return rows_C if len(rows_C) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
 
-def chunked_loss(
-    hidden_KH: Tensor, head: Head, objective: Objective, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def product_dtype(hidden: Tensor) -> torch.dtype:
+    """The type of the operands of products: autocast's, if it is on, else that of the states."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[Tensor, Tensor]:
     """The weighted sum of all parts, with gradients for states and parameters of the head.
 
     Args:
-        dtype: of the operands of the products, which are accumulated in float32. An `OwnHead` takes
-            states rounded to it and computes in float32.
+        hidden_KH: their type, or autocast's, is that of the operands of the products, which are
+            accumulated in float32. An `OwnHead` takes states rounded to it and computes in float32.
     Returns: float32 sum, and (K, P) the parts without gradient.
 
     Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
     through the same loss is refused.
     """
-    if isinstance(head, OwnHead):
-        total, parts_KP = _OwnChunkedLoss.apply(
-            hidden_KH, head, objective, dtype, *head.weights.values()
-        )
-    else:
-        total, parts_KP = _ChunkedLoss.apply(
-            hidden_KH, head.weight_VH, head.bias_V, objective, head.scale, head.softcap, dtype
-        )
+    given = head, objective, product_dtype(hidden_KH)
+    with torch.autocast(hidden_KH.device.type, enabled=False):
+        if isinstance(head, OwnHead):
+            total, parts_KP = _OwnChunkedLoss.apply(hidden_KH, *given, *head.weights.values())
+        else:
+            total, parts_KP = _ChunkedLoss.apply(hidden_KH, *given, head.weight_VH, head.bias_V)
     return total, parts_KP
 
 
@@ -120,36 +117,36 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden_KH: Tensor,
+        head: LanguageHead,
+        objective: Objective,
+        dtype: torch.dtype,
         weight_VH: Tensor,
         bias_V: Tensor | None,
-        objective: Objective,
-        scale: float,
-        softcap: float | None,
-        dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         count = len(hidden_KH)
         states_KH, factor_VH = hidden_KH.to(dtype), weight_VH.to(dtype)
-        head = LanguageHead(factor_VH, bias_V, scale, softcap).for_chunks()
+        head = replace(head, weight_VH=factor_VH).for_chunks()
         parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
         grad_KH = torch.empty_like(states_KH)
-        # Nothing is chosen: gradients of 0, not of whatever stood in memory.
-        empty = torch.zeros if not count else torch.empty
         grad_VH = grad_V = None  # of what is frozen
-        if ctx.needs_input_grad[1]:
+        *_, weight_is_trained, bias_is_trained = ctx.needs_input_grad
+        if weight_is_trained:
+            # Nothing is chosen: gradients of 0, not of whatever stood in memory.
+            empty = torch.empty if count else torch.zeros
             grad_VH = empty(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
-        if bias_V is not None and ctx.needs_input_grad[2]:
+        if bias_V is not None and bias_is_trained:
             grad_V = torch.zeros_like(bias_V, dtype=torch.float32)
         room = head.room_for(count)
-        width = max(len(weight_VH), objective.width)
-        for place in chunks(count, width, weight_VH.device, objective.ends):
+        width = max(head.vocabulary_size, objective.width)
+        for place in chunks(count, width, head.device, objective.ends):
             logits_CV = head.logits(states_KH[place], room)
             # d(capped) / d(uncapped) is needed after the logits are gone.
-            slope_CV = None if softcap is None else 1 - (logits_CV / softcap).square_()
+            slope_CV = None if head.softcap is None else 1 - (logits_CV / head.softcap).square_()
             parts_KP[place] = objective(logits_CV, place)
             if slope_CV is not None:
                 logits_CV *= slope_CV
-            if scale != 1.0:
-                logits_CV *= scale
+            if head.scale != 1.0:
+                logits_CV *= head.scale
             if grad_V is not None:
                 grad_V += logits_CV.sum(0)
             rows_C = objective.rows(place)
@@ -163,15 +160,13 @@ class _ChunkedLoss(torch.autograd.Function):
             if grad_VH is not None:
                 states_CH = states_KH[place] if rows_C is None else states_KH[place][rows_C]
                 _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
-        ctx.save_for_backward(grad_KH, grad_VH, grad_V)
-        ctx.dtypes = hidden_KH.dtype, weight_VH.dtype, None if bias_V is None else bias_V.dtype
-        ctx.is_used = False
-        ctx.mark_non_differentiable(parts_KP)
-        return _weighted_sum(parts_KP, objective), parts_KP
+        return _kept(
+            ctx, parts_KP, objective, (hidden_KH, weight_VH, bias_V), (grad_KH, grad_VH, grad_V)
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return *_scaled(ctx, gradients[0]), None, None, None, None
+        return _scaled(ctx, gradients[0])
 
 
 class _OwnChunkedLoss(torch.autograd.Function):
@@ -188,10 +183,12 @@ class _OwnChunkedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count = len(hidden_KH)
         leaves = [
-            weight.detach().requires_grad_(weight.requires_grad)
-            for weight in head.for_chunks().weights.values()
+            weight.detach().requires_grad_(is_trained)
+            for weight, is_trained in zip(
+                head.for_chunks().weights.values(), ctx.needs_input_grad[4:], strict=True
+            )
         ]
-        head = head.with_weights(dict(zip(head.weights, leaves, strict=True)))
+        head = replace(head, weights=dict(zip(head.weights, leaves, strict=True)))
         parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
         grad_KH = torch.empty_like(hidden_KH, dtype=torch.float32)
         width = max(head.vocabulary_size, objective.width)
@@ -208,21 +205,40 @@ class _OwnChunkedLoss(torch.autograd.Function):
         if not count:  # nothing is chosen: gradients of 0, as DDP expects one for each weight
             for leaf in leaves:
                 leaf.grad = torch.zeros_like(leaf) if leaf.requires_grad else None
-        ctx.save_for_backward(grad_KH, *(leaf.grad for leaf in leaves))
-        ctx.dtypes = hidden_KH.dtype, *(weight.dtype for weight in weights)
-        ctx.is_used = False
-        ctx.mark_non_differentiable(parts_KP)
-        return _weighted_sum(parts_KP, objective), parts_KP
+        gradients = grad_KH, *(leaf.grad for leaf in leaves)
+        return _kept(ctx, parts_KP, objective, (hidden_KH, *weights), gradients)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        grad_KH, *of_weights = _scaled(ctx, gradients[0])
-        return grad_KH, None, None, None, *of_weights
+        return _scaled(ctx, gradients[0])
 
 
-def _weighted_sum(parts_KP: Tensor, objective: Objective) -> Tensor:
+def _kept(
+    ctx: Any,
+    parts_KP: Tensor,
+    objective: Objective,
+    inputs: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """What a forward pass gives; keeps the gradients of its inputs."""
+    ctx.save_for_backward(*gradients)
+    ctx.dtypes = [None if one is None else one.dtype for one in inputs]
+    ctx.is_used = False
+    ctx.mark_non_differentiable(parts_KP)
     sums = zip(objective.weights, parts_KP.sum(0), strict=False)
-    return torch.stack([weight * part for weight, part in sums]).sum()
+    return torch.stack([weight * part for weight, part in sums]).sum(), parts_KP
+
+
+def _scaled(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+    """The kept gradients, times that of the loss; None for head, objective and type."""
+    if ctx.is_used:
+        raise RuntimeError("a second backward pass through one head loss is not supported")
+    ctx.is_used = True  # the gradients are scaled where they stand
+    grad_KH, *of_weights = (
+        None if kept is None else kept.mul_(factor).to(dtype)
+        for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+    )
+    return grad_KH, None, None, None, *of_weights
 
 
 def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
@@ -232,17 +248,6 @@ def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
         part = rows_K[start : start + _MOVED_ROWS]
         matrix_CV[start : start + len(part)] = matrix_CV[part]  # no later row is overwritten
     return matrix_CV[: len(rows_K)]
-
-
-def _scaled(ctx: Any, factor: Tensor) -> Iterator[Tensor | None]:
-    """The gradients that were kept in the forward pass, times that of the loss."""
-    if ctx.is_used:
-        raise RuntimeError("a second backward pass through one head loss is not supported")
-    ctx.is_used = True  # the gradients are scaled where they stand
-    return (
-        None if kept is None else kept.mul_(factor).to(dtype)
-        for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-    )
 
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:

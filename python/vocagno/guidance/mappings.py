@@ -5,19 +5,23 @@ N: student tokens and M: teacher tokens of all pieces of a batch, one after the 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import rows_in, sums_in
-from vocagno.alignment.groups import groups
+from vocagno.alignment.groups import Groups, groups
 from vocagno.alignment.mapping import chunk_boundaries, chunk_map
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
-from vocagno.guidance.units import NO_GROUP
 
 UNMAPPED = -1
+NO_GROUP = -1
+"""In place of a group's number: the token is compared with no teacher token, and is a unit of its
+own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ class Pieces:
     def teacher_rows(self) -> list[NDArray[np.int64]]:
         """The teacher's tokens that share text with each row; none if a document is missing: the
         rest would be cut as if it were all."""
-        inside = sharing_text(self.teacher, self.teacher_cu, self.first_bytes, self.end_bytes)
+        inside = self.sharing_text(self.first_bytes)
         found = []
         for first, stop in itertools.pairwise(self.row_pieces.tolist()):
             start, end = self.teacher_cu[[first, stop]]
@@ -87,7 +91,21 @@ class Pieces:
                 self.student_cu.tolist(), self.num_prompt.tolist(), self.first_bytes, strict=False
             )
         ]
-        return sharing_text(self.teacher, self.teacher_cu, prompt_ends, self.end_bytes)
+        return self.sharing_text(prompt_ends)
+
+    def sharing_text(self, first_bytes: Sequence[int]) -> NDArray[np.bool_]:
+        """(M,) which of the teacher's tokens share text with the part of their document, from
+        `first_bytes` of each piece on, that is in the row."""
+        sizes = np.diff(self.teacher_cu)
+        first, end = np.repeat(first_bytes, sizes), np.repeat(self.end_bytes, sizes)
+        starts, ends = self.teacher.T
+        inside: NDArray[np.bool_] = (starts < ends) & (starts < end) & (ends > first)
+        return inside
+
+    def with_text(self, piece: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of a piece whose spans are not empty, of both sides."""
+        student = _with_text(self.student, *self.student_cu[piece : piece + 2])
+        return student, _with_text(self.teacher, *self.teacher_cu[piece : piece + 2])
 
     def first_only(self, meeting: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(n,) mapped only to the first teacher token of the document, which has no loss without a
@@ -112,33 +130,23 @@ class ComparedTokens:
     """The same for `unit: group`, where a rule of single tokens `needs_group_loss`."""
 
 
-def identity_map(
-    student: NDArray[np.int32],
-    teacher: NDArray[np.int32],
-    student_cu_seqlens: NDArray[np.int64],
-    teacher_cu_seqlens: NDArray[np.int64],
-    documents: Sequence[int],
-    begins_row: Sequence[bool],
-) -> NDArray[np.int32]:
+def identity_map(pieces: Pieces) -> NDArray[np.int32]:
     """Token to token, for a teacher with the student's vocabulary (Rho-1): by counting, not by
-    searching, and what is counted is compared.
+    searching, and what is counted is compared. The teacher's tokens may extend before and after a
+    piece, or be missing altogether. A piece that is the first of its row may begin anywhere in its
+    document; the others begin where that does.
 
-    Args:
-        student, teacher: (N, 2) and (M, 2) spans, bytes; the teacher's may extend before and after
-            a piece, or be missing altogether.
-        documents: of each piece, for messages.
-        begins_row: whether a piece stands first in its row, and may begin anywhere in its document;
-            the others begin where that does.
-    Returns: (N, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
+    Returns: (n, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
     Raises: GuidanceError if the tokens are not the same, which names document and bytes.
     """
+    student, teacher = pieces.student, pieces.teacher
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    for piece, (document, is_cut) in enumerate(zip(documents, begins_row, strict=True)):
-        mine = _with_text(student, student_cu_seqlens, piece)
-        theirs = _with_text(teacher, teacher_cu_seqlens, piece)
+    begins_row = pieces.begins_row()
+    for piece, document in enumerate(pieces.numbers):
+        mine, theirs = pieces.with_text(piece)
         if not len(theirs) or not len(mine):
             continue
-        first = _first_counterpart(student[mine], teacher[theirs]) if is_cut else 0
+        first = _first_counterpart(student[mine], teacher[theirs]) if begins_row[piece] else 0
         rows = theirs[first : first + len(mine)]
         if len(rows) < len(mine) or (student[mine] != teacher[rows]).any():
             raise GuidanceError(_difference(student[mine], teacher[rows], document))
@@ -146,39 +154,26 @@ def identity_map(
     return mapping
 
 
-def positional_map(
-    student: NDArray[np.int32],
-    teacher: NDArray[np.int32],
-    student_cu_seqlens: NDArray[np.int64],
-    teacher_cu_seqlens: NDArray[np.int64],
-) -> NDArray[np.int32]:
-    """The k-th token with text of each piece to the teacher's k-th, whatever they cover; what the
-    longer side has more of stays unmapped. Args and returns: as `identity_map`.
+def positional_map(pieces: Pieces) -> NDArray[np.int32]:
+    """(n, 2): the k-th token with text of each piece to the teacher's k-th, whatever they cover;
+    what the longer side has more of stays unmapped.
 
     Source: the published ULD (Boizard et al., arXiv 2402.12030) compares sequences position by
     position, up to the length of the shorter one.
     """
-    mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    for piece in range(len(student_cu_seqlens) - 1):
-        mine = _with_text(student, student_cu_seqlens, piece)
-        theirs = _with_text(teacher, teacher_cu_seqlens, piece)
+    mapping = np.full((len(pieces.student), 2), UNMAPPED, np.int32)
+    for piece in range(len(pieces.numbers)):
+        mine, theirs = pieces.with_text(piece)
         both = min(len(mine), len(theirs))
         mapping[mine[:both], 0], mapping[mine[:both], 1] = theirs[:both], theirs[:both] + 1
     return mapping
 
 
-def chunk_maps(
-    num_student: Sequence[int], teacher_rows: Sequence[NDArray[np.int64]], chunks: int
-) -> NDArray[np.int32]:
-    """`chunk_map` of rows of a batch that stand one after the other.
-
-    Args:
-        num_student: tokens of each row.
-        teacher_rows: of each row, which of the M tokens share text with it, in order. What lies
-            between them shares none, and has no loss.
-    """
+def chunk_maps(pieces: Pieces, chunks: int) -> NDArray[np.int32]:
+    """(n, 2): `chunk_map` of each row, of the teacher's tokens that share text with it. What lies
+    between them shares none, and has no loss."""
     maps = []
-    for mine, theirs in zip(num_student, teacher_rows, strict=True):
+    for mine, theirs in zip(pieces.row_sizes, pieces.teacher_rows(), strict=True):
         mapping = chunk_map(mine, len(theirs), chunks)
         mapped = mapping[:, 0] >= 0
         first, stop = mapping[mapped].T
@@ -193,26 +188,7 @@ def chunk_numbers(num_tokens: int, chunks: int) -> NDArray[np.int64]:
     return np.searchsorted(ends, np.arange(num_tokens), side="right").astype(np.int64)
 
 
-def sharing_text(
-    teacher: NDArray[np.int32],
-    teacher_cu_seqlens: NDArray[np.int64],
-    first_bytes: Sequence[int],
-    end_bytes: Sequence[int],
-) -> NDArray[np.bool_]:
-    """(M,): which of the teacher's tokens share text with the part of their document, from
-    `first_bytes` to `end_bytes` of each piece, that is in the row."""
-    sizes = np.diff(teacher_cu_seqlens)
-    first, end = np.repeat(first_bytes, sizes), np.repeat(end_bytes, sizes)
-    starts, ends = teacher.T
-    inside: NDArray[np.bool_] = (starts < ends) & (starts < end) & (ends > first)
-    return inside
-
-
-def _with_text(
-    spans: NDArray[np.int32], cu_seqlens: NDArray[np.int64], piece: int
-) -> NDArray[np.int64]:
-    """The rows of a piece whose spans are not empty."""
-    start, stop = cu_seqlens[piece : piece + 2]
+def _with_text(spans: NDArray[np.int32], start: int, stop: int) -> NDArray[np.int64]:
     part = spans[start:stop]
     rows: NDArray[np.int64] = start + np.flatnonzero(part[:, 0] < part[:, 1])
     return rows
@@ -244,44 +220,28 @@ def _difference(mine: NDArray[np.int32], theirs: NDArray[np.int32], document: in
     )
 
 
-def compared_groups(
-    student: NDArray[np.int32],
-    teacher: NDArray[np.int32],
-    teacher_nll: NDArray[np.float32],
-    is_predicted: NDArray[np.bool_] | None,
-    ends_row: NDArray[np.bool_],
-    *,
-    student_cu_seqlens: NDArray[np.int64],
-    teacher_cu_seqlens: NDArray[np.int64],
-) -> ComparedTokens:
+def compared_groups(pieces: Pieces, is_predicted: NDArray[np.bool_] | None) -> ComparedTokens:
     """Groups of which both models have the loss of the whole text.
 
-    Args:
-        student, teacher: (N, 2) and (M, 2) spans, bytes.
-        teacher_nll: (M,) nats; NaN for none.
-        is_predicted: (N,) which tokens the student predicts; None for all.
-        ends_row: (N,) the last token of each row.
+    Args: is_predicted: (n,) which tokens the student predicts; None for all.
 
     A group has no teacher loss if one of its teacher tokens has none, if one of its student tokens
     is not predicted (the first of a row, those of a prompt), if it holds the last token of a row,
     whose text may continue in the next one, or if the teacher's text stops inside it.
     """
-    cu_seqlens = {
-        "student_cu_seqlens": student_cu_seqlens,
-        "teacher_cu_seqlens": teacher_cu_seqlens,
-    }
-    found = groups(student, teacher, **cu_seqlens)
+    student, teacher = pieces.student, pieces.teacher
+    found = groups(student, teacher, **pieces.cu_seqlens)
     with_text = student[:, 0] < student[:, 1]
-    whole = with_text & ~ends_row
+    whole = with_text & ~pieces.ends_row()
     if is_predicted is not None:
         whole &= is_predicted
     size = sums_in(with_text, found.student)
     is_cut = sums_in(with_text & ~whole, found.student) > 0
     of_teacher = teacher[:, 0] < teacher[:, 1]
-    has_loss = np.isfinite(teacher_nll)
+    has_loss = np.isfinite(pieces.teacher_nll)
     is_known = sums_in(of_teacher & ~has_loss, found.teacher) == 0
-    is_known &= ~_stops_early(student, teacher, found.student, found.teacher, teacher_cu_seqlens)
-    total = sums_in(np.where(of_teacher & has_loss, teacher_nll, 0), found.teacher)
+    is_known &= ~_stops_early(pieces, found)
+    total = sums_in(np.where(of_teacher & has_loss, pieces.teacher_nll, 0), found.teacher)
 
     compared = np.flatnonzero(is_known & ~is_cut)
     of_token = np.full(len(student), NO_GROUP)
@@ -291,25 +251,46 @@ def compared_groups(
     in_group = of_token != NO_GROUP
     number = compared[of_token[in_group]]
 
-    mapping = np.full((len(student), 2), -1, np.int32)
+    mapping = np.full((len(student), 2), UNMAPPED, np.int32)
     mapping[in_group] = found.teacher[number]
     loss = np.full(len(student), np.nan, np.float32)
     loss[in_group] = total[number] / size[number]
     return ComparedTokens(mapping, loss, of_token)
 
 
-def _stops_early(
-    student: NDArray[np.int32],
-    teacher: NDArray[np.int32],
-    student_rows: NDArray[np.int32],
-    teacher_rows: NDArray[np.int32],
-    teacher_cu_seqlens: NDArray[np.int64],
-) -> NDArray[np.bool_]:
+def _stops_early(pieces: Pieces, found: Groups) -> NDArray[np.bool_]:
     """(G,): whether the last of the teacher's tokens of a text ends inside the group."""
+    teacher, cu_seqlens = pieces.teacher, pieces.teacher_cu
     with_text = np.where(teacher[:, 0] < teacher[:, 1], np.arange(len(teacher)), -1)
     last_so_far = np.maximum.accumulate(with_text)
-    stops = teacher_cu_seqlens[1:][np.diff(teacher_cu_seqlens) > 0]
-    is_last = np.isin(teacher_rows[:, 1] - 1, last_so_far[stops - 1])
-    ends = teacher[teacher_rows[:, 1] - 1, 1] < student[student_rows[:, 1] - 1, 1]
-    stops_early: NDArray[np.bool_] = is_last & ends
+    stops = cu_seqlens[1:][np.diff(cu_seqlens) > 0]
+    last = found.teacher[:, 1] - 1
+    ends_early = teacher[last, 1] < pieces.student[found.student[:, 1] - 1, 1]
+    stops_early: NDArray[np.bool_] = np.isin(last, last_so_far[stops - 1]) & ends_early
     return stops_early
+
+
+def chunk_ends_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArray[np.int64] | None:
+    """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
+    if not guidance.has_fixed_threshold or "groups" not in tensors:
+        return None
+    return group_ends(tensors["groups"])
+
+
+def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
+    """The places, in the order of the tokens, before which no group is cut; the last one is their
+    number.
+
+    Args:
+        groups: the number of each token's group, in the order of the groups; -1 for none.
+    """
+    groups_N = np.asarray(groups).ravel()
+    places = np.flatnonzero(groups_N >= 0)
+    begins = np.flatnonzero(np.diff(groups_N[places], prepend=-1))
+    first, last = places[begins], places[np.append(begins[1:], len(places))[: len(begins)] - 1]
+    inside = np.zeros(len(groups_N) + 2, np.int64)
+    np.add.at(inside, first + 1, 1)
+    np.add.at(inside, last + 1, -1)
+    is_cut = np.cumsum(inside)[: len(groups_N) + 1] > 0
+    ends: NDArray[np.int64] = np.flatnonzero(~is_cut)
+    return ends[ends > 0]

@@ -46,8 +46,8 @@ def read_pieces(
     num_tokens = np.concatenate([row.num_tokens for row in rows])
     numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
     student_cu = _boundaries(num_tokens)
-    first_bytes = _of_pieces(np.minimum, student[:, 0], student_cu)
-    end_bytes = _of_pieces(np.maximum, student[:, 1], student_cu)
+    first_bytes: list[int] = np.minimum.reduceat(student[:, 0], student_cu[:-1]).tolist()
+    end_bytes: list[int] = np.maximum.reduceat(student[:, 1], student_cu[:-1]).tolist()
     windowed = None
     if isinstance(scores, LivePieces):
         windowed, documents = scores.read(numbers, first_bytes, end_bytes)
@@ -70,13 +70,6 @@ def read_pieces(
         row_pieces=_boundaries([len(row.num_tokens) for row in rows]),
     )
     return pieces, windowed
-
-
-def _of_pieces(
-    least_or_most: np.ufunc, values: NDArray[np.int32], student_cu: NDArray[np.int64]
-) -> list[int]:
-    found: list[int] = least_or_most.reduceat(values, student_cu[:-1]).tolist()
-    return found
 
 
 def _boundaries(counts: Any) -> NDArray[np.int64]:
@@ -203,6 +196,11 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
     assert view.row_ranges is not None
     by_group = view.by_group or view
     partner_N = first_asked(view.mapping, view.windowed.is_asked)
+    group_sizes_N = np.ones(len(view.mapping), np.int64)
+    if by_group.groups is not None:
+        in_group_N = by_group.groups >= 0
+        sizes = np.bincount(by_group.groups[in_group_N])
+        group_sizes_N[in_group_N] = sizes[by_group.groups[in_group_N]]
     arrays: tuple[NDArray[Any], ...] = (
         view.windowed.is_asked,
         view.mapping,
@@ -211,15 +209,7 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         view.is_inside,
         view.row_ranges,
         by_group.mapping,
-        _sizes(by_group.groups, len(view.mapping)),
+        group_sizes_N,
     )
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return LiveText(view.windowed, *tensors)
-
-
-def _sizes(groups: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
-    """(N,) number of student tokens in the group of each of `count` tokens; 1 without groups."""
-    if groups is None:
-        return np.ones(count, np.int64)
-    sizes = np.bincount(groups[groups >= 0], minlength=1)
-    return np.where(groups >= 0, sizes[groups], 1)

@@ -1,23 +1,61 @@
-"""Losses to weights: which tokens the student trains on (Eq. 4 of arXiv 2503.19123).
+"""The rule of lines, and what all rules on single tokens share (arXiv 2503.19123, Eq. 4).
 
-B: rows, T: tokens of a row. A token takes part if its label is not -100. Of those, the ones with a
-finite teacher loss compete; the others are *unmapped* and go by the policy.
+By the default rule a unit, a token or the group of tokens that cover the same text, is dropped if
+the teacher loses much on the rest of its line. The student's losses have no part in it, so these
+weights are known before the forward pass.
+
+B: rows, T: tokens of a row, N = B * T. A token takes part if its label is not -100. Of those, the
+ones with a finite teacher loss compete; the others are *unmapped* and go by the policy.
 """
 
-from fractions import Fraction
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import require
 from vocagno.guidance.tensors import GuidanceTensors
-from vocagno.guidance.units import Units, group_means, window_means
 from vocagno.models.losses import IGNORED
 
 SMOOTHING_BYTES = 8
 """Added to the neighbours, with 1 nat each, so that a few hard tokens do not make a short line
 noise."""
+
+
+class Units(NamedTuple):
+    """Numbers that say which tokens belong together, and the text that they cover; for
+    `window_max_loss`."""
+
+    lines_BT: Tensor
+    """The number of each token's line of text, -1 for none, as `groups_BT`."""
+    bytes_BT: Tensor
+    """The bytes of text that each token covers."""
+    groups_BT: Tensor | None = None
+    """As `GuidanceTensors.groups`; None where each token is a unit."""
+    group_loss_BT: Tensor | None = None
+    """The teacher's sum over the group of each token divided by its student tokens, nats, NaN for
+    none; where the teacher's losses are of single tokens (`needs_group_loss`)."""
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Units":
+        """The same after a change of each tensor."""
+        changed = {name: change(one) for name, one in self._asdict().items() if one is not None}
+        return self._replace(**changed)
+
+
+def roles(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+) -> tuple[Tensor, Tensor]:
+    """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+    valid_BT = labels_BT != IGNORED
+    scored_BT = valid_BT & teacher_loss_BT.isfinite()
+    if config.unmapped == "mean":
+        return valid_BT, torch.zeros_like(valid_BT)
+    return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
 
 
 def known_weights(
@@ -36,11 +74,17 @@ def known_weights(
     return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
 
+def fixed_weights(teacher: GuidanceTensors) -> Tensor:
+    """(B, T): the weights of `known_weights` in a batch. Raises: ValueError without them."""
+    return required(teacher.weight, "window_max_loss needs the weights that are known beforehand")
+
+
 def teacher_loss_of_neighbours(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float64: the teacher's loss on the neighbours of each token's group (without groups:
-    of the token), in nats a byte; NaN without any. `SMOOTHING_BYTES` are added.
+    """(B, T) float64: the teacher's loss on the rest of the line of each token, without its group
+    (without groups: without the token), in nats a byte; NaN if nothing is left. `SMOOTHING_BYTES`
+    are added.
 
     Args:
         teacher_loss_BT: as `GuidanceTensors.teacher_loss`.
@@ -48,18 +92,20 @@ def teacher_loss_of_neighbours(
     Raises: ValueError without groups or their losses where the rule needs these.
     """
     if config.unit == "group" or config.needs_group_loss:
-        _require(units.groups_BT, "unit: group needs the groups of the tokens")
+        required(units.groups_BT, "unit: group needs the groups of the tokens")
     if config.needs_group_loss:
-        teacher_loss_BT = _require(
+        teacher_loss_BT = required(
             units.group_loss_BT, "window_max_loss needs the losses of the groups"
         )
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
-    loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
-    bytes_BT = torch.where(counted_BT, units.bytes_BT, 0)
-    return window_means(loss_BT, bytes_BT, units.groups_BT, units.lines_BT, SMOOTHING_BYTES)
+    loss_BT = _rest_of_line(torch.where(counted_BT, teacher_loss_BT, 0.0), units)
+    size_BT = _rest_of_line(torch.where(counted_BT, units.bytes_BT, 0), units)
+    means_BT = (loss_BT + SMOOTHING_BYTES) / (size_BT + SMOOTHING_BYTES)
+    return torch.where(size_BT > 0, means_BT, torch.nan)
 
 
-def _require(given: Tensor | None, what: str) -> Tensor:
+def required(given: Tensor | None, what: str) -> Tensor:
+    """What a rule needs. Raises: ValueError if it is not given."""
     if given is None:
         raise ValueError(
             f"guidance.{what}; give what guided_batch makes, use GuidedCollator or "
@@ -67,68 +113,6 @@ def _require(given: Tensor | None, what: str) -> Tensor:
             "GuidanceConfig(top_fraction=0.4)"
         )
     return given
-
-
-_MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
-
-
-def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
-    """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
-
-    `top_fraction` is read as written: 0.1 of 30 tokens is 3, although the nearest binary fraction
-    to 0.1 is a little larger than 0.1.
-    """
-    written = Fraction(repr(float(top_fraction)))
-    share = max(written.limit_denominator(_MOST_PARTS), Fraction(1, _MOST_PARTS))
-    products = num_competing.long() * share.numerator
-    return (products + share.denominator - 1) // share.denominator
-
-
-def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
-    """(S, T) boolean: the competing tokens with the largest rank in each scope; of equal ones the
-    earlier come first. A rank of NaN, which follows from a student's loss of NaN, is the largest,
-    so that the step's loss is NaN, too."""
-    order_ST = _order(rank_ST, competing_ST)
-    num_kept_S1 = kept_count(competing_ST.sum(1, keepdim=True), top_fraction)
-    place_ST = torch.arange(rank_ST.shape[1], device=rank_ST.device).expand_as(rank_ST)
-    return torch.zeros_like(competing_ST).scatter(1, order_ST, place_ST < num_kept_S1)
-
-
-def least_kept(rank_ST: Tensor, kept_ST: Tensor) -> Tensor:
-    """(S,): the smallest rank of the kept tokens of each scope; NaN if none is kept."""
-    if not rank_ST.shape[1]:
-        return rank_ST.new_full((len(rank_ST),), torch.nan)
-    least_S = torch.where(kept_ST & ~rank_ST.isnan(), rank_ST, torch.inf).amin(1)
-    return torch.where(least_S < torch.inf, least_S, torch.nan)
-
-
-def worse_place(rank_ST: Tensor, other_ST: Tensor, competing_ST: Tensor) -> Tensor:
-    """(S, T) float64: a rank by two criteria. A token has a place by each (0 is the best), and the
-    worse one counts, so a kept token is within the top by both. Equal ones go by `rank_ST`.
-
-    Rho-1 (arXiv 2404.07965) and the paper name token entropy next to the excess loss without
-    saying how they combine; this is the intersection of both choices, widened until it is large
-    enough.
-    """
-    first_ST = _places(_order(rank_ST, competing_ST))
-    other_ST = other_ST.nan_to_num(nan=-torch.inf)  # unknown is not large
-    worse_ST = torch.maximum(first_ST, _places(_order(other_ST, competing_ST)))
-    place_ST = -(worse_ST * worse_ST.shape[1] + first_ST).double()  # exact: far below 2^53
-    return torch.where(rank_ST.isnan(), torch.nan, place_ST)
-
-
-def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
-    """The tokens of each scope by falling rank; those that do not compete come last."""
-    # Any rank of a competing token is made finite (NaN comes first), so that -inf is below it.
-    largest = torch.finfo(rank_ST.dtype).max
-    ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=largest), -torch.inf)
-    return ranked_ST.sort(dim=1, descending=True, stable=True).indices
-
-
-def _places(order_ST: Tensor) -> Tensor:
-    """The place of each token in an order of the tokens."""
-    place_ST = torch.arange(order_ST.shape[1], device=order_ST.device).expand_as(order_ST)
-    return torch.empty_like(order_ST).scatter_(1, order_ST, place_ST)
 
 
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
@@ -141,152 +125,56 @@ def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
     return student_nll_BT.detach() - teacher_BT
 
 
-class Choice(NamedTuple):
-    """Weights and thresholds; nothing here carries a gradient."""
-
-    weights_BT: Tensor
-    """Float32, 0.0 or 1.0."""
-    thresholds_S: Tensor | None
-    """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
-    where none competes, and for a `criterion` that ranks by more than the excess loss. None for
-    chunks."""
-
-
-def choose(
-    student_nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors, config: GuidanceConfig
-) -> Choice:
-    """Which tokens train the student (Eq. 4), and from which excess loss on.
+def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
+    """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
 
     Args:
-        student_nll_BT: the student's loss on each token, float32 nats.
-        labels_BT: target ids, -100 where nothing is predicted.
-        config: all but method, normalize and min_coverage.
-    Raises: ValueError if the configuration needs something that is not given.
+        groups_BT: as `GuidanceTensors.groups`.
 
-    With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
-    of a scope with the largest excess loss are kept; ties go to the earlier position. Which tokens
-    compete follows from the alignment only, and so does how many are kept: `count_kept`. Otherwise
-    the smallest excess loss within the quota is the threshold, or `max_threshold` if that is
-    smaller, and all units that reach it are kept. The host does not wait.
+    Sums are float64. The host does not wait.
     """
-    shape = _scopes(labels_BT, config)
-    if config.has_no_threshold:
-        thresholds_S = student_nll_BT.new_full(shape[:1], -torch.inf)
-        return Choice(fixed_weights(teacher), thresholds_S)
-    competing_BT, included_BT = roles(teacher.teacher_loss, labels_BT, config)
-    competing = competing_BT.reshape(shape)
-    filled_BT = filled_teacher_loss(teacher, labels_BT, config)
-    nll_BT = student_nll_BT.detach()
-    if config.unit == "group":
-        nll_BT = group_means(
-            nll_BT, _require(teacher.groups, "unit: group needs the groups of the tokens")
-        )
-    excess = excess_loss(nll_BT.reshape(shape), filled_BT.reshape(shape))
-    if config.keeps_quota:
-        entropy = None if teacher.entropy is None else teacher.entropy.reshape(shape)
-        weights, thresholds_S = _quota(excess, competing, entropy, config)
-    else:
-        thresholds_S = _thresholds(excess, competing, config)
-        # Kept where the excess is NaN: a student's loss of NaN must not disappear from the sum.
-        weights = (~(excess < thresholds_S[:, None])).float().masked_fill(~competing, 0.0)
-        if config.window is not None:
-            weights = weights * fixed_weights(teacher).reshape(shape)
-    weights_BT = torch.where(included_BT, 1.0, weights.reshape(labels_BT.shape))
-    return Choice(weights_BT, thresholds_S)
+    values = values_BT.double()
+    means_BT = _sums(values, groups_BT) / _sums(torch.ones_like(values), groups_BT)
+    return torch.where(groups_BT >= 0, means_BT.to(values_BT.dtype), values_BT)
 
 
-def fixed_weights(teacher: GuidanceTensors) -> Tensor:
-    """(B, T) as `known_weights`. Raises: ValueError without them."""
-    return _require(teacher.weight, "window_max_loss needs the weights that are known beforehand")
+def _rest_of_line(values_BT: Tensor, units: Units) -> Tensor:
+    """(B, T) float64: the sum over the line of each token but for its group."""
+    values_BT, groups_BT, lines_BT = values_BT.double(), units.groups_BT, units.lines_BT
+    own_BT = values_BT
+    if groups_BT is not None:
+        parts_BT = torch.where(groups_BT >= 0, _parts_of_groups(groups_BT, lines_BT), -1)
+        own_BT = torch.where(groups_BT >= 0, _sums(values_BT, parts_BT), values_BT)
+    return torch.where(lines_BT >= 0, _sums(values_BT, lines_BT) - own_BT, 0.0)
 
 
-def _quota(
-    excess: Tensor, competing: Tensor, entropy: Tensor | None, config: GuidanceConfig
-) -> tuple[Tensor, Tensor]:
-    """Weights and (S,) thresholds of the paper's rule; NaN thresholds if more than the excess loss
-    ranks."""
-    assert config.top_fraction is not None
-    if config.criterion == "excess":
-        kept = top(excess, competing, config.top_fraction)
-        return kept.float(), least_kept(excess, kept)
-    if entropy is None:
-        raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
-    kept = top(worse_place(excess, -entropy, competing), competing, config.top_fraction)
-    return kept.float(), excess.new_full((len(excess),), torch.nan)
+def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
+    """(B, T): a number for the part of each token's group that is in its line: its first place."""
+    place_BT = torch.arange(groups_BT.numel(), device=groups_BT.device).view(groups_BT.shape)
+    changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
+    changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
+    begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
+    return torch.where(begins_BT, place_BT, 0).cummax(1).values
 
 
-def _thresholds(excess: Tensor, competing: Tensor, config: GuidanceConfig) -> Tensor:
-    """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`;
-    without either, minus infinity."""
-    if config.top_fraction is None:
-        return excess.new_full((len(excess),), config.threshold_without_quota)
-    thresholds_S = least_kept(excess, top(excess, competing, config.top_fraction))
-    if config.max_threshold is not None:
-        thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
-    return thresholds_S
+def _sums(values_BT: Tensor, numbers_BT: Tensor) -> Tensor:
+    """(B, T): the sum of the values of all tokens of a run with the same number, in which tokens of
+    -1 may stand; 0 for a token of -1."""
+    slot_N = _run_numbers(numbers_BT.flatten())
+    used_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
+    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, used_N)
+    return sums[slot_N].view(numbers_BT.shape)
 
 
-def roles(
-    teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
-) -> tuple[Tensor, Tensor]:
-    """Which tokens compete for being kept, and which are kept without competing (booleans), where
-    tokens are ranked."""
-    valid_BT = labels_BT != IGNORED
-    scored_BT = valid_BT & teacher_loss_BT.isfinite()
-    if config.unmapped == "mean":
-        return valid_BT, torch.zeros_like(valid_BT)
-    return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
-
-
-def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """How many tokens the paper's rule keeps, known before any forward pass."""
-    assert config.top_fraction is not None
-    competing = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
-    return kept_count(competing, config.top_fraction).sum() + included_BT.sum()
-
-
-def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
-    """The shape in which each row is a scope."""
-    return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
-
-
-def _of_scopes(teacher_sums_B2: Tensor | None, config: GuidanceConfig) -> Tensor | None:
-    if teacher_sums_B2 is None or config.scope == "sequence":
-        return teacher_sums_B2
-    return teacher_sums_B2.sum(0, keepdim=True)
-
-
-def filled_teacher_loss(
-    teacher: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
-) -> Tensor:
-    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope
-    where there is none. Args: as `choose`."""
-    teacher_loss_BT = teacher.teacher_loss
-    if config.unmapped != "mean":
-        return teacher_loss_BT
-    shape, scope = _scopes(labels_BT, config), (labels_BT != IGNORED)
-    sums = _of_scopes(teacher.teacher_sums, config)
-    filled = fill_with_mean(teacher_loss_BT.reshape(shape), scope.reshape(shape), sums)
-    return filled.view(labels_BT.shape)
-
-
-def fill_with_mean(teacher: Tensor, competing: Tensor, sums: Tensor | None) -> Tensor:
-    """Puts the mean of a scope's teacher losses where there is none (section 6.2: that of "all
-    teacher token losses within a batch").
-
-    Args:
-        sums: (scopes, 2) sums and counts of the teacher's own tokens; without them the mean is of
-            what `teacher` holds.
-
-    Where a scope has no scored token at all, any one value ranks its tokens alike: 0.
-    """
-    scored = competing & teacher.isfinite()
-    if sums is None:
-        total = torch.where(scored, teacher, 0.0).sum(1, keepdim=True)
-        count = scored.sum(1, keepdim=True)
-    else:
-        total, count = sums[:, :1], sums[:, 1:]
-    return torch.where(scored, teacher, total / count.clamp_min(1))
+def _run_numbers(numbers_N: Tensor) -> Tensor:
+    """(N,) from 1 without gaps, in order, whatever the numbers are, so that N + 1 places suffice:
+    a chunk may hold parts of several rows; 0 for a token of number -1."""
+    has_number_N = numbers_N >= 0
+    place_N = torch.arange(len(numbers_N), device=numbers_N.device)
+    last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
+    before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
+    begins_N = (before_N < 0) | (numbers_N[before_N.clamp_min(0)] != numbers_N)
+    return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)
 
 
 class UnitFacts(NamedTuple):
@@ -315,13 +203,43 @@ def unit_facts(
         guidance: of a method that ranks tokens; others look at nothing of the kind.
     """
     competing_BT, _ = roles(teacher_loss_BT, labels_BT, guidance)
-    of_group_BT = loss_BT = None
+    excess_BT = loss_BT = None
     if guidance.unit == "group" and groups_BT is not None:
-        of_group_BT = excess_loss(group_means(student_nll_BT, groups_BT), teacher_loss_BT)
+        excess_BT = excess_loss(group_means(student_nll_BT, groups_BT), teacher_loss_BT)
+        excess_BT = excess_BT.masked_fill(~competing_BT, torch.nan)
     if units is not None:
         loss_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, guidance)
-    found = (
-        None if values_BT is None else values_BT.masked_fill(~competing_BT, torch.nan)
-        for values_BT in (of_group_BT, loss_BT)
+        loss_BT = loss_BT.masked_fill(~competing_BT, torch.nan)
+    return UnitFacts(excess_BT, loss_BT)
+
+
+def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
+    """The least `window_max_loss`, in whole hundredths of a nat a byte, that keeps at least this
+    share of the tokens of clean text. A teacher that is weak, or strange to the domain, loses more
+    on every line; as a quantile of its losses, the limit drops a known share of clean tokens.
+
+    Args:
+        share: in (0, 1].
+        losses: `losses_of_neighbours` of clean text.
+    Raises: ConfigError for another share, for one that every limit keeps, or without losses.
+    """
+    require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
+    require(losses.size > 0, "no token of the clean text has a teacher loss")
+    rank = math.ceil(share * losses.size) - 1
+    highest = float(np.partition(losses, rank)[rank])
+    always = kept_share(-math.inf, losses)
+    require(always < 1, "the clean text has no line of more than one token with a teacher loss")
+    require(
+        math.isfinite(highest),
+        f"the share to keep must be above {always:.4g}, which every limit keeps, because so many "
+        f"tokens of the clean text have no neighbours; got {share}",
     )
-    return UnitFacts(*found)
+    hundredths = math.floor(100 * highest)
+    while kept_share(hundredths / 100, losses) < share:
+        hundredths += 1
+    return hundredths / 100
+
+
+def kept_share(limit: float, losses: NDArray[np.float64]) -> float:
+    """The share of the tokens that a `window_max_loss` keeps."""
+    return float(np.count_nonzero(losses <= limit) / max(1, losses.size))

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.checks import check_guidance
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import GuidanceTensors, StudentSide
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide, check_guidance
 from vocagno.models.head import Head, LanguageHead
 from vocagno.models.losses import IGNORED
 

@@ -26,8 +26,7 @@ from vocagno.guidance.batches import line_numbers
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces
-from vocagno.guidance.rules import known_weights
-from vocagno.guidance.units import Units
+from vocagno.guidance.rules import Units, known_weights
 from vocagno.integrations.baked_files import LOSSES, WEIGHTS, read_manifest
 from vocagno.integrations.baked_parts import BakedParts
 from vocagno.integrations.token_files import TokenFile

@@ -35,9 +35,13 @@ from vocagno.data.sources import Document, document_of
 from vocagno.data.store.refusals import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
-from vocagno.guidance.checks import check_coverage, made_for
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import PADDING, TokenCounts
+from vocagno.guidance.tensors import (
+    PADDING,
+    TokenCounts,
+    check_coverage,
+    made_for,
+)
 from vocagno.integrations.conversations import (
     Conversation,
     conversation,

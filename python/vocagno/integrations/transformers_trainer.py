@@ -18,16 +18,17 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, InputError
 from vocagno.guidance.batches import Collator
-from vocagno.guidance.checks import (
+from vocagno.guidance.mappings import chunk_ends_of
+from vocagno.guidance.methods import method_of, method_of_other_loops
+from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.tensors import (
     BatchFacts,
+    LossSums,
+    TokenCounts,
     check_columns,
     check_coverage,
     check_guidance,
 )
-from vocagno.guidance.loss import chunk_ends_of
-from vocagno.guidance.methods import method_of, method_of_other_loops
-from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import LossSums, TokenCounts
 from vocagno.integrations.columns import OF_EXAMPLES, OF_TOKENS, padded
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift

@@ -172,8 +172,12 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
     model.eval()
 
     def read(of: Tensor, piece: Tensor | None = None) -> Tensor:
-        options = {} if piece is None else _apart(model, piece, with_mask=with_mask)
-        options = {name: _on(device, value) for name, value in options.items()}
+        options: dict[str, Any] = {}
+        if piece is not None:
+            options |= isolation(piece, with_mask=with_mask)
+            options |= {} if with_mask else boundaries(model, piece)
+        for name, value in options.items():
+            options[name] = value.to(device) if isinstance(value, Tensor) else value
         logits: Tensor = model(input_ids=of, use_cache=False, **options).logits
         return logits[0].float()
 
@@ -194,15 +198,6 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
     part = _LEAK if is_precise else _LEAK_OF_LOW_PRECISION
     most_of_mask = (_OF_MASK if is_precise else _OF_MASK_IN_LOW_PRECISION) * effect
     return leak <= min(part * effect + _NOISE * noise, effect / 2) and of_mask <= most_of_mask
-
-
-def _apart(model: Any, piece_BT: Tensor, *, with_mask: bool) -> dict[str, Any]:
-    options: dict[str, Any] = isolation(piece_BT, with_mask=with_mask)
-    return options if with_mask else options | boundaries(model, piece_BT)
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def attention_of(model: Any) -> str:
@@ -270,6 +265,12 @@ def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
         return base_model(input_ids=ids_BT, use_cache=False, **given)
     with _without_search(base_model, ids_BT.shape[1]):
         return base_model(input_ids=ids_BT, use_cache=False)
+
+
+def whole(tensor: Any) -> Tensor:
+    """The full tensor on each process, of a tensor that may be sharded (a DTensor)."""
+    complete: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return complete
 
 
 @contextmanager

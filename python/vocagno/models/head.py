@@ -1,4 +1,4 @@
-"""The language head of a causal model: its logits, a chunk at a time, tested on probe tokens.
+"""The language head of a causal model: its logits, a chunk at a time.
 
 B: rows, T: tokens of a row, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
@@ -8,6 +8,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,73 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocagno.errors import InputError
-from vocagno.models.batching import base_output
-from vocagno.models.own_head import OwnHead, own_head, whole
-
-PROBE_TOKENS = 32
-"""Tokens per row, if the model can read that many."""
-_IDS = 1000
-"""Upper limit of the probe's ids; every vocabulary has ordinary tokens or bytes below it."""
-
-
-def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
-    """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
-
-    Args:
-        positions: maximum number of tokens that the model reads, if there is one.
-    """
-    length = PROBE_TOKENS
-    if positions is not None and positions > 0:  # XLNet has -1 for no limit
-        length = min(length, positions)
-    place_T, half = torch.arange(length, device=device), length // 2
-    ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
-    ids_BT[1, half:] = place_T[half:] * 11 + 5
-    ids_BT %= min(vocabulary_size, _IDS)
-    ids_BT[1, length - half // 2 :] = 0
-    return ids_BT
-
-
-def agree(ours_NV: Tensor, theirs_NV: Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits are the same at each position within the precision of `dtype`.
-
-    Differences are root mean squares over the vocabulary, because the largest of millions of
-    rounding errors is not informative. They are compared with the spread of the logits, because a
-    constant added to all logits does not change a loss. Infinite logits must be equal; NaN never
-    agrees.
-    """
-    if ours_NV.shape != theirs_NV.shape:
-        return False
-    finite_NV = theirs_NV.isfinite()
-    if not torch.equal(ours_NV[~finite_NV], theirs_NV[~finite_NV]):
-        return False
-    difference_N = _root_mean_square(torch.where(finite_NV, ours_NV - theirs_NV, 0))
-    size_N = _root_mean_square(torch.where(finite_NV, theirs_NV, 0))
-    share = 1e-3 if _is_exact(dtype) else 5e-2
-    allowed_N = share * theirs_NV[finite_NV].std() + torch.finfo(dtype).eps * size_N
-    return bool((difference_N <= allowed_N).all())
-
-
-def _root_mean_square(values_NV: Tensor) -> Tensor:
-    return values_NV.square().mean(-1).sqrt()
-
-
-def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the rows' different second halves change the logits of their equal first halves."""
-    half = logits_BTV.shape[1] // 2
-    first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
-    finite_TV = first_TV.isfinite() & second_TV.isfinite()
-    if not finite_TV.any():
-        return False  # nothing to compare; `agree` rejects such logits
-    difference = (first_TV - second_TV)[finite_TV].square().mean().sqrt()
-    spread = first_TV[finite_TV].std()
-    # Equal first halves give equal logits. Low precision is allowed differences from the order of
-    # sums; the effect of later tokens in a trained model is many times larger.
-    return bool(difference > (1e-5 if _is_exact(dtype) else 2e-2) * spread)
-
-
-def _is_exact(dtype: torch.dtype) -> bool:
-    return dtype in (torch.float32, torch.float64)
-
+from vocagno.models.batching import base_output, whole
+from vocagno.models.own_head import OwnHead, agree, own_head, probe_ids, sees_later_tokens
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
@@ -96,6 +32,10 @@ _MORE_ROWS = 32
 small one, reads the weights and adds to their gradient."""
 TILE_ROWS = 128
 """Rows of a product that a GPU computes together; the rows of a chunk are a multiple."""
+
+
+ChunkEnds = Sequence[int] | NDArray[np.int64] | None
+"""Places at which a chunk may end, increasing, the last one the number of rows; None for all."""
 
 
 def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
@@ -116,13 +56,12 @@ def chunks(
     num_rows: int,
     vocabulary_size: int,
     device: torch.device,
-    ends: Sequence[int] | NDArray[np.int64] | None = None,
+    ends: ChunkEnds = None,
 ) -> Iterator[slice]:
     """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
 
     Args:
-        ends: places at which a chunk may end, increasing, the last one `num_rows`; default: all. A
-            chunk is longer if there is no such place within its size.
+        ends: a chunk is longer if there is none of them within its size.
     """
     size = chunk_rows(vocabulary_size, device)
     count = math.ceil(num_rows / (size + size // _MORE_ROWS))
@@ -289,9 +228,8 @@ def _proved(model: Any) -> Head:
             f"{name}: its logits depend on later tokens, so its losses are meaningless; "
             f"{_causal_remedy(model)}"
         )
-    ids = theirs_BTV.shape[-1]
-    for head in (_product(model), _own(model, ids, states_BTH.shape[-1])):
-        if head is not None and _gives(head, states_BTH, theirs_BTV):
+    for head in _candidates(model, theirs_BTV.shape[-1], states_BTH.shape[-1]):
+        if _gives(head, states_BTH, theirs_BTV):
             return head
     raise UnsupportedModelError(
         f"{name}: its logits cannot be computed from its last hidden states, neither as a product "
@@ -303,23 +241,15 @@ _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, A
 """Errors that models raise for unsupported inputs."""
 
 
-def _product(model: Any) -> LanguageHead | None:
+def _candidates(model: Any, vocabulary_size: int, hidden_size: int) -> Iterator[Head]:
     """The product, if it has all parameters of the output embeddings: a learnt factor that is still
-    1 gives the same logits, and would get no gradient."""
+    1 gives the same logits, and would get no gradient. Then the model's own code."""
     output = model.get_output_embeddings()
-    if output is not None and {name for name, _ in output.named_parameters()} - {"weight", "bias"}:
-        return None
-    try:
-        return head_of(model)
-    except UnsupportedModelError:
-        return None
-
-
-def _own(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
-    try:
-        return own_head_of(model, vocabulary_size, hidden_size)
-    except UnsupportedModelError:
-        return None
+    if output is None or {name for name, _ in output.named_parameters()} <= {"weight", "bias"}:
+        with suppress(UnsupportedModelError):
+            yield head_of(model)
+    with suppress(UnsupportedModelError):
+        yield own_head_of(model, vocabulary_size, hidden_size)
 
 
 def _gives(head: Head, states_BTH: Tensor, theirs_BTV: Tensor) -> bool:

@@ -3,6 +3,7 @@
 N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -12,39 +13,41 @@ from torch import Tensor
 from vocagno.models.head import Head, LanguageHead, chunks
 
 
-def _for_states(head: Head, hidden_NH: Tensor) -> Head:
-    """The head with its weights converted once for all chunks of these states."""
-    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
-        return head.as_type(torch.float32)
-    return head.for_chunks()
-
-
-@torch.no_grad()
 def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, from the states that predict it.
 
     Logits exist for one chunk at a time, so memory does not grow with N times V.
     """
-    head = _for_states(head, hidden_NH)
-    nll_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
-    room = head.room_for(hidden_NH.shape[0])
-    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
-        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
-        nll_N[place] = losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0]
-    return nll_N
+    return _of_each_chunk(
+        hidden_NH,
+        head,
+        lambda logits_CV, place: losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0],
+    )
+
+
+def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
+    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
+
+    def entropy(logits_CV: Tensor, _: slice) -> Tensor:
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        return -(log_p_CV.exp() * log_p_CV).sum(1)
+
+    return _of_each_chunk(hidden_NH, head, entropy)
 
 
 @torch.no_grad()
-def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
-    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
-    head = _for_states(head, hidden_NH)
-    entropy_N = hidden_NH.new_empty(hidden_NH.shape[0], dtype=torch.float32)
-    room = head.room_for(hidden_NH.shape[0])
-    for place in chunks(hidden_NH.shape[0], head.vocabulary_size, head.device):
-        logits_CV = head.logits(hidden_NH[place].to(head.device), room)
-        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
-        entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
-    return entropy_N
+def _of_each_chunk(
+    hidden_NH: Tensor, head: Head, value: Callable[[Tensor, slice], Tensor]
+) -> Tensor:
+    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
+        head = head.as_type(torch.float32)  # once for all chunks
+    else:
+        head = head.for_chunks()
+    found_N = hidden_NH.new_empty(len(hidden_NH), dtype=torch.float32)
+    room = head.room_for(len(hidden_NH))
+    for place in chunks(len(hidden_NH), head.vocabulary_size, head.device):
+        found_N[place] = value(head.logits(hidden_NH[place].to(head.device), room), place)
+    return found_N
 
 
 def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:

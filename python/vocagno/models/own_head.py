@@ -1,9 +1,10 @@
-"""The language head of a model whose logits are not one product: its own code, on given states.
+"""The language head of a model whose logits are not one product: its own code, on given states;
+and the test on a few tokens that says whether a head gives a model's logits.
 
 The base model runs once for all tokens. The causal model's own `forward` then turns a few hundred
 states at a time into logits; a stand-in for the base model returns these states.
 
-C: tokens of a chunk, H: hidden size, V: vocabulary.
+B: rows, T: tokens of a row, N = B * T, C: tokens of a chunk, H: hidden size, V: vocabulary.
 """
 
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from vocagno.models.batching import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,13 @@ class OwnHead:
         logits_CV: Tensor = output.logits[0].float()
         return logits_CV if self.num_ids is None else logits_CV[:, : self.num_ids]
 
-    def with_weights(self, weights: dict[str, Tensor]) -> "OwnHead":
-        """The same head with other values of its parameters."""
-        return replace(self, weights=weights)
-
     def for_chunks(self) -> "OwnHead":
         """The same head, with its weights converted once for all chunks."""
-        return self.with_weights(
-            {
-                name: weight.float() if weight.is_floating_point() else weight
-                for name, weight in self.weights.items()
-            }
-        )
+        weights = {
+            name: weight.float() if weight.is_floating_point() else weight
+            for name, weight in self.weights.items()
+        }
+        return replace(self, weights=weights)
 
     def as_type(self, dtype: torch.dtype) -> "OwnHead":
         """The same head: it is computed in float32 for any `dtype`."""
@@ -104,12 +102,6 @@ def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int
     return OwnHead(copy, weights, vocabulary_size, hidden_size)
 
 
-def whole(tensor: Any) -> Tensor:
-    """The full tensor on each process, of a tensor that may be sharded (a DTensor)."""
-    complete: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return complete
-
-
 class _StandIn(nn.Module):
     """Returns given states for any input."""
 
@@ -134,3 +126,68 @@ class _Output(tuple[Tensor, ...]):
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+
+PROBE_TOKENS = 32
+"""Tokens per row, if the model can read that many."""
+_IDS = 1000
+"""Upper limit of the probe's ids; every vocabulary has ordinary tokens or bytes below it."""
+
+
+def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
+    """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
+
+    Args:
+        positions: maximum number of tokens that the model reads, if there is one.
+    """
+    length = PROBE_TOKENS
+    if positions is not None and positions > 0:  # XLNet has -1 for no limit
+        length = min(length, positions)
+    place_T, half = torch.arange(length, device=device), length // 2
+    ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
+    ids_BT[1, half:] = place_T[half:] * 11 + 5
+    ids_BT %= min(vocabulary_size, _IDS)
+    ids_BT[1, length - half // 2 :] = 0
+    return ids_BT
+
+
+def agree(ours_NV: Tensor, theirs_NV: Tensor, dtype: torch.dtype) -> bool:
+    """Whether logits are the same at each position within the precision of `dtype`.
+
+    Differences are root mean squares over the vocabulary, because the largest of millions of
+    rounding errors is not informative. They are compared with the spread of the logits, because a
+    constant added to all logits does not change a loss. Infinite logits must be equal; NaN never
+    agrees.
+    """
+    if ours_NV.shape != theirs_NV.shape:
+        return False
+    finite_NV = theirs_NV.isfinite()
+    if not torch.equal(ours_NV[~finite_NV], theirs_NV[~finite_NV]):
+        return False
+    difference_N = _root_mean_square(torch.where(finite_NV, ours_NV - theirs_NV, 0))
+    size_N = _root_mean_square(torch.where(finite_NV, theirs_NV, 0))
+    share = 1e-3 if _is_exact(dtype) else 5e-2
+    allowed_N = share * theirs_NV[finite_NV].std() + torch.finfo(dtype).eps * size_N
+    return bool((difference_N <= allowed_N).all())
+
+
+def _root_mean_square(values_NV: Tensor) -> Tensor:
+    return values_NV.square().mean(-1).sqrt()
+
+
+def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the rows' different second halves change the logits of their equal first halves."""
+    half = logits_BTV.shape[1] // 2
+    first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
+    finite_TV = first_TV.isfinite() & second_TV.isfinite()
+    if not finite_TV.any():
+        return False  # nothing to compare; `agree` rejects such logits
+    difference = (first_TV - second_TV)[finite_TV].square().mean().sqrt()
+    spread = first_TV[finite_TV].std()
+    # Equal first halves give equal logits. Low precision is allowed differences from the order of
+    # sums; the effect of later tokens in a trained model is many times larger.
+    return bool(difference > (1e-5 if _is_exact(dtype) else 2e-2) * spread)
+
+
+def _is_exact(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64)

@@ -16,10 +16,10 @@ from vocagno.config.options import TrainConfig, row_counts
 from vocagno.data.store.refusals import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
-from vocagno.guidance.checks import check_coverage
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import SameRows, Scores
+from vocagno.guidance.tensors import check_coverage
 from vocagno.models.batching import check_isolation
 from vocagno.models.loading import (
     checkpoint_activations,

@@ -21,9 +21,8 @@ from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.pieces import ScoresInOrder, TeacherView
-from vocagno.guidance.rules import UnitFacts, unit_facts
+from vocagno.guidance.rules import UnitFacts, Units, unit_facts
 from vocagno.guidance.tensors import LossSums
-from vocagno.guidance.units import Units
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,

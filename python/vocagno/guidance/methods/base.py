@@ -15,9 +15,9 @@ from torch.utils.data import get_worker_info
 
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.loss import TokenMetrics, full_cross_entropy
+from vocagno.guidance.loss import Choice, TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, Pieces
-from vocagno.guidance.rules import Choice, excess_loss
+from vocagno.guidance.rules import excess_loss
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.losses import IGNORED
 
@@ -52,7 +52,8 @@ class Method(ABC):
     @property
     def tags(self) -> list[str]:
         """Tags of a trained model."""
-        return list(dict.fromkeys(["vocagno", self.guidance.method]))
+        name = self.guidance.method
+        return ["vocagno"] if name in ("vocagno", "cpt") else ["vocagno", name]
 
     @property
     def needs_our_loop(self) -> bool:
@@ -169,8 +170,3 @@ class Naive(Method):
     """`method: cpt`."""
 
     summary = "Trained on every token, without a teacher."
-
-    @property
-    def tags(self) -> list[str]:
-        """As `Method.tags`."""
-        return ["vocagno"]

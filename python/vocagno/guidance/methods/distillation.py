@@ -1,20 +1,23 @@
-"""Methods that train on all tokens and add a distance between both models' distributions."""
+"""Methods that train on all tokens and add a distance between both models' distributions.
+
+What the paper compares guidance with: KLD (Eq. 5 of arXiv 2503.19123) and ULD (Eq. 6). Logits of
+either side exist a chunk at a time.
+
+B: rows, T: tokens of a row, N = B * T, M: tokens of the teacher, C: tokens of a chunk, H: hidden
+size, V: the student's vocabulary, W: the teacher's.
+"""
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.guidance.distillation import (
-    Distance,
-    DistillationMetrics,
-    distillation_loss,
-    forward_kl,
-    reverse_kl,
-    wasserstein,
-)
+from vocagno.guidance.chunked_loss import Objective, chunked_loss
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.mappings import Pieces, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput
@@ -22,6 +25,21 @@ from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, Tok
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.states import TeacherStates
+
+Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities of the student (C, V) and logits of the teacher (C, W) to distances (C,) in
+nats (or in probability), and their gradient for the student's logits (C, V)."""
+
+
+class DistillationMetrics(NamedTuple):
+    """Metrics of each token; nothing here carries a gradient."""
+
+    nll_BT: Tensor
+    """Cross-entropies in nats, float32, 0 where the label is -100."""
+    distance_BT: Tensor
+    """Distances, float32, 0 where there is no partner."""
+    has_partner_BT: Tensor
+    """Which tokens have one (boolean)."""
 
 
 class Distillation(Method):
@@ -33,35 +51,50 @@ class Distillation(Method):
         """Of the distributions of student and teacher for a token."""
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
-        """How many ids, from the first, are compared; None for all of either side."""
+        """How many ids, from the first, are compared, where the distance is between ids: the others
+        are dropped, and the rest is renormalised; None for all of either side."""
         return None
 
     def distill(
         self, hidden_BTH: Tensor, head: Head, labels_BT: Tensor, teacher: TeacherStates
     ) -> tuple[Tensor, DistillationMetrics]:
-        """As `distillation_loss`, with the distance of the method and its weight."""
+        """Cross-entropy of all labels, and the weighted distance of those that have a partner.
+
+        Args:
+            hidden_BTH: the student's last hidden states; state i predicts `labels_BT[:, i]`.
+            labels_BT: target ids, int64; -100 where nothing is predicted.
+            teacher: its states, and which of them belongs to which label.
+        Returns: the sum, float32, and the metrics of each token.
+
+        Both are divided by one count of the step afterwards. ULD as published compares position by
+        position and takes the mean over positions, which this is; Eq. 6 of the paper sums over all
+        pairs of positions, which no implementation does: each student token has one partner here,
+        and `pairing` says which.
+        """
         weight = self.guidance.weight_of_distance
         assert weight is not None
-        return distillation_loss(
-            hidden_BTH,
-            head,
-            labels_BT,
+        has_partner_BT = (teacher.partner_BT >= 0) & (labels_BT != IGNORED)
+        objective = _WithDistance(
+            labels_BT.flatten(),
+            torch.where(has_partner_BT, teacher.partner_BT, -1).flatten(),
             teacher,
             self.distance,
-            weight=weight,
-            num_ids=self.num_ids(head, teacher),
+            weight,
+            self.num_ids(head, teacher),
         )
+        total, parts_N2 = chunked_loss(hidden_BTH.flatten(0, -2), head, objective)
+        nll_BT, distance_BT = (part.view(labels_BT.shape) for part in parts_N2.unbind(1))
+        return total, DistillationMetrics(nll_BT, distance_BT, has_partner_BT)
 
     def cross_entropy(
         self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses: there is more to the loss."""
         raise ValueError(
-            f"guidance.method: {self.guidance.method} has a separate loss: distillation_loss"
+            f"guidance.method: {self.guidance.method} has a loss of its own: Method.loss"
         )
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
-        """As `Method.loss`."""
         if teacher.teacher is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
         hidden_BTH, head, labels_BT = student
@@ -78,7 +111,7 @@ class Distillation(Method):
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """As `Method.log`: the mean distance, and the share of tokens that have one."""
+        """The mean distance, and the share of tokens that have one."""
         return {
             "mean_distance": sums.distance / max(1.0, sums.pairs),
             "paired": sums.pairs / max(1, counts.predicted),
@@ -92,11 +125,10 @@ class KullbackLeibler(Distillation):
 
     @property
     def distance(self) -> Distance:
-        """As `Distillation.distance`."""
         return reverse_kl if self.guidance.divergence == "reverse" else forward_kl
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
-        """As `Distillation.num_ids`: ids of only one side are dropped, the rest is renormalised.
+        """Ids of only one side are dropped.
 
         Raises: ValueError if more ids are to be compared than student or teacher have.
         """
@@ -117,11 +149,97 @@ class SortedDistributions(Distillation):
 
     @property
     def distance(self) -> Distance:
-        """As `Distillation.distance`."""
         return wasserstein
 
     def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
-        """As `Method.mapping`: by text, or position by position."""
+        """By text, or position by position."""
         if self.guidance.pairing == "aligned":
             return meeting
-        return positional_map(pieces.student, pieces.teacher, pieces.student_cu, pieces.teacher_cu)
+        return positional_map(pieces)
+
+
+class _WithDistance(Objective):
+    """Cross-entropy, and a distance to the teacher's distribution."""
+
+    def __init__(
+        self,
+        labels_N: Tensor,
+        partner_N: Tensor,
+        teacher: TeacherStates,
+        distance: Distance,
+        weight: float,
+        num_ids: int | None,
+    ) -> None:
+        self._labels_N, self._partner_N = labels_N, partner_N
+        self._teacher = replace(teacher, head=teacher.head.for_chunks())
+        self.weights = (1.0, weight)
+        self.num_parts = len(self.weights)
+        self.width = teacher.head.vocabulary_size
+        self._num_ids = num_ids
+        self._distance = distance
+
+    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        labels_C, partner_C = self._labels_N[place], self._partner_N[place]
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        has_partner_C1 = (partner_C >= 0)[:, None]
+        logits_CW = self._teacher.logits(partner_C, self._num_ids)
+        distance_C, slope_CV = self._distance(_among(log_p_CV, self._num_ids), logits_CW)
+        is_asked_C1 = (labels_C != IGNORED)[:, None]
+        labels_C1 = torch.where(is_asked_C1, labels_C[:, None], 0)
+        nll_C1 = -log_p_CV.gather(1, labels_C1)
+        asked_C1 = is_asked_C1.float()
+        gradient_CV = log_p_CV.exp_().mul_(asked_C1).scatter_add_(1, labels_C1, -asked_C1)
+        # Filled, not multiplied: the state that stands for no partner may not be finite.
+        slope_CV.masked_fill_(~has_partner_C1, 0.0)
+        gradient_CV[:, : slope_CV.shape[1]].add_(slope_CV, alpha=self.weights[1])
+        nll_C = torch.where(is_asked_C1, nll_C1, 0.0).squeeze(1)
+        return torch.stack([nll_C, torch.where(partner_C >= 0, distance_C, 0.0)], 1)
+
+
+def _among(log_p_CV: Tensor, num_ids: int | None) -> Tensor:
+    """Log-probabilities of the first ids among themselves; the others have no part in a slope."""
+    if num_ids is None or num_ids == log_p_CV.shape[1]:
+        return log_p_CV
+    first_CN = log_p_CV[:, :num_ids]
+    return first_CN - first_CN.logsumexp(1, keepdim=True)
+
+
+def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(student || teacher), as in Eq. 5; as `Distance`."""
+    log_q_CV = logits_CV.log_softmax(1)
+    p_CV, ratio_CV = log_p_CV.exp(), log_p_CV - log_q_CV
+    distance_C = (p_CV * ratio_CV).sum(1)
+    return distance_C, p_CV.mul_(ratio_CV.sub_(distance_C[:, None]))
+
+
+def forward_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(teacher || student); as `Distance`."""
+    log_q_CV = logits_CV.log_softmax(1)
+    q_CV = log_q_CV.exp()
+    distance_C = (q_CV * log_q_CV.sub_(log_p_CV)).sum(1)
+    return distance_C, log_p_CV.exp().sub_(q_CV)
+
+
+def wasserstein(log_p_CV: Tensor, logits_CW: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the differences of both distributions, each sorted from its most probable id down,
+    the shorter one filled up with zeros; as `Distance`. In probability, from 0 to 2.
+
+    Source: the ULD loss of Boizard et al., arXiv 2402.12030.
+    """
+    p_CV = log_p_CV.exp()
+    sorted_CV, order_CV = p_CV.sort(1, descending=True)
+    q_CW = logits_CW.softmax(1)
+    ids, of_teacher = p_CV.shape[1], q_CW.shape[1]
+    if of_teacher > 2 * ids:  # the rest only has to be added up
+        top_CV = q_CW.topk(ids, 1).values
+        rest_C = (q_CW.sum(1) - top_CV.sum(1)).clamp_min_(0)
+    else:
+        down_CW = q_CW.sort(1, descending=True).values
+        top_CV = down_CW[:, :ids]
+        rest_C = down_CW[:, ids:].sum(1)
+    if of_teacher < ids:
+        top_CV = torch.nn.functional.pad(top_CV, (0, ids - of_teacher))
+    difference_CV = sorted_CV - top_CV
+    sign_CV = torch.empty_like(p_CV).scatter_(1, order_CV, difference_CV.sign())
+    mean_C1 = (p_CV * sign_CV).sum(1, keepdim=True)
+    return difference_CV.abs().sum(1) + rest_C, p_CV.mul_(sign_CV.sub_(mean_C1))

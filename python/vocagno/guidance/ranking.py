@@ -1,0 +1,226 @@
+"""Rules that rank tokens by their excess loss: the paper's quota, and thresholds.
+
+B: rows, T: tokens of a row, S: scopes in which tokens compete, a row or all rows (then T is the
+number of tokens of a scope), C: tokens of a chunk.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.loss import Choice
+from vocagno.guidance.mappings import group_ends
+from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, required, roles
+from vocagno.guidance.tensors import GuidanceTensors
+from vocagno.models.head import ChunkEnds
+from vocagno.models.losses import IGNORED
+
+_MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
+
+
+def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
+    """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
+
+    `top_fraction` is read as written: 0.1 of 30 tokens is 3, although the nearest binary fraction
+    to 0.1 is a little larger than 0.1.
+    """
+    written = Fraction(repr(float(top_fraction)))
+    share = max(written.limit_denominator(_MOST_PARTS), Fraction(1, _MOST_PARTS))
+    products = num_competing.long() * share.numerator
+    return (products + share.denominator - 1) // share.denominator
+
+
+def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
+    """(S, T) boolean: the competing tokens with the largest rank in each scope; of equal ones the
+    earlier come first. A rank of NaN, which follows from a student's loss of NaN, is the largest,
+    so that the step's loss is NaN, too."""
+    order_ST = _order(rank_ST, competing_ST)
+    num_kept_S1 = kept_count(competing_ST.sum(1, keepdim=True), top_fraction)
+    place_ST = torch.arange(rank_ST.shape[1], device=rank_ST.device).expand_as(rank_ST)
+    return torch.zeros_like(competing_ST).scatter(1, order_ST, place_ST < num_kept_S1)
+
+
+def least_kept(rank_ST: Tensor, kept_ST: Tensor) -> Tensor:
+    """(S,): the smallest rank of the kept tokens of each scope; NaN if none is kept."""
+    if not rank_ST.shape[1]:
+        return rank_ST.new_full((len(rank_ST),), torch.nan)
+    least_S = torch.where(kept_ST & ~rank_ST.isnan(), rank_ST, torch.inf).amin(1)
+    return torch.where(least_S < torch.inf, least_S, torch.nan)
+
+
+def worse_place(rank_ST: Tensor, other_ST: Tensor, competing_ST: Tensor) -> Tensor:
+    """(S, T) float64: a rank by two criteria. A token has a place by each (0 is the best), and the
+    worse one counts, so a kept token is within the top by both. Equal ones go by `rank_ST`.
+
+    Rho-1 (arXiv 2404.07965) and the paper name token entropy next to the excess loss without
+    saying how they combine; this is the intersection of both choices, widened until it is large
+    enough.
+    """
+    first_ST = _places(_order(rank_ST, competing_ST))
+    other_ST = other_ST.nan_to_num(nan=-torch.inf)  # unknown is not large
+    worse_ST = torch.maximum(first_ST, _places(_order(other_ST, competing_ST)))
+    place_ST = -(worse_ST * worse_ST.shape[1] + first_ST).double()  # exact: far below 2^53
+    return torch.where(rank_ST.isnan(), torch.nan, place_ST)
+
+
+def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
+    """The tokens of each scope by falling rank; those that do not compete come last."""
+    # Any rank of a competing token is made finite (NaN comes first), so that -inf is below it.
+    largest = torch.finfo(rank_ST.dtype).max
+    ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=largest), -torch.inf)
+    return ranked_ST.sort(dim=1, descending=True, stable=True).indices
+
+
+def _places(order_ST: Tensor) -> Tensor:
+    """The place of each token in an order of the tokens."""
+    place_ST = torch.arange(order_ST.shape[1], device=order_ST.device).expand_as(order_ST)
+    return torch.empty_like(order_ST).scatter_(1, order_ST, place_ST)
+
+
+def choose(
+    student_nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors, config: GuidanceConfig
+) -> Choice:
+    """Which tokens train the student (Eq. 4), and from which excess loss on.
+
+    Args:
+        student_nll_BT: the student's loss on each token, float32 nats.
+        labels_BT: target ids, -100 where nothing is predicted.
+        config: all but method, normalize and min_coverage.
+    Raises: ValueError if the configuration needs something that is not given.
+
+    With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
+    of a scope with the largest excess loss are kept; ties go to the earlier position. Which tokens
+    compete follows from the alignment only, and so does how many are kept: `count_kept`. Otherwise
+    the smallest excess loss within the quota is the threshold, or `max_threshold` if that is
+    smaller, and all units that reach it are kept. The host does not wait.
+    """
+    shape = _scopes(labels_BT, config)
+    if config.has_no_threshold:
+        return Choice(fixed_weights(teacher), student_nll_BT.new_full(shape[:1], -torch.inf))
+    competing_BT, included_BT = roles(teacher.teacher_loss, labels_BT, config)
+    competing_ST = competing_BT.reshape(shape)
+    nll_BT = student_nll_BT.detach()
+    if config.unit == "group":
+        groups_BT = required(teacher.groups, "unit: group needs the groups of the tokens")
+        nll_BT = group_means(nll_BT, groups_BT)
+    teacher_loss_BT = filled_teacher_loss(teacher, labels_BT, config)
+    excess_ST = excess_loss(nll_BT.reshape(shape), teacher_loss_BT.reshape(shape))
+    if config.keeps_quota:
+        entropy_ST = None if teacher.entropy is None else teacher.entropy.reshape(shape)
+        kept_ST, thresholds_S = _quota(excess_ST, competing_ST, entropy_ST, config)
+    else:
+        thresholds_S = _thresholds(excess_ST, competing_ST, config)
+        # Kept where the excess is NaN: a student's loss of NaN must not disappear from the sum.
+        kept_ST = ~(excess_ST < thresholds_S[:, None]) & competing_ST
+    weights_BT = kept_ST.float().reshape(labels_BT.shape)
+    if config.window is not None:
+        weights_BT = weights_BT * fixed_weights(teacher)
+    return Choice(torch.where(included_BT, 1.0, weights_BT), thresholds_S)
+
+
+def _quota(
+    excess_ST: Tensor, competing_ST: Tensor, entropy_ST: Tensor | None, config: GuidanceConfig
+) -> tuple[Tensor, Tensor]:
+    """What the paper's rule keeps, and (S,) thresholds; NaN if more than the excess loss ranks."""
+    assert config.top_fraction is not None
+    if config.criterion == "excess":
+        kept_ST = top(excess_ST, competing_ST, config.top_fraction)
+        return kept_ST, least_kept(excess_ST, kept_ST)
+    if entropy_ST is None:
+        raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
+    rank_ST = worse_place(excess_ST, -entropy_ST, competing_ST)
+    kept_ST = top(rank_ST, competing_ST, config.top_fraction)
+    return kept_ST, excess_ST.new_full((len(excess_ST),), torch.nan)
+
+
+def _thresholds(excess_ST: Tensor, competing_ST: Tensor, config: GuidanceConfig) -> Tensor:
+    """(S,): the smallest excess loss within the quota of each scope, at most `max_threshold`."""
+    if config.top_fraction is None:
+        return excess_ST.new_full((len(excess_ST),), config.threshold_without_quota)
+    kept_ST = top(excess_ST, competing_ST, config.top_fraction)
+    thresholds_S = least_kept(excess_ST, kept_ST)
+    if config.max_threshold is not None:
+        thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
+    return thresholds_S
+
+
+def weights_of_chunks(
+    labels_BT: Tensor, teacher: GuidanceTensors, guidance: GuidanceConfig
+) -> tuple[Callable[[Tensor, slice], Tensor], ChunkEnds]:
+    """`choose` for a chunk of all tokens at a time, where the threshold is known beforehand.
+
+    Returns: a function of the student's losses (C,) of a chunk and of its place, which gives the
+    weights (C,); and the places at which a chunk may end, None for all: a group is not cut.
+    """
+    groups_BT, ends = None, None
+    if guidance.unit == "group" and teacher.groups is not None:
+        groups_BT, ends = teacher.groups, teacher.chunk_ends
+        if ends is None:
+            ends = group_ends(groups_BT.cpu())
+    tensors = {
+        "teacher_loss": filled_teacher_loss(teacher, labels_BT, guidance),
+        "weight": teacher.weight,
+        "groups": groups_BT,
+    }
+    given = {name: one.flatten() for name, one in tensors.items() if one is not None}
+    labels_N = labels_BT.flatten()
+    if guidance.scope != "sequence":  # making options checks them, which takes 0.1 ms
+        guidance = replace(guidance, scope="sequence")
+
+    def weigh(nll_C: Tensor, place: slice) -> Tensor:
+        of_chunk: dict[str, Any] = {name: one[None, place] for name, one in given.items()}
+        chosen = choose(nll_C[None], labels_N[None, place], GuidanceTensors(**of_chunk), guidance)
+        return chosen.weights_BT[0]
+
+    return weigh, ends
+
+
+def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
+    """How many tokens the paper's rule keeps, known before any forward pass."""
+    assert config.top_fraction is not None
+    competing_S = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
+    return kept_count(competing_S, config.top_fraction).sum() + included_BT.sum()
+
+
+def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
+    """The shape in which each row is a scope."""
+    return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
+
+
+def filled_teacher_loss(
+    teacher: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
+) -> Tensor:
+    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope
+    where there is none. Args: as `choose`."""
+    teacher_loss_BT, sums = teacher.teacher_loss, teacher.teacher_sums
+    if config.unmapped != "mean":
+        return teacher_loss_BT
+    if sums is not None and config.scope != "sequence":
+        sums = sums.sum(0, keepdim=True)
+    shape, valid_BT = _scopes(labels_BT, config), labels_BT != IGNORED
+    filled_ST = fill_with_mean(teacher_loss_BT.reshape(shape), valid_BT.reshape(shape), sums)
+    return filled_ST.view(labels_BT.shape)
+
+
+def fill_with_mean(teacher_ST: Tensor, competing_ST: Tensor, sums_S2: Tensor | None) -> Tensor:
+    """Puts the mean of a scope's teacher losses where there is none (section 6.2: that of "all
+    teacher token losses within a batch").
+
+    Args:
+        sums_S2: sums and counts of the teacher's own tokens; without them the mean is of what
+            `teacher_ST` holds.
+
+    Where a scope has no scored token at all, any one value ranks its tokens alike: 0.
+    """
+    scored_ST = competing_ST & teacher_ST.isfinite()
+    if sums_S2 is None:
+        total_S1 = torch.where(scored_ST, teacher_ST, 0.0).sum(1, keepdim=True)
+        count_S1 = scored_ST.sum(1, keepdim=True)
+    else:
+        total_S1, count_S1 = sums_S2[:, :1], sums_S2[:, 1:]
+    return torch.where(scored_ST, teacher_ST, total_S1 / count_S1.clamp_min(1))
