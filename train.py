@@ -7,7 +7,7 @@ what that needs.
 import sys
 
 try:
-    from vocagno.quickstart.assets import CONFIGS, make_assets
+    from vocagno.quickstart.students import CONFIGS, make_assets
     from vocagno.training.main import main
 except ModuleNotFoundError as error:
     print(f"error: needs {error.name}: pip install '.[train]'", file=sys.stderr)

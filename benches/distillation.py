@@ -26,8 +26,8 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
 from vocagno.models.head import LanguageHead
 from vocagno.models.loading import local_device
+from vocagno.models.losses import TeacherStates
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.states import TeacherStates
 
 SHAPES = {
     "kld": (2048, 576, 32_000, 1024, 32_016),

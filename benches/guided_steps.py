@@ -33,8 +33,7 @@ from vocagno.teacher.scores import KIND, ScoreStore
 from vocagno.teacher.scoring import Teacher, score_corpus
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.student_tokenizer import student_tokenizer
-from vocagno.training.step import build_optimizer
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent, build_optimizer
 
 SHAPES = {
     "576x49k": {

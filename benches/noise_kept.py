@@ -33,7 +33,7 @@ from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.training.configuration import kept_config
 from vocagno.training.inputs import resolve
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 
 def main() -> None:

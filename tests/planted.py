@@ -34,12 +34,12 @@ class Fault(NamedTuple):
 
 FAULTS = [
     Fault("alignment/arrays.py", "(np.cumsum(sizes) - sizes), sizes)", "np.cumsum(sizes), sizes)",
-          "rows of ranges begin a range too early", "alignment/test_groups.py"),
+          "rows of ranges begin a range too early", "alignment/test_mapping.py"),
     Fault("alignment/segments.py", "result_N / count_N", "result_N / (stop_N - first_N)",
           "a mean counts tokens without a loss", "alignment/test_reduction.py"),
-    Fault("alignment/groups.py", "sums_in(~is_finite, ranges) == 0",
+    Fault("alignment/mapping.py", "sums_in(~is_finite, ranges) == 0",
           "sums_in(~is_finite, ranges) >= 0",
-          "a group with a loss of NaN has an excess loss", "alignment/test_groups.py"),
+          "a group with a loss of NaN has an excess loss", "alignment/test_mapping.py"),
     Fault("tokens/id_texts.py", "boundaries - boundaries[0], self", "boundaries, self",
           "a slice of texts keeps the boundaries of the whole", "tokens/test_id_texts.py"),
     Fault("tokens/offset_spans.py", "characters[spans[rows, 1] - 1, 1]",

@@ -19,8 +19,7 @@ from guided_steps import GUIDED, materials
 from vocagno.config.options import DataConfig, OptimizerConfig
 from vocagno.guidance.batches import Batch, Collator
 from vocagno.models.loading import local_device
-from vocagno.training.step import build_optimizer
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent, build_optimizer
 
 OPTIMIZER = OptimizerConfig(lr=1e-3)
 

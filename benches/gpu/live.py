@@ -25,7 +25,7 @@ from vocagno.models.loading import local_device
 from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.windows import TextReader
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 
 class DrawnTeacher(TextTeacher):

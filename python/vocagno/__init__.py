@@ -14,13 +14,14 @@ Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 from typing import TYPE_CHECKING, Any
 
 from vocagno._vocagno import SpanError
-from vocagno.alignment.groups import Groups, groups
 from vocagno.alignment.mapping import (
+    Groups,
     Overlap,
     Reason,
     align,
     chunk_boundaries,
     chunk_map,
+    groups,
     overlap,
     reduce,
     unmapped_reasons,

@@ -12,7 +12,7 @@ from research.paper.granularity import Granularity
 from research.paper.teachers import TeacherOverlap, align_teachers
 from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
-from vocagno.system.terminal import in_table, tracked
+from vocagno.system.progress import in_table, tracked
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.statistics import vocabulary_overlap
 

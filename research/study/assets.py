@@ -33,17 +33,17 @@ def make_assets(plan: Plan, train: str, out: Path) -> None:
 
 def _make_quickstart(plan: Plan, out: Path) -> None:
     """The quickstart's corpus with other shares of junk, and the quickstart's own inputs."""
-    from vocagno.quickstart import assets
+    from vocagno.quickstart import students
 
     for fraction in plan.noise:
         made_from = {
-            "documents": plan.documents or assets.TRAIN_DOCUMENTS,
+            "documents": plan.documents or students.TRAIN_DOCUMENTS,
             "noise": fraction,
             "questions": _QUESTIONS,
             "seed": _SEED,
         }
         _make_noisy(made_from, out / f"noise-{100 * fraction:02g}")
-    assets.make_assets()
+    students.make_assets()
 
 
 def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:

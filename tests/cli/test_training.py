@@ -160,7 +160,7 @@ def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
 
 def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     from vocagno.errors import InputError
-    from vocagno.quickstart.assets import CONFIGS
+    from vocagno.quickstart.students import CONFIGS
 
     def refuse():
         raise InputError("seen")

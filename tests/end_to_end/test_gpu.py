@@ -20,9 +20,8 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead, hidden_states, language_head
-from vocagno.models.losses import chunked_nll
-from vocagno.teacher.states import TeacherStates
-from vocagno.training.student import GuidedStudent
+from vocagno.models.losses import TeacherStates, chunked_nll
+from vocagno.training.step import GuidedStudent
 
 pytestmark = needs_cuda
 

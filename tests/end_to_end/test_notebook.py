@@ -11,12 +11,12 @@ import yaml
 
 pytest.importorskip("torch")
 
-from vocagno.quickstart import assets
+from vocagno.quickstart import students
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = assets.CONFIGS
+CONFIGS = students.CONFIGS
 NOTEBOOK = ROOT / "examples" / "vocagno.ipynb"
 
 
@@ -26,10 +26,10 @@ def project(tmp_path, monkeypatch):
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
-    monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
-    monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
-    monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
-    monkeypatch.setattr(assets, "CONFIGS", tmp_path / "cut-down")
+    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 300)
+    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
+    monkeypatch.setattr(students, "CONFIGS", tmp_path / "cut-down")
     (tmp_path / "cut-down").mkdir()
     (tmp_path / "configs").mkdir()
     for name in ("teacher", "guided"):

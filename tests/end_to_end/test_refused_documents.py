@@ -20,7 +20,7 @@ from runs import environment, metrics, train_here
 from tiny_models import tiny_llama
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
-from vocagno.data.store.refusals import REPORT
+from vocagno.data.store.format import REPORT
 from vocagno.integrations.scores_on_the_hub import export_scores, import_scores
 from vocagno.teacher.scores import ScoreStore
 from warm_python import executable

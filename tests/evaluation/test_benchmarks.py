@@ -18,7 +18,7 @@ from vocagno.evaluation.benchmarks import (
     read_examples,
     read_items,
 )
-from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.judge import Judge
 
 CHOOSE = "What of the following is the right choice? Explain your answer."
 

@@ -20,7 +20,7 @@ from tiny_models import tiny_llama
 from vocagno.cli.app import main
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item, read_items
-from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.judge import Verdict
 from vocagno.evaluation.running import Asked, Journal, answered, checked_device, load, prepared
 from warm_python import executable
 

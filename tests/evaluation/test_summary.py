@@ -6,7 +6,7 @@ import pytest
 
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import PAPER
-from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.judge import Verdict
 from vocagno.evaluation.summary import (
     METRICS,
     RESULTS,

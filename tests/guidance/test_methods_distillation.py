@@ -32,10 +32,10 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
+from vocagno.models.losses import TeacherStates
 from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
 from vocagno.teacher.scoring import load_scorer, text_reader
-from vocagno.teacher.states import TeacherStates
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 NAN = float("nan")
 TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40

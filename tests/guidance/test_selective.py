@@ -28,7 +28,7 @@ from vocagno.guidance.tensors import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.loading import checkpoint_activations, compile_layers
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 
 @pytest.fixture(autouse=True)

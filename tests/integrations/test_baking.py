@@ -23,7 +23,7 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
-from vocagno.data.store.refusals import REPORT
+from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batches import Collator

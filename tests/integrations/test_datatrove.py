@@ -27,7 +27,7 @@ from vocagno.cli.app import main
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import open_rows, prepared_rows
 from vocagno.data.rows import RowStore
-from vocagno.data.store.refusals import REPORT
+from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
 from vocagno.integrations import datatrove as steps

@@ -21,7 +21,7 @@ from architectures import (
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.models.head import hidden_states
 from vocagno.models.losses import IGNORED, chunked_nll
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 ROWS, LENGTH, PADDING = 2, 24, 6

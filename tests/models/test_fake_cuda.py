@@ -19,8 +19,7 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
-from vocagno.models.losses import chunked_entropy, chunked_nll
-from vocagno.teacher.states import TeacherStates
+from vocagno.models.losses import TeacherStates, chunked_entropy, chunked_nll
 
 ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 24, 50
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]

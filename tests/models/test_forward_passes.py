@@ -19,8 +19,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.models.batching import isolation, keeps_apart
 from vocagno.models.head import hidden_states, language_head
 from vocagno.models.loading import checkpoint_activations
-from vocagno.training.step import Stepper
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent, Stepper
 
 
 class Waits(TorchDispatchMode):

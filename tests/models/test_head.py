@@ -16,7 +16,7 @@ from vocagno.models.head import (
     chunks,
     without_wrapper,
 )
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 
 @given(

@@ -18,12 +18,11 @@ from vocagno.models.head import (
     language_head,
     own_head_of,
 )
-from vocagno.models.losses import IGNORED, chunked_entropy, chunked_nll
+from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.models.own_head import OwnHead, agree, probe_ids, sees_later_tokens
 from vocagno.teacher.scorer import TransformersScorer
-from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import Window
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 VOCABULARY = 50
 OWN = "its own code computes them"

@@ -5,11 +5,11 @@ import yaml
 
 pytest.importorskip("torch")
 
-from vocagno.quickstart import assets, students
+from vocagno.quickstart import students
 
 pytestmark = pytest.mark.slow
 
-CONFIGS = assets.CONFIGS
+CONFIGS = students.CONFIGS
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def small(tmp_path, monkeypatch):
 
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assets, "TRAIN_DOCUMENTS", 300)
-    monkeypatch.setattr(assets, "TEACHER_DOCUMENTS", 150)
-    monkeypatch.setattr(assets, "VALID_DOCUMENTS", 10)
-    monkeypatch.setattr(assets, "QUESTIONS", 5)
-    for module in (assets, students):
+    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 300)
+    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
+    monkeypatch.setattr(students, "QUESTIONS", 5)
+    for module in (students, students):
         monkeypatch.setattr(module, "CONFIGS", tmp_path / "configs")
     (tmp_path / "configs").mkdir()
     for name in ("teacher", "naive", "paper", "guided"):
@@ -50,7 +50,7 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
 
 def test_train_without_a_configuration_makes_what_it_needs(small):
     """What `accelerate launch train.py` does on a machine where nothing was made before."""
-    from vocagno.quickstart.assets import make_assets
+    from vocagno.quickstart.students import make_assets
     from vocagno.training.main import main
 
     config = small / "configs" / "guided.yaml"

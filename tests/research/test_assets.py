@@ -11,7 +11,7 @@ from families import TEXTS
 from research.study.assets import make_assets
 from research.study.plan import read_plan
 from vocagno.errors import ConfigError, InputError
-from vocagno.quickstart import assets
+from vocagno.quickstart import students
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def noisy(tmp_path, plan_file, monkeypatch):
     """Makes the corpora of a plan, without the quickstart's own inputs; the folder of a quarter."""
-    monkeypatch.setattr(assets, "make_assets", lambda: None)
+    monkeypatch.setattr(students, "make_assets", lambda: None)
 
     def make(documents, noise=0.25):
         plan = plan_file(assets="quickstart", noise=[noise], documents=documents)

@@ -22,7 +22,7 @@ from vocagno.config.options import TrainConfig as Train
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
-from vocagno.data.store.refusals import RefusalLimit
+from vocagno.data.store.format import RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.guidance.batches import Collator

@@ -34,7 +34,7 @@ from vocagno.models.loading import load_student
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.sample_pages import guide_loaded, guide_text
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 from vocagno.views.terminal import guidance_table
 from vocagno.views.texts import CSV_COLUMNS
 

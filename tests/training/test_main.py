@@ -30,7 +30,7 @@ from vocagno.guidance.tensors import TokenCounts
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
 from vocagno.training.loop import Training
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,7 @@ from vocagno.errors import ConfigError
 from vocagno.models.loading import graphs_stay_whole
 from vocagno.training import loop
 from vocagno.training.step import (
+    GuidedStudent,
     Stepper,
     build_optimizer,
     learning_rate,
@@ -23,7 +24,6 @@ from vocagno.training.step import (
     set_learning_rate,
     settle_optimizer,
 )
-from vocagno.training.student import GuidedStudent
 
 
 def test_the_schedule_by_hand():

@@ -7,7 +7,7 @@ from typing import Any
 
 from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
-from vocagno.system.terminal import draw_in_terminal, in_columns, tracked
+from vocagno.system.progress import draw_in_terminal, in_columns, tracked
 
 MOST_BYTES = 20_000_000
 """Longest text that a command takes: all of its tokens are in memory, and are shown."""

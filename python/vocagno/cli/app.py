@@ -1,8 +1,50 @@
 """The command `vocagno`."""
 
-from vocagno.cli import alignment, evaluation, guidance, scores, stores, training
-from vocagno.config.arguments import Command, Program
+import sys
+from pathlib import Path
+from typing import Any
+
+from vocagno.cli import alignment, evaluation, guidance, scores, stores
+from vocagno.config.arguments import Command, Program, check_gpu
 from vocagno.quickstart import students
+
+
+def add_train(parser: Any) -> None:
+    """Train a student under a teacher, as configured.
+
+    The configuration comes from YAML files and options; later ones override earlier ones. For
+    several processes: accelerate launch -m vocagno train ...
+    """
+    from vocagno.training.configuration import add_command
+
+    add_command(parser)
+
+
+def train(options: Any) -> dict[str, Any] | int:
+    """Trains until the run is complete or stopped; the exit status, or an estimate."""
+    from vocagno.training import main
+    from vocagno.training.configuration import as_config
+
+    check_gpu(options)
+    config = as_config(options)
+    return main.dry_run(config, options.gpu) if options.dry_run else main.train(config)
+
+
+def add_report(parser: Any) -> None:
+    """Write one page of training runs: curves, a table, coverage, examples, configuration."""
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="DIR", help="the `output` of a training run"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="file of the page")
+
+
+def report(options: Any) -> None:
+    """Writes the page. The first run is the one that the others are compared with."""
+    from vocagno.training.report import write_report
+
+    write_report(options.folders, options.out)
+    print(options.out, file=sys.stderr)
+
 
 main: Program = Program(
     "vocagno",
@@ -22,8 +64,8 @@ main: Program = Program(
         "scores export": Command(scores.add_export, scores.export),
         "scores import": Command(scores.add_import, scores.import_),
         "eval": Command(evaluation.add_eval, evaluation.eval_),
-        "report": Command(training.add_report, training.report, has_json=False),
-        "train": Command(training.add_train, training.train),
+        "report": Command(add_report, report, has_json=False),
+        "train": Command(add_train, train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),
     },
     groups={"scores": "Check, describe and share a store of teacher scores."},

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocagno.errors import InputError, require
-from vocagno.system.progress import Progress
+from vocagno.system.progress import Progress, in_table
 from vocagno.system.signals import terminable
-from vocagno.system.terminal import in_table
 
 if TYPE_CHECKING:
     from vocagno.evaluation.benchmarks import Benchmark, Completion, Item

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vocagno.cli.alignment import add_text, given_text
 from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache, add_max_refused
 from vocagno.errors import InputError, require
+from vocagno.system.progress import draw_in_terminal, in_table
 from vocagno.system.signals import terminable
-from vocagno.system.terminal import draw_in_terminal, in_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,8 @@ from vocagno.cli.guidance import add_rule
 from vocagno.config.arguments import TOKENIZER, add_max_refused
 from vocagno.errors import require
 from vocagno.system.hub import HubRepository
-from vocagno.system.progress import Progress
+from vocagno.system.progress import Progress, in_columns
 from vocagno.system.signals import DONE, FOUND_WRONG, terminable
-from vocagno.system.terminal import in_columns
 
 if TYPE_CHECKING:
     from vocagno.teacher.scores import ScoreStore
@@ -69,7 +68,7 @@ def _add_store(parser: Any) -> None:
 
 def info(options: Any) -> dict[str, Any] | None:
     """Counts and the distribution of the losses."""
-    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.integrations.scores_on_the_hub import losses_of
     from vocagno.teacher.scores import ScoreStore
 
@@ -165,7 +164,7 @@ def import_(options: Any) -> dict[str, Any]:
 def finish(options: Any) -> dict[str, Any]:
     """What the finished store has."""
     from vocagno.data.store.building import finish_parts
-    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.teacher.scores import SCORES, ScoreStore
 
     finish_parts(options.store, SCORES)
@@ -259,7 +258,7 @@ def bake(options: Any) -> dict[str, Any]:
         unit=options.unit, aggregation=options.aggregation, min_coverage=options.min_coverage
     )
 
-    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.integrations.baking import bake_file, check_rule
     from vocagno.teacher.scores import ScoreStore
 

@@ -74,7 +74,7 @@ def _add_corpus(parser: Any) -> None:
 def score(options: Any) -> dict[str, Any] | None:
     """Makes the store where it is missing. Of processes of one launch the first one says so."""
     from vocagno.data.prepare import scanned
-    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import state_of
     from vocagno.models.loading import local_device
     from vocagno.teacher.scores import SCORES, ScoreStore
@@ -159,7 +159,7 @@ def _check_shard_bytes(options: Any) -> None:
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows where they are missing."""
     from vocagno.data.prepare import prepared_rows, scanned
-    from vocagno.data.store.refusals import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     affinity = getattr(os, "sched_getaffinity", None)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import ConfigError, InputError, require
+from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, USER_ERROR, exit_status
-from vocagno.system.terminal import in_columns
 
 _UNKNOWN = re.compile(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted")
 _UNREAD = re.compile(r"unrecognized arguments: (.*)")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vocagno.data.corpus_files import CorpusError
 from vocagno.data.sources import Place, Source, open_sources
-from vocagno.data.store.refusals import MAX_REFUSED
+from vocagno.data.store.format import MAX_REFUSED
 from vocagno.data.store.shards import Refused
 from vocagno.system.files import digest, write_json
 from vocagno.system.shared_work import share

@@ -13,8 +13,7 @@ from typing import Any
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan
 from vocagno.data.rows import ROWS, RowStore, cut_rows, join_documents, write_rows
 from vocagno.data.store.building import Advance, Made, make_store, store_key
-from vocagno.data.store.format import MANIFEST
-from vocagno.data.store.refusals import MAX_REFUSED
+from vocagno.data.store.format import MANIFEST, MAX_REFUSED
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import first_difference
 from vocagno.data.text_store import TEXTS, TextStore, write_texts

@@ -17,8 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
-from vocagno.data.store.format import RowShard, ShardedStore, StoreKind
-from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.format import REFUSED, RowShard, ShardedStore, StoreKind
 from vocagno.data.store.shards import (
     CodedSpans,
     Description,

@@ -25,7 +25,7 @@ from vocagno.evaluation.benchmarks import (
     read_examples,
     read_items,
 )
-from vocagno.evaluation.judging import Judge, Verdict
+from vocagno.evaluation.judge import Judge, Verdict
 from vocagno.system.files import appearing, digest, write_json
 from vocagno.system.progress import Progress
 

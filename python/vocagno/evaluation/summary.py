@@ -11,7 +11,7 @@ from typing import Any
 
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
-from vocagno.evaluation.judging import Verdict
+from vocagno.evaluation.judge import Verdict
 from vocagno.evaluation.running import check_same
 
 METRICS = ("harness_match", "math_verify")

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import rows_in, sums_in
-from vocagno.alignment.groups import Groups, groups
-from vocagno.alignment.mapping import chunk_boundaries, chunk_map
+from vocagno.alignment.mapping import Groups, chunk_boundaries, chunk_map, groups
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.models.head import ChunkEnds, Head
-from vocagno.teacher.states import TeacherStates
+from vocagno.models.losses import TeacherStates
 
 
 @dataclass(frozen=True, kw_only=True)

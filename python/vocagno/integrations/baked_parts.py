@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.data.store.refusals import write_entries
+from vocagno.data.store.format import write_entries
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.integrations.baked_files import MANIFEST, read_manifest, stream_header, write_manifest
 from vocagno.integrations.token_files import TokenFileError

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import Row
-from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit
+from vocagno.data.store.format import MAX_REFUSED, REFUSED, RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers

@@ -32,7 +32,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.corpus_files import CorpusError
 from vocagno.data.rows import Row, document_rows, join_documents
 from vocagno.data.sources import Document, document_of
-from vocagno.data.store.refusals import MAX_REFUSED, RefusalLimit
+from vocagno.data.store.format import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.pieces import ScoresInOrder

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import as_floats, rows_in
-from vocagno.alignment.groups import groups
+from vocagno.alignment.mapping import groups
 from vocagno.errors import InputError
 from vocagno.integrations.pretokenized import spans_of_same_responses, without_spans
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans

@@ -21,8 +21,16 @@ from vocagno.data.corpus import SHARD_BYTES, ShardTexts, text_hash, texts_hash
 from vocagno.data.prepare import pack_shard, rows_made_from
 from vocagno.data.rows import NUMBERED_BY_SHARD, ROWS
 from vocagno.data.store.building import check_files, finish_store
-from vocagno.data.store.format import MANIFEST, Manifest, StoreKind, entry_of
-from vocagno.data.store.refusals import MAX_REFUSED, REFUSED, RefusalLimit, say_omitted
+from vocagno.data.store.format import (
+    MANIFEST,
+    MAX_REFUSED,
+    REFUSED,
+    Manifest,
+    RefusalLimit,
+    StoreKind,
+    entry_of,
+    say_omitted,
+)
 from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.data.store.state import Claim, Notes, origin_of
 from vocagno.errors import ConfigError, require

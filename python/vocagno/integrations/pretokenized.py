@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno.alignment.arrays import as_cu_seqlens, as_ids
-from vocagno.alignment.groups import groups
+from vocagno.alignment.mapping import groups
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from vocagno.data.store.building import finish_store
-from vocagno.data.store.format import Entry, check_names
-from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.format import REFUSED, Entry, check_names
 from vocagno.data.store.shards import Refused, StoreError, decode_spans
 from vocagno.system.files import appearing, appearing_files
 from vocagno.system.records import checked

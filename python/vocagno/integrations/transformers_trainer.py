@@ -35,7 +35,7 @@ from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.scores import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.monitoring import token_entry
-from vocagno.training.student import GuidedForward
+from vocagno.training.step import GuidedForward
 
 
 class GuidedCollator:

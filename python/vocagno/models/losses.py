@@ -1,9 +1,11 @@
-"""The loss of every token without the logits of every token.
+"""The loss of every token without the logits of every token, and a teacher's distributions.
 
-N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk.
+N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, B: rows, T: tokens of a row,
+M: tokens of the teacher.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -83,3 +85,22 @@ def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
         raise ValueError(f"nll {tuple(nll_BT.shape)} and weights {tuple(weights_BT.shape)} differ")
     # Fill before multiplying: an infinite loss at a dropped token would make inf * 0 = nan.
     return (nll_BT.masked_fill(weights_BT == 0, 0.0) * weights_BT).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherStates:
+    """A teacher's distributions: hidden states and the head that turns them into logits."""
+
+    states_MH: Tensor
+    head: Head
+    partner_BT: Tensor
+    """Which of the M states predicts the teacher's counterpart of each label; -1 for none."""
+    num_ids: int | None = None
+    """For `kld`: number of leading ids that both vocabularies share; heads may have more. Default:
+    all of the student's."""
+
+    def logits(self, partner_C: Tensor, num_ids: int | None = None) -> Tensor:
+        """(C, W) float32, optionally only of the teacher's first `num_ids` ids."""
+        head = self.head if num_ids is None else self.head.first(num_ids)
+        states_CH = self.states_MH[partner_C.clamp_min(0).to(self.states_MH.device)]
+        return head.logits(states_CH.to(head.device)).to(partner_C.device)

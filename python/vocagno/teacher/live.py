@@ -21,15 +21,14 @@ from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import Pieces
-from vocagno.data.store.refusals import RefusalLimit
+from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.models.batching import keeps_apart, mask_fits
 from vocagno.models.head import hidden_states
-from vocagno.models.losses import IGNORED, chunked_entropy, chunked_nll
+from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
-from vocagno.teacher.states import TeacherStates
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 from vocagno.tokens.token_spans import TokenSpans
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from vocagno.data.corpus import text_hash, texts_hash
 from vocagno.data.rows import RowStore
-from vocagno.data.store.format import MANIFEST, RowShard, ShardedStore, StoreKind
-from vocagno.data.store.refusals import REFUSED
+from vocagno.data.store.format import MANIFEST, REFUSED, RowShard, ShardedStore, StoreKind
 from vocagno.data.store.shards import (
     CodedSpans,
     Description,

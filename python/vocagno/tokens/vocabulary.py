@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.system.terminal import in_columns
+from vocagno.system.progress import in_columns
 
 DummyPrefix = Literal["none", "prepend", "metaspace", "metaspace_first"]
 

@@ -26,7 +26,7 @@ from vocagno.config.options import (
 from vocagno.data.corpus import Corpus
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
-from vocagno.data.store.refusals import REFUSED, RefusalLimit, say_omitted
+from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.live import check_same_vocabulary

@@ -13,7 +13,7 @@ import accelerate
 from accelerate.utils import DistributedType
 
 from vocagno.config.options import TrainConfig, row_counts
-from vocagno.data.store.refusals import RefusalLimit
+from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
@@ -58,13 +58,13 @@ from vocagno.training.run_log import METRICS, Entry
 from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import (
+    GuidedStudent,
     MicroBatch,
     Stepper,
     build_optimizer,
     learning_rate,
     settle_optimizer,
 )
-from vocagno.training.student import GuidedStudent
 from vocagno.training.validation import Evaluation, validate
 
 

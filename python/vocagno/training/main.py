@@ -26,8 +26,8 @@ from vocagno.errors import ConfigError, require
 from vocagno.models.loading import has_apple_gpu
 from vocagno.system.collectives import agreed
 from vocagno.system.hub import HubRepository, HubUnreachableError
+from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
-from vocagno.system.terminal import in_columns
 from vocagno.training.configuration import as_config, keep_config, keep_inputs, parse_command
 from vocagno.training.monitoring import check_trackers
 

@@ -35,7 +35,7 @@ from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.training.student import GuidedStudent
+from vocagno.training.step import GuidedStudent
 from vocagno.views.html import render_page
 from vocagno.views.passage import Passage, StudentToken, Token, judged
 from vocagno.views.texts import GuidedText

@@ -16,7 +16,7 @@ from vocagno.config.options import EvaluationConfig, TrainConfig
 from vocagno.data.rows import RowStore, WithEmpty
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import named
-from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import Graded, Task, answered, prepared, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.guidance.batches import Collator, loader

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.alignment.groups import groups
-from vocagno.alignment.mapping import Reason, align, unmapped_reasons
+from vocagno.alignment.mapping import Reason, align, groups, unmapped_reasons
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vocagno.data.corpus import Corpus, CorpusShard
-from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind, entry_of
-from vocagno.data.store.refusals import REFUSED, RefusalLimit, write_report
+from vocagno.data.store.format import (
+    MANIFEST,
+    REFUSED,
+    Entry,
+    Manifest,
+    RefusalLimit,
+    StoreKind,
+    entry_of,
+    write_report,
+)
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.state import (
     Claim,

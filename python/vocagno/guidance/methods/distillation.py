@@ -23,8 +23,7 @@ from vocagno.guidance.mappings import Pieces, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.head import Head
-from vocagno.models.losses import IGNORED
-from vocagno.teacher.states import TeacherStates
+from vocagno.models.losses import IGNORED, TeacherStates
 
 Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Log-probabilities of the student (C, V) and logits of the teacher (C, W) to distances (C,) in

@@ -17,9 +17,9 @@ from chaos import repeats
 pytest.importorskip("math_verify")
 
 from vocagno.errors import InputError
-from vocagno.evaluation import judging
+from vocagno.evaluation import judge as judge_module
 from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.judging import Judge
+from vocagno.evaluation.judge import Judge
 
 pytestmark = pytest.mark.slow
 
@@ -206,6 +206,6 @@ def test_memory_is_bounded():
 
 
 def test_a_library_that_is_not_there_is_no_wrong_answer(monkeypatch):
-    monkeypatch.setitem(judging._NEEDED, "antlr4-python3-runtime", "3.0")
+    monkeypatch.setitem(judge_module._NEEDED, "antlr4-python3-runtime", "3.0")
     with pytest.raises(InputError, match=r"antlr4-python3-runtime 3\.0, found 4.*vocagno\[eval\]"):
         Judge()
