@@ -24,9 +24,11 @@ from vocagno.alignment.mapping import (
     groups,
     overlap,
     reduce,
+    starts,
     unmapped_reasons,
 )
 from vocagno.system import lazy_names
+from vocagno.tokens.buckets import Agreement, BucketError, Buckets, buckets
 from vocagno.tokens.token_spans import TextError, TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 from vocagno.views.statistics import Link, alignment_rates, links, vocabulary_overlap
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 
 __version__: str
 __all__ = [
+    "Agreement",
     "AlignedText",
+    "BucketError",
+    "Buckets",
     "Groups",
     "Link",
     "Overlap",
@@ -51,6 +56,7 @@ __all__ = [
     "align",
     "align_text",
     "alignment_rates",
+    "buckets",
     "chunk_boundaries",
     "chunk_map",
     "credit",
@@ -59,6 +65,7 @@ __all__ = [
     "overlap",
     "reduce",
     "spans_of_same_texts",
+    "starts",
     "unmapped_reasons",
     "vocabulary_overlap",
 ]

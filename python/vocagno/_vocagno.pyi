@@ -25,6 +25,7 @@ __all__ = [
     "groups",
     "overlap",
     "reduce",
+    "starts",
     "unmapped_reasons",
 ]
 
@@ -74,6 +75,16 @@ def groups(
     /,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """Kernel of `vocagno.groups`: (G, 2) rows of each side, and the groups' (B + 1,) boundaries."""
+
+def starts(
+    student: _Integers,
+    teacher: _Integers,
+    student_cu: NDArray[np.int64] | None,
+    teacher_cu: NDArray[np.int64] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[np.int32]:
+    """Kernel of `vocagno.starts`: (N,) int32 teacher rows, -1 for none."""
 
 def overlap(
     student: _Integers,

@@ -228,7 +228,7 @@ def test_no_memory_for_a_result_is_an_error():
     # What is freed goes back to the system, so that the limit is felt by every call.
     printed = run_alone(MEMORY, MALLOC_MMAP_THRESHOLD_="65536")
     outcomes = dict(zip(printed[::2], printed[1::2], strict=True))
-    assert len(outcomes) == 15
+    assert len(outcomes) == 16
     assert set(outcomes.values()) == {"MemoryError+result"}, outcomes
 
 

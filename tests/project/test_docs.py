@@ -290,3 +290,11 @@ def test_the_table_of_many_shards_is_that_of_the_results():
         [f"{run[name]:,}" for name in names] for run in map(json.loads, results.splitlines())
     ]
     assert shown == expected
+
+
+def test_the_table_of_buckets_is_that_of_the_results():
+    page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
+    table = page.split("<!-- buckets -->")[1].split("<!-- end of buckets -->")[0].strip()
+    results = ROOT / "benches" / "results" / "2026-11-25-buckets.md"
+    assert len(table.splitlines()) == 11
+    assert f"\n{table}\n" in results.read_text(encoding="utf-8")

@@ -33,6 +33,7 @@ def calls_of_a_batch(spans, mapping, cu_seqlens, ids, texts):
         "reasons": lambda: kernel.unmapped_reasons(*sides, mapping, losses, *both),
         "overlap": lambda: kernel.overlap(*sides, mapping, *both),
         "groups": lambda: kernel.groups(*sides, *both),
+        "starts": lambda: kernel.starts(*sides, *both, 1),
         "spans": lambda: table.spans(ids, cu_seqlens, texts, 1),
         "decode": lambda: table.decode(ids, cu_seqlens, False),
         "close": lambda: table.close(spans, ids, cu_seqlens, texts),

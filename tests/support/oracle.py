@@ -94,6 +94,24 @@ def groups(student, teacher):
     return np.array(found, np.int32).reshape(-1, 2, 2).swapaxes(0, 1)
 
 
+def starts(student, teacher):
+    """The teacher row that starts where each student token starts. A token starts at its first byte
+    if no token before it reaches beyond that."""
+
+    def places(spans):
+        filled = [(row, start, end) for row, (start, end) in enumerate(spans) if start < end]
+        reached = [
+            max([end for _, _, end in filled[:at]], default=-1000) for at in range(len(filled))
+        ]
+        return {
+            start: row for (row, start, _), end in zip(filled, reached, strict=True) if end <= start
+        }
+
+    own, other = places(student), places(teacher)
+    rows = {row: other[start] for start, row in own.items() if start in other}
+    return np.array([rows.get(row, -1) for row in range(len(student))], np.int32)
+
+
 def weights(student_nll, teacher_loss, valid, top_fraction, unmapped, teacher_mean=None):
     """Eq. 4 for one scope, a list of tokens; `teacher_mean`: of the teacher's own tokens."""
     n = len(valid)

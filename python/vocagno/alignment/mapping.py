@@ -29,6 +29,7 @@ from vocagno.alignment.arrays import (
 _strict_align: Any = _vocagno.align
 _strict_overlap: Any = _vocagno.overlap
 _strict_reasons: Any = _vocagno.unmapped_reasons
+_strict_starts: Any = _vocagno.starts
 
 
 class Reason(IntEnum):
@@ -90,6 +91,40 @@ def align(
         pass  # the kernel does not take them: convert them, or report what is wrong
     batch = as_batch(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
     return _vocagno.align(*batch, out, num_threads)
+
+
+def starts(
+    student_spans: ArrayLike,
+    teacher_spans: ArrayLike,
+    *,
+    student_cu_seqlens: ArrayLike | None = None,
+    teacher_cu_seqlens: ArrayLike | None = None,
+    num_threads: int | None = None,
+) -> NDArray[np.int32]:
+    """The teacher token that starts at the byte at which each student token starts: there, both
+    models predict what comes after the same text (`buckets`).
+
+    A token starts where its span starts if that is not empty, and the non-empty span before it ends
+    there or earlier. Special tokens and lone dummy prefixes start nowhere. Of tokens that share the
+    span of one character (spans from offsets), only the first starts.
+
+    Args: as for `align`, but non-empty student spans must be in order, too.
+    Returns: (N,) int32, rows of `teacher_spans` *as given*, none of them twice; -1 for none.
+    Raises: as `align`, for spans of either side.
+
+    Cost: O(N + M). Arrays are borrowed as by `align`, and the GIL is released.
+    """
+    try:  # as in `align`
+        found: NDArray[np.int32] = _strict_starts(
+            student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, num_threads
+        )
+        return found
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass
+    batch = as_batch(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
+    return _vocagno.starts(*batch, num_threads)
 
 
 def unmapped_reasons(

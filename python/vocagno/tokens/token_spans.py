@@ -6,6 +6,7 @@ each document.
 """
 
 import hashlib
+import json
 from functools import cached_property
 from itertools import chain
 from typing import Any, NoReturn
@@ -34,7 +35,12 @@ from vocagno.tokens.tokenizer_files import (
     unreadable,
     without_vocabulary,
 )
-from vocagno.tokens.vocabulary import TokenizerDescription, component_types, read_vocabulary
+from vocagno.tokens.vocabulary import (
+    TokenizerDescription,
+    component_types,
+    continuing,
+    read_vocabulary,
+)
 
 __all__ = ["TextError", "TokenSpans", "TokenizedTexts"]
 
@@ -167,6 +173,12 @@ class TokenSpans:
         """The bytes of each id (a space for `▁` or `Ġ`), None if unknown."""
         return list(self._vocabulary.pieces)
 
+    def text_pieces(self) -> list[bytes | None]:
+        """`pieces` of ids that stand for just their bytes; None for special and unknown tokens."""
+        known, is_special = self._vocabulary, self._vocabulary.special
+        others = {known.unknown, *known.ambiguous, *np.flatnonzero(is_special).tolist()}
+        return [None if i in others else piece for i, piece in enumerate(known.pieces)]
+
     def line_ends(self) -> NDArray[np.bool_]:
         """(V,): whether each id contains a line break, and so ends a line of text."""
         return self._line_ends.copy()
@@ -182,6 +194,17 @@ class TokenSpans:
     def tokenizer_copy(self) -> Any:
         """A copy of the underlying `tokenizers.Tokenizer`."""
         return _loaded(self._definition, self.name, self._tokenizer.encode_special_tokens)
+
+    def continuing_tokenizer(self) -> Any:
+        """A copy of the underlying `tokenizers.Tokenizer` for a text that continues another: it
+        puts no space before it, and reads special tokens as text."""
+        tokenizer = _loaded(self._definition, self.name, encode_special_tokens=True)
+        spec = without_vocabulary(self._definition)
+        parts = {name: continuing(spec.get(name)) for name in ("normalizer", "pre_tokenizer")}
+        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, **parts}
+        changed = load_definition(json.dumps(empty), self.name)
+        tokenizer.normalizer, tokenizer.pre_tokenizer = changed.normalizer, changed.pre_tokenizer
+        return tokenizer
 
     @cached_property
     def loses(self) -> str | None:

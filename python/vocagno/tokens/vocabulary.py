@@ -201,6 +201,25 @@ def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
     return "none"
 
 
+def continuing(part: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A normaliser or pre-tokenizer of a `tokenizer.json` for a text that continues another: as it
+    is, but without a space before the text, and with the spaces at its start."""
+    match part:
+        case None | {"type": "Prepend"}:
+            return None
+        case {"type": "Metaspace"}:
+            return {**part, "prepend_scheme": "never"}
+        case {"type": "ByteLevel"}:
+            return {**part, "add_prefix_space": False}
+        case {"type": "Sequence"}:
+            key = "normalizers" if "normalizers" in part else "pretokenizers"
+            inner = [one for one in part[key] if one["type"] != "WhitespaceSplit"]
+            drops = any(one["type"] == "Metaspace" for one in inner)  # spaces that Metaspace marks
+            kept = map(continuing, inner if drops else part[key])
+            return {**part, key: [one for one in kept if one]}
+    return part
+
+
 def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
     """The function from a piece of the vocabulary to its bytes."""
     inside = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece

@@ -9,7 +9,8 @@
 //! 3. One loss per student token from the mapping and the teacher's losses: [`reduce`].
 //!
 //! [`unmapped_reasons`] says why a token has no loss. [`groups`] finds the runs of tokens on which both tokenizers
-//! agree. [`overlap`] measures how good a mapping is. [`chunk_map`] is a baseline that ignores the text.
+//! agree. [`starts`] finds the places at which both tokenizers start a token. [`overlap`] measures how good a mapping
+//! is. [`chunk_map`] is a baseline that ignores the text.
 //!
 //! A *span* is half-open, `[start, end)`. It is empty if `start >= end`. A *batch* is ragged: flat arrays and
 //! `cu_seqlens`, the row boundaries. These are `B + 1` values from 0 to the number of tokens.
@@ -73,6 +74,7 @@ mod reasons;
 mod reduce;
 mod search;
 mod spans;
+mod starts;
 mod tiling;
 
 pub use align::{align, align_batch, align_into};
@@ -96,3 +98,4 @@ pub use spans::from_offsets::close_ids_batch;
 pub use spans::from_offsets::restore_spaces::restore_spaces;
 pub use spans::from_pairs::to_spans;
 pub use spans::piece_table::{DummyPrefix, PieceRole, PieceTable};
+pub use starts::{starts, starts_batch};

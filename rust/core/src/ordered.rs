@@ -25,32 +25,37 @@ pub(crate) fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
     pairs.fold(filled, |ok, (a, b)| ok & (a[0] <= b[0]) & (a[1] <= b[1]))
 }
 
+/// [`SpanError::Unsorted`] for the first non-empty span of a batch's row `row` that is out of order.
+pub(crate) fn expect_order<T: Offset>(argument: &'static str, spans: &[Span<T>], row: usize) -> Result<(), SpanError> {
+    if all_in_order(&spans[filled(spans)]) {
+        return Ok(());
+    }
+    let mut last: Option<Span<T>> = None;
+    for (token, &span) in spans.iter().enumerate().filter(|(_, span)| !is_empty(span)) {
+        if let Some(previous) = last
+            && (span[0] < previous[0] || span[1] < previous[1])
+        {
+            let [previous, span] = [previous, span].map(|span| span.map(T::into));
+            return Err(SpanError::Unsorted { argument, row, token, previous, span });
+        }
+        last = Some(span);
+    }
+    Ok(())
+}
+
 /// The non-empty spans of a batch's row `row` and their flat rows, numbered from `base`.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`] for the first span that is out of order, [`SpanError::Memory`].
+/// As [`expect_order`], and [`SpanError::Memory`].
 pub(crate) fn non_empty<T: Offset>(
     argument: &'static str,
     all: &[Span<T>],
     row: usize,
     base: usize,
 ) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
-    let (mut spans, mut rows): (Vec<Span<T>>, Vec<i32>) = (with_room(all.len())?, with_room(all.len())?);
-    for (token, &span) in all.iter().enumerate() {
-        if is_empty(&span) {
-            continue;
-        }
-        if let Some(&previous) = spans.last()
-            && (span[0] < previous[0] || span[1] < previous[1])
-        {
-            return Err(SpanError::Unsorted {
-                argument,
-                row,
-                token,
-                previous: previous.map(T::into),
-                span: span.map(T::into),
-            });
-        }
+    expect_order(argument, all, row)?;
+    let (mut spans, mut rows) = (with_room(all.len())?, with_room(all.len())?);
+    for (token, &span) in all.iter().enumerate().filter(|(_, span)| !is_empty(span)) {
         spans.push(span);
         rows.push(to_row(base + token));
     }

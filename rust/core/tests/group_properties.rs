@@ -3,7 +3,7 @@
 mod generators;
 mod oracle;
 
-use generators::{any_spans, sorted_spans};
+use generators::{any_spans, sorted_spans, tiling};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use vocagno::{Groups, Span, SpanError, UNMAPPED, align, groups};
@@ -11,14 +11,6 @@ use vocagno::{Groups, Span, SpanError, UNMAPPED, align, groups};
 fn of(student: &[Span<i64>], teacher: &[Span<i64>]) -> Result<Groups, SpanError> {
     let cu = [student, teacher].map(|side| boundaries([side.len()].into_iter()));
     groups(student, teacher, &cu[0], &cu[1])
-}
-
-/// Spans that follow one another from 0 to 60.
-fn tiling() -> impl Strategy<Value = Vec<Span<i64>>> {
-    prop::collection::btree_set(1..60_i64, 0..20).prop_map(|cuts| {
-        let starts = std::iter::once(0).chain(cuts.iter().copied());
-        starts.zip(cuts.iter().copied().chain([60])).map(|(start, end)| [start, end]).collect()
-    })
 }
 
 proptest! {

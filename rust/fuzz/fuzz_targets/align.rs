@@ -8,7 +8,7 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, groups, overlap, unmapped_reasons};
+use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, groups, overlap, starts, unmapped_reasons};
 
 /// Adjacent spans. A few of them are very long, empty or a step back.
 fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
@@ -69,6 +69,10 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(token, expected)
         }
         (result, expected) => panic!("{result:?}, but the first student span out of order is {expected:?}"),
+    }
+    match starts(&student, &teacher) {
+        Ok(found) => assert_eq!(found, oracle::starts(&student, &teacher)),
+        Err(error) => assert_eq!(Err(error), groups(&student, &teacher, &cut, &other_cut)),
     }
     let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &cut, &other_cut).expect("it fits");
     for (range, reason) in mapping.iter().zip(reasons) {

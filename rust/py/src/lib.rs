@@ -17,6 +17,7 @@ mod reasons;
 mod reduce;
 mod span_pair;
 mod spans;
+mod starts;
 
 use pyo3::prelude::*;
 
@@ -41,6 +42,8 @@ mod _vocagno {
     use super::reduce::reduce;
     #[pymodule_export]
     use super::spans::{PieceTable, chars_to_bytes};
+    #[pymodule_export]
+    use super::starts::starts;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -29,3 +29,11 @@ pub(crate) fn any_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
 pub(crate) fn student_spans() -> impl Strategy<Value = Vec<Span<i64>>> {
     prop_oneof![sorted_spans(), any_spans()]
 }
+
+/// Spans that follow one another from 0 to 60.
+pub(crate) fn tiling() -> impl Strategy<Value = Vec<Span<i64>>> {
+    prop::collection::btree_set(1..60_i64, 0..20).prop_map(|cuts| {
+        let starts = std::iter::once(0).chain(cuts.iter().copied());
+        starts.zip(cuts.iter().copied().chain([60])).map(|(start, end)| [start, end]).collect()
+    })
+}

@@ -16,6 +16,21 @@ pub(crate) fn align(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<TokenRa
     student.iter().map(range).collect()
 }
 
+/// The teacher row that starts where each student token starts, O(N * M); -1 without one. A token starts at its first
+/// byte if no token before it reaches beyond that.
+pub(crate) fn starts(student: &[Span<i64>], teacher: &[Span<i64>]) -> Vec<i32> {
+    let starts_at = |spans: &[Span<i64>], token: usize, place: i64| {
+        let is_filled = |span: &&Span<i64>| span[0] < span[1];
+        let before = spans[..token].iter().filter(is_filled).all(|span| span[1] <= place);
+        before && spans[token][0] == place && place < spans[token][1]
+    };
+    let row = |token: usize| {
+        let place = student[token][0];
+        (0..teacher.len()).find(|&row| starts_at(student, token, place) && starts_at(teacher, row, place))
+    };
+    (0..student.len()).map(|token| row(token).map_or(-1, index)).collect()
+}
+
 /// IoU and IoS of a student span with the teacher rows of a range, counted byte by byte; few and small ones.
 pub(crate) fn overlap([start, end]: Span<i64>, teacher: &[Span<i64>], [first, stop]: TokenRange) -> [f64; 2] {
     let own: BTreeSet<i64> = (start..end).collect();

@@ -1,0 +1,125 @@
+"""`starts` against its definition."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+import oracle
+import vocagno
+from drawn_spans import any_spans, ordered_spans, random_spans
+from vocagno import SpanError, TokenSpans
+
+
+@settings(max_examples=200)
+@given(student=ordered_spans(), teacher=ordered_spans())
+@example(student=np.array([[0, 0], [0, 4], [0, 4]]), teacher=np.array([[0, 4], [0, 4], [4, 4]]))
+def test_starts_are_their_definition(student, teacher):
+    found = vocagno.starts(student, teacher)
+    np.testing.assert_array_equal(found, oracle.starts(student, teacher))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(
+        vocagno.starts(student.astype(np.int32), teacher.astype(np.int32)), found
+    )
+    mapping = vocagno.align(student, teacher)  # a shared start is a shared byte
+    covered = found >= 0
+    assert ((mapping[:, 0] <= found) & (found < mapping[:, 1]))[covered].all()
+
+
+def outcome(call, student, teacher):
+    """What a call returns, or what it says that it refuses."""
+    try:
+        return call(student, teacher)
+    except SpanError as error:
+        return str(error)
+
+
+@given(student=any_spans, teacher=any_spans)
+def test_spans_out_of_order_are_refused_as_by_groups(student, teacher):
+    found = [outcome(call, student, teacher) for call in (vocagno.starts, vocagno.groups)]
+    if isinstance(found[1], str):
+        assert found[0] == found[1]
+    else:
+        np.testing.assert_array_equal(found[0], oracle.starts(student, teacher))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, None])
+def test_starts_of_batches(num_threads):
+    rng = np.random.default_rng(0)
+    students, teachers = ([random_spans(rng) for _ in range(4_000)] for _ in range(2))
+    student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
+    found = vocagno.starts(
+        np.concatenate(students),
+        np.concatenate(teachers),
+        student_cu_seqlens=student_cu,
+        teacher_cu_seqlens=teacher_cu,
+        num_threads=num_threads,
+    )
+    for row in range(0, 4_000, 13):
+        expected = oracle.starts(students[row], teachers[row])
+        expected[expected >= 0] += teacher_cu[row]
+        np.testing.assert_array_equal(found[student_cu[row] : student_cu[row + 1]], expected)
+
+
+NAMED = {
+    "other ends": ([[0, 3], [3, 9]], [[0, 1], [1, 3], [3, 4], [4, 9]], [0, 2]),
+    "bos, padding, a lone dummy prefix": (
+        [[0, 0], [0, 0], [0, 4], [4, 6], [0, 0]],
+        [[0, 0], [0, 4], [4, 4], [4, 6], [6, 6]],
+        [-1, -1, 1, 3, -1],
+    ),
+    "eos at the end of both": ([[0, 4], [4, 4]], [[0, 4], [4, 4]], [0, -1]),
+    "teacher cut short": ([[0, 4], [4, 9]], [[0, 4]], [0, -1]),
+    "indentation": ([[0, 1], [1, 4], [4, 8]], [[0, 3], [3, 8]], [0, -1, -1]),
+    "white space in no span of one side": ([[0, 4], [4, 9]], [[0, 4], [5, 9]], [0, -1]),
+    "byte fallback on both sides": (
+        [[0, 4]] * 4 + [[4, 5]],
+        [[0, 4]] * 2 + [[4, 5]],
+        [0, *[-1] * 3, 2],
+    ),
+    "a character after a token with its first bytes": (
+        [[0, 1], [1, 4], [4, 5]],
+        [[0, 4], [1, 4], [4, 5]],
+        [0, -1, 2],
+    ),
+    "a character that both sides divide": ([[0, 2], [2, 4]], [[0, 1], [1, 2], [2, 4]], [0, 2]),
+    "no teacher": ([[0, 1]], [], [-1]),
+    "no student": ([], [[0, 1]], []),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_cases(name):
+    student, teacher, expected = NAMED[name]
+    assert vocagno.starts(student, teacher).tolist() == expected
+
+
+def test_arguments_are_read_as_by_align():
+    spans = np.array([[0, 2], [2, 4]])
+    assert vocagno.starts(spans.tolist(), np.asfortranarray(spans.astype(np.int16))).tolist() == [
+        0,
+        1,
+    ]
+    with pytest.raises(ValueError, match=r"student_spans: expected shape \(n, 2\)"):
+        vocagno.starts([1, 2], spans)
+    with pytest.raises(TypeError, match="teacher_spans: expected integers"):
+        vocagno.starts(spans, spans / 2)
+    with pytest.raises(ValueError, match="teacher_cu_seqlens: expected row boundaries"):
+        vocagno.starts(spans, spans, student_cu_seqlens=[0, 2])
+    with pytest.raises(SpanError, match=r"student_cu_seqlens\[1\]: expected 2"):
+        vocagno.starts(spans, spans, student_cu_seqlens=[0, 1], teacher_cu_seqlens=[0, 2])
+    with pytest.raises(ValueError, match="num_threads: expected None or 1 to"):
+        vocagno.starts(spans, spans, num_threads=0)
+
+
+def test_a_tokenizer_starts_where_it_starts(tokenizers):
+    """And a text's first token at its first byte, whatever the space before it."""
+    text = "  if x:\n\treturn 😊 or 'π'"
+    sides = [TokenSpans(tokenizers[name]).encode([text]) for name in ("llama", "byte-level")]
+    for tokens in sides:
+        has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
+        own = vocagno.starts(tokens.spans, tokens.spans)
+        np.testing.assert_array_equal(own, np.where(has_text, np.arange(len(own)), -1))
+    found = vocagno.starts(sides[0].spans, sides[1].spans)
+    assert found.max(initial=-1) > 0
+    covered = found >= 0
+    np.testing.assert_array_equal(sides[0].spans[covered, 0], sides[1].spans[found[covered], 0])

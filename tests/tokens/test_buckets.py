@@ -1,0 +1,305 @@
+"""Buckets of two vocabularies: their definition by hand, and what they promise of distributions,
+counted out on toy languages, in which everything is known."""
+
+from collections import defaultdict
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vocagno
+from families import LOSSLESS, without_unknown_token
+from shared_data import shared, shared_texts
+from vocagno import BucketError, TokenSpans
+from vocagno.tokens import buckets as module
+
+
+def greedy(words):
+    """A tokenizer that always takes the longest token: single bytes, and these words."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*letters, *(word.replace(" ", "Ġ") for word in words), "[UNK]"]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=10**6))
+    tokenizer.model.continuing_subword_prefix = ""
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    return TokenSpans(tokenizer)
+
+
+def of_words(side, bucket):
+    """The bucket of each piece."""
+    pairs = zip(side.pieces(), bucket.tolist(), strict=True)
+    return {piece: number for piece, number in pairs if number >= 0}
+
+
+def test_buckets_by_hand():
+    student = greedy([" un", "til", " until", "de"])
+    teacher = greedy([" un", "til", "der", "d"])
+    made = vocagno.buckets(student, teacher)
+    own, other = of_words(student, made.student), of_words(teacher, made.teacher)
+    assert own[b" until"] == own[b" un"] == other[b" un"]  # ` un` may go on to ` until`
+    assert own[b"til"] == other[b"til"] != own[b" un"]
+    assert own[b"de"] == own[b"d"] == other[b"der"] == other[b"d"]
+    assert own[b" "] == other[b" "] not in (own[b" un"], own[b"de"])
+    assert own[b"\xe2"] == other[b"\xe2"]
+    for side, bucket in ((student, made.student), (teacher, made.teacher)):
+        assert bucket[side.token_id("<end>")] == bucket[side.token_id("[UNK]")] == -1
+        assert np.count_nonzero(bucket < 0) == 2
+    assert made.count == len(made.sizes) == 258
+    assert (made.share, made.dissolved, made.largest) == (1.0, 0, 4)
+    assert sorted(made.sizes.sum(1).tolist())[-2:] == [3, 4]
+    assert made.student.dtype == made.teacher.dtype == np.int32
+
+
+class Toy:
+    """Two distributions over the same few strings, as two tokenizers' models know them: the
+    probabilities of the next token behind some tokens are those of the strings that start so."""
+
+    def __init__(self, student, teacher, strings, seed=0):
+        self.made = vocagno.buckets(student, teacher)
+        self.weights = np.random.default_rng(seed).dirichlet(np.ones(len(strings)), 2)
+        tokens = [side.encode(strings) for side in (student, teacher)]
+        self.ids = [[tuple(text.ids.tolist()) for text in side] for side in tokens]
+        self.starting = [defaultdict(list) for _ in tokens]
+        for starting, texts in zip(self.starting, self.ids, strict=True):
+            for number, ids in enumerate(texts):
+                for size in range(len(ids) + 1):
+                    starting[ids[:size]].append(number)
+        self.contexts = set()
+        for number, (own, other) in enumerate(zip(*tokens, strict=True)):
+            for at, row in enumerate(vocagno.starts(own.spans, other.spans).tolist()):
+                if row >= 0:
+                    self.contexts.add((self.ids[0][number][:at], self.ids[1][number][:row]))
+
+    def outcome(self, side, number, context):
+        """The bucket of a string's next token; -2 for the end of the text."""
+        ids = self.ids[side][number]
+        bucket = self.made.teacher if side else self.made.student
+        return int(bucket[ids[len(context)]]) if len(ids) > len(context) else -2
+
+    def distribution(self, side, context, weights):
+        """Over buckets, and over strings."""
+        found, whole = defaultdict(float), np.zeros(len(weights))
+        numbers = self.starting[side][context]
+        whole[numbers] = weights[numbers] / weights[numbers].sum()
+        for number in numbers:
+            found[self.outcome(side, number, context)] += whole[number]
+        return found, whole
+
+    def unlike(self, contexts):
+        """The weight, among the strings that the student takes for possible, of those whose tokens
+        on both sides are in different buckets."""
+        both = set(self.starting[0][contexts[0]]) & set(self.starting[1][contexts[1]])
+        whole = self.distribution(0, contexts[0], self.weights[0])[1]
+        return sum(
+            whole[number]
+            for number in both
+            if self.outcome(0, number, contexts[0]) != self.outcome(1, number, contexts[1])
+        )
+
+
+def distance(p, q):
+    """Total variation of two dictionaries of probabilities."""
+    return sum(abs(p.get(key, 0) - q.get(key, 0)) for key in {*p, *q}) / 2
+
+
+def divergence(p, q):
+    """KL in nats."""
+    return sum(value * np.log(value / q[key]) for key, value in p.items() if value > 0)
+
+
+def check_promises(toy):
+    """Of all contexts that both sides share; returns how many are exact, and the others' KL."""
+    exact, others = 0, []
+    for contexts in toy.contexts:
+        (q, own), (p, other) = (
+            toy.distribution(side, contexts[side], toy.weights[0]) for side in (0, 1)
+        )
+        strings = dict(enumerate(own)), dict(enumerate(other))
+        unlike = toy.unlike(contexts)
+        assert distance(p, q) <= distance(*strings) + unlike + 1e-12
+        if unlike or (own != other).any():
+            others.append(divergence(p, q) if q.keys() >= p.keys() else np.inf)
+            continue
+        exact += 1
+        assert divergence(p, q) == pytest.approx(0, abs=1e-12)  # equal models
+        p, other = toy.distribution(1, contexts[1], toy.weights[1])
+        strings = divergence(dict(enumerate(other)), dict(enumerate(own)))
+        assert -1e-12 <= divergence(p, q) <= strings + 1e-12  # and two different ones
+    return exact, others
+
+
+ALPHABET = "ab "
+words = st.sets(st.text(ALPHABET, min_size=2, max_size=4), max_size=6).map(sorted)
+
+
+@settings(max_examples=15)
+@given(words, words, st.sets(st.text(ALPHABET, max_size=6), min_size=1, max_size=30).map(sorted))
+def test_the_tokens_of_tokenizers_that_take_the_longest_are_always_in_one_bucket(
+    own, other, strings
+):
+    toy = Toy(greedy(own), greedy(other), strings)
+    check_promises(toy)
+    assert not any(toy.unlike(contexts) for contexts in toy.contexts)
+    assert toy.made.share == 1
+
+
+NINE = [*LOSSLESS, "byte-level-nfc", "byte-level-missing"]
+BEGINNINGS = ["The sum of ", "x = ", "def solve(a", "Naïve c"]
+ENDINGS = [
+    "17",
+    "1.50 €",
+    " = 42",
+    ", b):\n    return",
+    "afé π",
+    "real x.",
+    "  x",
+    "^2",
+    "rem",
+    "7",
+]
+
+
+@pytest.mark.parametrize("student", NINE)
+def test_the_promises_hold_for_every_pair(tokenizers, student):
+    """Where both know of the same strings, they are exact; that is so in most contexts. Elsewhere
+    equal models differ by no more than what they know differs."""
+    strings = ["".join(parts) for parts in product(BEGINNINGS, ENDINGS)]
+    own = TokenSpans(tokenizers[student])
+    for name in NINE:
+        exact, others = check_promises(Toy(own, TokenSpans(tokenizers[name]), strings))
+        assert exact > 9 * len(others)
+        assert name != student or not others
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_a_tokenizer_and_itself(tokenizers, name):
+    side = TokenSpans(tokenizers[name])
+    made = vocagno.buckets(side, side)
+    np.testing.assert_array_equal(made.student, made.teacher)
+    made.check()
+    special = np.flatnonzero(side.is_special(np.arange(side.vocabulary_size)))
+    assert (made.student[special] == -1).all()
+    tokens = side.encode(["The sum of 17 and 25 is 42,\n  so 😊 x = 42."])
+    found = made.agreement(tokens, tokens)
+    assert found.tokens == found.covered == found.same_bucket > 10
+
+
+def test_the_other_way_round_is_the_same_partition(tokenizers):
+    llama, other = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
+    there, back = vocagno.buckets(llama, other), vocagno.buckets(other, llama)
+    assert (there.count, there.share, there.largest) == (back.count, back.share, back.largest)
+    for one, two in ((there.student, back.teacher), (there.teacher, back.student)):
+        assert len({*zip(one.tolist(), two.tolist(), strict=True)}) == len({*one.tolist()})
+    space, word = llama.token_id("▁"), llama.token_id("▁x")  # no dummy prefix before pieces
+    pieces = other.pieces()
+    assert there.student[space] == there.teacher[pieces.index(b" ")]
+    assert there.student[llama.token_id("x")] == there.teacher[pieces.index(b"x")]
+    assert word is None or there.student[word] != there.student[llama.token_id("x")]
+
+
+@pytest.mark.parametrize("name", [*LOSSLESS, "unigram"])
+def test_a_text_that_continues_another_is_read_as_it_is(tokenizers, name):
+    """Without a space before it, with its own at its start, and special tokens as text."""
+    side = TokenSpans(tokenizers[name])
+    tokenizer, pieces = side.continuing_tokenizer(), side.pieces()
+    for text in ["sum", " sum", "  x", *(["\n", "<s>", "é<|endoftext|>"] * (name in LOSSLESS))]:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert b"".join(pieces[index] for index in ids) == text.encode()
+        assert not side.is_special(ids).any()
+
+
+def test_a_tokenizer_that_cannot_read_all(tokenizers):
+    """No unknown token: pieces that it cannot read begin with none of its own, or with one."""
+    narrow, wide = TokenSpans(without_unknown_token("é", "π")), TokenSpans(tokenizers["llama"])
+    made = vocagno.buckets(narrow, wide)
+    assert (made.student[[narrow.token_id(token) for token in ("the", "x")]] >= 0).all()
+    assert made.teacher[wide.token_id("<0x01>")] == -1
+    with pytest.raises(BucketError, match=r"only [\d.]+% of the ids with text are in a bucket"):
+        made.check()
+
+
+def test_components_that_are_too_large_are_no_buckets(tokenizers):
+    sides = [TokenSpans(tokenizers[name]) for name in ("llama", "byte-level")]
+    whole, cut = vocagno.buckets(*sides), vocagno.buckets(*sides, max_size=2)
+    assert (whole.largest, whole.dissolved) == (whole.sizes.sum(1).max(), 0)
+    assert cut.largest == whole.largest > 2
+    assert cut.dissolved == np.count_nonzero(whole.sizes.sum(1) > 2) == whole.count - cut.count
+    assert cut.sizes.sum(1).tolist() == [2] * cut.count
+    whole.check()
+    with pytest.raises(BucketError, match=f"than max_size=2 ids, the largest {whole.largest}"):
+        cut.check()
+    cut.check(least=0.1)
+    for wrong in (1, -3):
+        with pytest.raises(ValueError, match="max_size: expected 2 to"):
+            vocagno.buckets(*sides, max_size=wrong)
+
+
+def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypatch):
+    sides = [TokenSpans(tokenizers[name]) for name in ("llama", "byte-level")]
+    made = vocagno.buckets(*sides, cache=tmp_path / "cache")
+    (file,) = (tmp_path / "cache").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_made", lambda *_: pytest.fail("made again"))
+        found = vocagno.buckets(*sides, cache=tmp_path / "cache")
+    for name in made.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
+    vocagno.buckets(*sides, max_size=3, cache=tmp_path / "cache")
+    vocagno.buckets(*sides[::-1], cache=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    with pytest.raises(BucketError, match="another student tokenizer"):
+        module.Buckets.load(file, sides[1], sides[1])
+    with pytest.raises(BucketError, match=r"another teacher tokenizer.*vocagno\.buckets"):
+        module.Buckets.load(file, sides[0], sides[0])
+    with pytest.raises(FileNotFoundError):
+        module.Buckets.load(tmp_path / "none", *sides)
+
+
+def test_a_damaged_file_is_refused_or_the_same(tokenizers, tmp_path):
+    sides = [TokenSpans(tokenizers[name]) for name in ("llama", "byte-level")]
+    made, file = vocagno.buckets(*sides), tmp_path / "a.npz"
+    made.save(file)
+    data = file.read_bytes()
+    refused = 0
+    damaged = [data[:at] for at in range(0, len(data), len(data) // 40)]
+    damaged += [
+        data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]
+        for at in range(0, len(data), 23)
+    ]
+    for one in [*damaged, b"[]", np.arange(3).tobytes()]:
+        file.write_bytes(one)
+        try:
+            found = module.Buckets.load(file, *sides)
+        except BucketError as error:
+            assert "damaged" in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            np.testing.assert_array_equal(found.student, made.student)
+            np.testing.assert_array_equal(found.teacher, made.teacher)
+    assert refused > len(damaged) / 2
+
+
+@pytest.mark.slow
+def test_real_tokenizers_on_real_text():
+    """The share of shared starts, and of tokens in one bucket there; T5 and BERT are refused."""
+    texts = shared_texts("math-valid")[::4]
+    names = ("tinyllama", "mistral-v0.1", "gpt2", "t5-small", "bert-base-uncased")
+    sides = {name: TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in names}
+    tokens = {name: side.encode(texts) for name, side in sides.items()}
+    for student, teacher, covered in (
+        ("tinyllama", "mistral-v0.1", 0.985),
+        ("gpt2", "tinyllama", 0.895),
+    ):
+        made = vocagno.buckets(sides[student], sides[teacher])
+        made.check()
+        found = made.agreement(tokens[student], tokens[teacher])
+        assert found.covered / found.tokens == pytest.approx(covered, abs=0.01)
+        assert 0.985 < found.same_bucket / found.covered < 0.9999
+    for student, teacher in (("gpt2", "t5-small"), ("bert-base-uncased", "gpt2")):
+        with pytest.raises(BucketError, match="use the teacher's losses: tokenizers that"):
+            vocagno.buckets(sides[student], sides[teacher]).check()
