@@ -14,13 +14,13 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 26_740,
-    "modules of python/vocagno": 147,
-    "lines of research": 2_300,
-    "lines of tests": 30_670,
-    "modules of the largest folder": 15,
-    "modules in circles of imports": 17,
-    "project files of a training step": 31,
+    "lines of python/vocagno": 26_330,
+    "modules of python/vocagno": 127,
+    "lines of research": 2_270,
+    "lines of tests": 29_400,
+    "modules of the largest folder": 13,
+    "modules in circles of imports": 0,
+    "project files of a training step": 26,
 }
 
 

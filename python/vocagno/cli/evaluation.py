@@ -59,9 +59,6 @@ def add_eval(parser: Any) -> None:
 
 def eval_(options: Any) -> dict[str, Any] | None:
     """Evaluates or grades; the scores as data, or a table of them."""
-    for name, what in (("limit", "at least 1 item"), ("batch_size", "at least 1")):
-        given = options[name]
-        require(given is None or given > 0, f"--{name}: expected {what}, got {given}")
     if options.fetch:
         form, run = "--fetch", _fetched
     elif options.regrade is not None:
@@ -70,6 +67,9 @@ def eval_(options: Any) -> dict[str, Any] | None:
         require(options.model is not None, "expected a model, or --regrade FILE")
         form, run = "a model", _evaluated
     _check_form(options, form)
+    for name, what in (("limit", "at least 1 item"), ("batch_size", "at least 1")):
+        given = options[name]
+        require(given is None or given > 0, f"--{name}: expected {what}, got {given}")
     return run(options)
 
 
