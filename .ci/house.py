@@ -14,10 +14,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 26_330,
+    "lines of python/vocagno": 26_380,
     "modules of python/vocagno": 127,
     "lines of research": 2_270,
-    "lines of tests": 29_400,
+    "lines of tests": 29_480,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

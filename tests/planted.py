@@ -51,7 +51,7 @@ FAULTS = [
           "tokens of more than a line break end no line", "tokens/test_token_spans.py"),
     Fault("tokens/id_texts.py", "starts_segment[first + with_text]", "starts_segment[with_text]",
           "dummy prefixes are looked for in the first text only", "integrations/test_credit.py"),
-    Fault("data/store/span_codec.py", "sizes >= _ESCAPE", "sizes > _ESCAPE",
+    Fault("data/store/shards.py", "sizes >= _ESCAPE", "sizes > _ESCAPE",
           "a token of 255 bytes is not escaped", "data/test_shards.py"),
     Fault("data/rows.py", "replace(found, documents=found.documents +",
           "replace(found, documents=found.documents + 0 *",

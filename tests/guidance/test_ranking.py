@@ -186,7 +186,12 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     config = group(**options)
     found = choose(nll, labels, tensors_of(teacher, labels, units, config), config)
     for row in range(len(nll)):
-        tensors = nll, teacher, labels, *[units[i] for i in (2, 0, 1, 3)]
+        tensors = (
+            nll,
+            teacher,
+            labels,
+            *(getattr(units, f"{name}_BT") for name in ("groups", "lines", "bytes", "group_loss")),
+        )
         given_row = [tensor[row].tolist() for tensor in tensors]
         weights, threshold = oracle.weights_of_units(*given_row, config)
         assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
@@ -240,7 +245,7 @@ def test_what_a_rule_needs_is_asked_for():
     rule = group(unit="token", window_max_loss=1.0)
     for name, words in (("groups_BT", "the groups"), ("group_loss_BT", "the losses of the groups")):
         with pytest.raises(ValueError, match=words):
-            known_weights(teacher, labels, units._replace(**{name: None}), rule)
+            known_weights(teacher, labels, replace(units, **{name: None}), rule)
 
 
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():

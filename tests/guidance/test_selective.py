@@ -384,3 +384,25 @@ def test_the_sums_of_a_forward_pass():
     assert found.kept == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)
     assert found.teacher == pytest.approx(float(teacher[scored].sum()), rel=1e-5)
+
+
+def test_weights_that_are_not_of_these_labels_are_refused():
+    hidden, head = torch.randn(2, 6, 8), torch.randn(20, 8)
+    labels = torch.randint(20, (2, 6))
+    losses, rule = torch.zeros(2, 6), GuidanceConfig()
+    for shape in ((4, 6), (3, 6), (2, 5)):
+        tensors = GuidanceTensors(teacher_loss=losses, weight=torch.ones(shape))
+        with pytest.raises(
+            ValueError, match=r"weight .*expected the shape of the labels, \(2, 6\)"
+        ):
+            selective_cross_entropy(hidden, head, labels, tensors, rule)
+    labels[0] = -100  # masked after the weights were made
+    tensors = GuidanceTensors(teacher_loss=losses, weight=torch.ones(2, 6))
+    loss, metrics = selective_cross_entropy(hidden.requires_grad_(), head, labels, tensors, rule)
+    assert metrics.weights_BT.tolist() == [[0] * 6, [1] * 6]
+    halves = GuidanceTensors(teacher_loss=losses, weight=torch.full((2, 6), 0.5))
+    half, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
+    assert half.item() == pytest.approx(loss.item() / 2)
+    with torch.no_grad():
+        found, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
+    assert found.item() == pytest.approx(half.item())

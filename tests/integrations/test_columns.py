@@ -1,5 +1,6 @@
 """Columns of a data set: the losses, labels and groups of our own rows, for any trainer."""
 
+import json
 import pickle
 from contextlib import nullcontext
 
@@ -18,10 +19,10 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus_files import CorpusError
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.data.store.shards import StoreError
-from vocagno.errors import GuidanceError, InputError
+from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batches import Collator
-from vocagno.guidance.tensors import BatchFacts, TokenCounts
+from vocagno.guidance.tensors import BatchFacts, TokenCounts, check_columns
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
 from vocagno.teacher.scores import ScoreStore
@@ -356,6 +357,12 @@ def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokeniz
     )
     with pytest.raises(ValueError, match="without made_for, teacher_loss, token_counts, weight"):
         DataCollatorWithTeacherLoss()([{"input_ids": [1, 2], "labels": [1, 2]}])
+
+
+def test_columns_of_an_earlier_version_are_refused_with_what_they_lack():
+    made = {"method": "vocagno", "unit": "token", "aggregation": "max", "student": "s"}
+    with pytest.raises(ConfigError, match=r"made for guidance.chunks None, not 32"):
+        check_columns(json.dumps(made), RULES["paper"])
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,28 @@ def test_too_few_teacher_losses_stop_training(tmp_path, counts, message, logging
     assert "kept_fraction" in trained.state.log_history[-1]
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        GUIDANCE,
+        GuidanceConfig(),
+        GuidanceConfig(unit="group", max_threshold=0.1),
+        GuidanceConfig(method="rho1", window_max_loss=2.0),
+    ],
+    ids=str,
+)
+def test_rows_without_scores_are_evaluated(tmp_path, rule):
+    ids, spans = np.arange(12, dtype=np.int32), np.stack([np.arange(12), np.arange(1, 13)], 1)
+    row = Row(ids, spans.astype(np.int32), np.array([0]), np.array([12]), np.array([0]))
+    collate, model = GuidedCollator(None, rule, seq_len=11), tiny_llama(50)
+    evaluated = trainer(
+        tmp_path, model=model, guidance=rule, data_collator=collate, eval_dataset=[row] * 4
+    )
+    loss = evaluated.evaluate()["eval_loss"]
+    expected = type(model).forward(model, torch.arange(12)[None], labels=torch.arange(12)[None])
+    assert loss == pytest.approx(expected.loss.item(), rel=1e-5)
+
+
 def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_path, tokenizers):
     trained, usual = trainer(tmp_path), DataCollatorWithTeacherLoss(GUIDANCE)
 

@@ -99,7 +99,9 @@ def drawn_units(seed, rows=3, tokens=24):
     arrays = (nll, teacher, labels, groups, lines, sizes, of_groups)
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     groups, lines, sizes, of_groups = tensors[3:]
-    return *tensors[:3], Units(lines, sizes, groups, of_groups)
+    return *tensors[:3], Units(
+        lines_BT=lines, bytes_BT=sizes, groups_BT=groups, group_loss_BT=of_groups
+    )
 
 
 def tensors_of(teacher, labels, units, config):

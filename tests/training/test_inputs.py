@@ -152,3 +152,17 @@ def test_rows_that_are_not_of_this_run_are_refused(
     live = {"data.rows": made["data.rows"], "teacher.mode": "live"}
     assert train_here(config(), *options(live)) == 2
     assert "are not those of data.train in its order" in capsys.readouterr().err
+
+
+def test_an_empty_corpus_is_refused_with_rows_of_its_own(
+    tmp_path, config, made, tokenizer_files, capsys
+):
+    blank = write_corpus(tmp_path / "blank.jsonl", ["", ""])
+    rows = tmp_path / "blank-rows"
+    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
+    command = ["prepare", str(blank), *tokenizer, "--seq_len", "32", "--workers", "1"]
+    assert main([*command, "--cache", str(tmp_path / "c"), "--out", str(rows)]) == 0
+    for mode in ("stored", "live"):
+        given = {"data.rows": rows, "data.train": blank, "teacher.mode": mode}
+        assert train_here(config(), *options(given)) == 2
+        assert "data.train: every document of" in capsys.readouterr().err

@@ -88,6 +88,7 @@ def test_names_tell_the_runs_apart(tmp_path, monkeypatch):
         (["[1]"], "line 2: expected an object, got a list"),
         ([{"loss": 1.0}], "line 2: has no `step`"),
         ([{"step": 4, "loss": "x"}], "line 2: loss: expected a number, got 'x'"),
+        ([{"step": 4, "validation_loss": None}], "line 2: validation_loss: expected a number, got"),
         ([{"step": 4, "loss": 10**400}], r"line 2: loss: expected a number, got 10{39}\.\.\."),
         ([training(4, 1.0, tokens=-1)], "line 2: tokens: expected a whole number, 0 or more"),
         ([{"step": 4, "loss": 1.0}], "line 2: has `loss`, but no `kept_fraction`"),

@@ -1,7 +1,7 @@
 """Extracts, normalises and compares answers, by the rules of the paper's harness.
 
 Nothing is evaluated as Python. Parsing and comparing may take unlimited time and memory, or end the
-process: see `judging`.
+process: see `judge`.
 """
 
 import ast
@@ -133,7 +133,7 @@ _BRACKETS = str.maketrans("", "", "{}()")
 def matches(answer: str, gold: str) -> bool:
     """Whether an answer equals the gold answer. The first of the rules below that applies decides.
 
-    Calls the symbolic comparison, which may take unlimited time and memory; `judging` limits both.
+    Calls the symbolic comparison, which may take unlimited time and memory; `judge` limits both.
     """
     answer, gold = answer.strip(), gold.strip()
     if answer.lower() == gold.lower():

@@ -214,8 +214,9 @@ class Journal:
 
     def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
         """Stores an answer."""
-        given = {"idx": asked.item.index, **_as_asked(asked), "completion": completion}
-        record = given | asdict(verdict)
+        given = {"idx": asked.item.index, **_as_asked(asked)}
+        gold = given.pop("gold")
+        record = given | {"completion": completion, "gold": gold} | asdict(verdict)
         self._file.write((json.dumps(record) + "\n").encode())
         self._file.flush()
 

@@ -98,7 +98,7 @@ class Batch:
         if self.units is None:
             return None
         units = self.units.each(lambda value: value.to(device, non_blocking=True))
-        return units if group_loss_BT is None else units._replace(group_loss_BT=group_loss_BT)
+        return units if group_loss_BT is None else replace(units, group_loss_BT=group_loss_BT)
 
 
 class Collator:
@@ -177,10 +177,11 @@ class Collator:
             lines = torch.from_numpy(line_numbers(ids, piece, self.line_ends))
             sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
             sizes_BT = torch.from_numpy(_at(places, sizes, 0))
-            units = Units(causal_shift(lines)[1].contiguous(), sizes_BT, groups)
+            lines_BT = causal_shift(lines)[1].contiguous()
+            units = Units(lines_BT=lines_BT, bytes_BT=sizes_BT, groups_BT=groups)
             if tokens.by_group is not None:
                 losses = torch.from_numpy(_at(places, by_group.teacher_loss, np.nan))
-                units = units._replace(group_loss_BT=losses)
+                units = replace(units, group_loss_BT=losses)
             if live is None and not isinstance(self.scores, SameRows):
                 given = tensors["teacher_loss"], tensors["labels"]
                 tensors["weight"] = known_weights(*given, units, self.guidance)

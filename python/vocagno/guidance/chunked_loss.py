@@ -71,7 +71,7 @@ class CrossEntropy(Objective):
             weights_C = self._weigh(nll_C, place)
             self.weights_K[place] = weights_C
             weights_C1 = weights_C1 * weights_C[:, None]
-            parts = [torch.where(weights_C > 0, nll_C, 0.0), nll_C]
+            parts = [torch.where(weights_C > 0, nll_C * weights_C, 0.0), nll_C]
         logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
         return torch.stack(parts, 1)
 

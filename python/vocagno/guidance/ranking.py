@@ -101,7 +101,9 @@ def choose(
     """
     shape = _scopes(labels_BT, config)
     if config.has_no_threshold:
-        return Choice(fixed_weights(teacher), student_nll_BT.new_full(shape[:1], -torch.inf))
+        return Choice(
+            fixed_weights(teacher, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
+        )
     competing_BT, included_BT = roles(teacher.teacher_loss, labels_BT, config)
     competing_ST = competing_BT.reshape(shape)
     nll_BT = student_nll_BT.detach()
@@ -119,7 +121,7 @@ def choose(
         kept_ST = ~(excess_ST < thresholds_S[:, None]) & competing_ST
     weights_BT = kept_ST.float().reshape(labels_BT.shape)
     if config.window is not None:
-        weights_BT = weights_BT * fixed_weights(teacher)
+        weights_BT = weights_BT * fixed_weights(teacher, labels_BT)
     return Choice(torch.where(included_BT, 1.0, weights_BT), thresholds_S)
 
 

@@ -10,6 +10,7 @@ ones with a finite teacher loss compete; the others are *unmapped* and go by the
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.errors import require
+from vocagno.errors import ConfigError, require
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.losses import IGNORED
 
@@ -27,7 +28,8 @@ SMOOTHING_BYTES = 8
 noise."""
 
 
-class Units(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Units:
     """Numbers that say which tokens belong together, and the text that they cover; for
     `window_max_loss`."""
 
@@ -43,8 +45,8 @@ class Units(NamedTuple):
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Units":
         """The same after a change of each tensor."""
-        changed = {name: change(one) for name, one in self._asdict().items() if one is not None}
-        return self._replace(**changed)
+        changed = {name: change(one) for name, one in vars(self).items() if one is not None}
+        return replace(self, **changed)
 
 
 def roles(
@@ -67,16 +69,19 @@ def known_weights(
 
     Args: as `teacher_loss_of_neighbours`.
     """
-    assert config.window_max_loss is not None
+    if config.window_max_loss is None:
+        raise ConfigError("guidance.window_max_loss: is not given")
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     around_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, config)
     is_noise_BT = around_BT > config.window_max_loss
     return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
 
-def fixed_weights(teacher: GuidanceTensors) -> Tensor:
-    """(B, T): the weights of `known_weights` in a batch. Raises: ValueError without them."""
-    return required(teacher.weight, "window_max_loss needs the weights that are known beforehand")
+def fixed_weights(teacher: GuidanceTensors, labels_BT: Tensor) -> Tensor:
+    """(B, T): the weights of `known_weights` in a batch, 0 for a label of -100. Raises: ValueError
+    without them."""
+    what = "window_max_loss needs the weights that are known beforehand"
+    return required(teacher.weight, what).masked_fill(labels_BT == IGNORED, 0.0)
 
 
 def teacher_loss_of_neighbours(

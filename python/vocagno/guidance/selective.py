@@ -63,6 +63,7 @@ def selective_cross_entropy(
     if num_kept is not None:
         given = replace(given, num_kept=num_kept)
     _check_shapes(hidden_BTH, head, labels_BT, given.teacher_loss)
+    given.check_shapes(labels_BT)
     _check_labels(labels_BT)
     if given.guidance is not None:
         check_guidance(given.guidance, guidance, "teacher")
@@ -87,8 +88,9 @@ def token_weights(
         teacher, labels_BT, guidance: as `selective_cross_entropy`.
     Raises: ValueError if the configuration needs something that is not given.
     """
-    choice = method_of(guidance).choose(student_nll_BT, labels_BT, _as_tensors(teacher))
-    return choice.weights_BT
+    given = _as_tensors(teacher)
+    given.check_shapes(labels_BT)
+    return method_of(guidance).choose(student_nll_BT, labels_BT, given).weights_BT
 
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceConfig) -> int:

@@ -59,6 +59,16 @@ class GuidanceTensors:
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in batch.items() if name in names}, **more)
 
+    def check_shapes(self, labels_BT: Tensor) -> None:
+        """Raises: ValueError for a value of each token that is not as the labels, (B, T)."""
+        for name in PADDING:
+            value = getattr(self, name)
+            if value is not None and value.shape != labels_BT.shape:
+                raise ValueError(
+                    f"{name} {tuple(value.shape)}: expected the shape of the labels, "
+                    f"{tuple(labels_BT.shape)}; cut all tensors of a batch alike"
+                )
+
     def to(self, device: torch.device) -> "GuidanceTensors":
         """The same on a device."""
         moved: dict[str, Any] = {
@@ -270,7 +280,7 @@ def _of_columns(guidance: GuidanceConfig) -> dict[str, Any]:
 
 def _differences(made: Mapping[str, Any], used: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"guidance.{name} {value}, not {used[name]}"
-        for name, value in made.items()
-        if value != used[name]
+        f"guidance.{name} {made.get(name)}, not {used.get(name)}"
+        for name in {**made, **used}
+        if (name in made, made.get(name)) != (name in used, used.get(name))
     )

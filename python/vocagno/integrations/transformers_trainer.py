@@ -68,6 +68,12 @@ class GuidedCollator:
         teacher_loss, (B, T) each; what else the guidance needs; `num_kept`, how many tokens will be
         kept (at most, where the losses decide); and `facts`, which are no input of the model."""
         batch = self._collator(list(rows))
+        labels_BT, rule = batch.tensors["labels"], self._collator.guidance
+        if self._collator.scores is None:  # the model looks for what its rule needs
+            if rule.window is not None:
+                batch.tensors["weight"] = (labels_BT != IGNORED).float()
+            if rule.unit == "group":
+                batch.tensors["groups"] = torch.full_like(labels_BT, -1)
         facts = BatchFacts(self._guidance, batch.counts)
         return batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
 

@@ -194,9 +194,9 @@ class ConfiguredTeacher:
         try:
             engine_type: type[Engine] = resolve_name(ENGINES[name])
         except ImportError as error:
-            raise ConfigError(
-                f"teacher.{name}: needs {error.name}: pip install '.[{name}]'"
-            ) from error
+            option = "server" if self.config.server else f"engine: {name}"
+            extra = ": pip install '.[server]'" if self.config.server else ""
+            raise ConfigError(f"teacher.{option}: needs {error.name}{extra}") from error
         return engine_type(self)
 
     @cached_property
@@ -300,6 +300,8 @@ class ConfiguredTeacher:
                     f"{ours}); drop teacher.{option} to use these scores, or teacher.scores to "
                     "score again"
                 )
+        if self.config.server:
+            self.engine.guard(folder)
         return store
 
     def _stated(self, made_from: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
@@ -308,6 +310,7 @@ class ConfiguredTeacher:
         config = self.config
         if config.names_tokenizer:
             option = "tokenizer" if config.tokenizer else "model"
+            option = "server" if config.server else option
             yield "tokenizer", option, made_from["tokenizer"], self.spans.fingerprint
             if config.bos is not None:
                 prefix = list(teacher_prefix(config, self.spans))

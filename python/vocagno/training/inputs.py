@@ -148,12 +148,17 @@ class _Corpora:
             )
         return self._scanned[name]
 
+    def with_text(self, name: str, option: str = "data.train") -> Corpus:
+        """As `corpora[name]`. Raises: ConfigError, for the option, if it is empty."""
+        corpus = self[name]
+        require(corpus.text_bytes > 0, f"{option}: every document of {name} is empty")
+        return corpus
+
     def rows(self, name: str, tokenizer: StudentTokenizer, option: str) -> RowStore:
-        """Its rows in the cache. Raises: ConfigError, for the option, if it is empty."""
-        require(self[name].text_bytes > 0, f"{option}: every document of {name} is empty")
-        data = self.config.data
+        """Its rows in the cache. Raises: as `with_text`."""
+        corpus, data = self.with_text(name, option), self.config.data
         where = data.seq_len, data.cache
-        return prepared_rows(self[name], tokenizer, *where, show_progress=self.show)[0]
+        return prepared_rows(corpus, tokenizer, *where, show_progress=self.show)[0]
 
     def check_rows(self, stores: Mapping[str, RowStore], option: str) -> None:
         """As `check_refused`. Raises: ConfigError, for the option, for a store without rows."""
@@ -229,7 +234,7 @@ def _scores(
     scores = {}
     folders = teacher.config.scores_of(len(rows.stores))
     for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
-        corpus = partial(corpora.__getitem__, name)
+        corpus = partial(corpora.with_text, name)
         scored = teacher.scores(corpus, folder, show_progress=corpora.show)
         scores[name] = MatchedScores(scored, store)
         missing = scores[name].check(guidance.min_coverage, name)
@@ -253,7 +258,7 @@ def _live(
         return LiveTeacherInputs(teacher, None)
     kept = []
     for name, store in rows.stores.items():
-        texts = kept_texts(corpora[name], config.data.cache, show_progress=corpora.show)
+        texts = kept_texts(corpora.with_text(name), config.data.cache, show_progress=corpora.show)
         require(
             store.text_hashes == texts.text_hashes,
             f"data.rows: the documents of {store.folder} are not those of data.train in its order, "
@@ -283,7 +288,7 @@ def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) ->
     samples: list[Sample] = []
     for number, name in enumerate(rows.stores):
         before = rows.first_document(number)
-        chosen = choose_samples(corpora[name], tokenizer, config.data.seq_len, before)
+        chosen = choose_samples(corpora.with_text(name), tokenizer, config.data.seq_len, before)
         require(
             bool(chosen) or config.train.sample_every is None,
             f"train.sample_every: the first documents of {name} are empty",

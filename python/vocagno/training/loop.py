@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType
 
 from vocagno.config.options import TrainConfig, row_counts
 from vocagno.data.store.format import RefusalLimit
-from vocagno.errors import ConfigError
+from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -178,6 +178,8 @@ class Training:
                 window.sums()
                 done += 1
         counted = window if window.taken else first
+        if not counted.taken:
+            raise GuidanceError("no step had a finite gradient; see optimizer.skip_nonfinite")
         return counted.entry(done, counted.sums())
 
     def _run(self) -> bool:

@@ -37,7 +37,7 @@ def main(
     default_config: Path | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> int:
-    """Trains as configured; the exit status (`system.exit_status`).
+    """Trains as configured; the exit status (`system.signals.exit_status`).
 
     Args:
         arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from types import NoneType
+from typing import Any, TypedDict, get_args, get_type_hints
 
 from vocagno.errors import InputError
 from vocagno.system.records import Count, Finite, checked
@@ -81,8 +82,15 @@ class Entry:
         return self.tokens / self.tokens_per_s if self.tokens_per_s >= 0.1 else 0.0
 
 
+def _given(kind: Any) -> Any:
+    """The type of a value that is there: a line has none in place of a null."""
+    rest = [one for one in get_args(kind) if one is not NoneType]
+    return rest[0] if NoneType in get_args(kind) else kind
+
+
 _TYPES = get_type_hints(Entry)
-_LINE: Any = TypedDict("_LINE", _TYPES, total=False)  # type: ignore[misc]  # fields of `Entry`
+_NOT_NULL = {name: _given(kind) for name, kind in _TYPES.items()}
+_LINE: Any = TypedDict("_LINE", _NOT_NULL, total=False)  # type: ignore[misc]  # fields of `Entry`
 
 
 @dataclass(frozen=True, slots=True)

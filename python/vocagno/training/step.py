@@ -23,7 +23,12 @@ from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import GuidanceTensors, StudentSide, TokenCounts
+from vocagno.guidance.tensors import (
+    GuidanceTensors,
+    StudentSide,
+    TokenCounts,
+    check_guidance,
+)
 from vocagno.models.head import (
     Head,
     base_of,
@@ -266,6 +271,7 @@ class GuidedForward:
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
             Without `teacher_loss` all tokens are kept, and none is ranked.
             `given`: the other fields of `GuidanceTensors`.
+        Raises: ValueError for tensors of another shape; ConfigError for those of other guidance.
         """
         method = self.method
         if teacher_loss is None:
@@ -274,8 +280,11 @@ class GuidedForward:
         states_BTH = hidden_states(
             model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
-        student = StudentSide(states_BTH, self._head(model), labels)
-        return method.loss(student, GuidanceTensors(teacher_loss=teacher_loss, **given))
+        teacher = GuidanceTensors(teacher_loss=teacher_loss, **given)
+        teacher.check_shapes(labels)
+        if teacher.guidance is not None:
+            check_guidance(teacher.guidance, method.guidance, "batch and student")
+        return method.loss(StudentSide(states_BTH, self._head(model), labels), teacher)
 
     def _head(self, model: Any) -> Head:
         if self._own_head is None:

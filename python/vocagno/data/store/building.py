@@ -189,8 +189,7 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
     if claim is None or claim.shards is None:
         raise StoreError(f"{folder}: no store is being made here in parts")
     names = [shard_name(number, claim.shards) for number in range(claim.shards)]
-    there = existing(folder, names)
-    if missing := [name for name in names if name not in there]:
+    if missing := [name for name in names if not shard_file(folder, name).is_file()]:
         numbers = [name.rpartition("-")[2].lstrip("0") or "0" for name in missing]
         raise StoreError(
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "

@@ -96,7 +96,7 @@ class TokenSelection(Selection):
             return super().cross_entropy(student, teacher)
         threshold = guidance.threshold_without_quota
         if guidance.has_no_threshold:
-            weights_N = fixed_weights(teacher).flatten()
+            weights_N = fixed_weights(teacher, student.labels_BT).flatten()
             return one_pass_cross_entropy(
                 student, lambda _, place: weights_N[place], threshold=threshold
             )
