@@ -53,7 +53,8 @@ class CrossEntropy(Objective):
         ends: ChunkEnds = None,
     ) -> None:
         """Args: weigh: losses (C,) and place of a chunk to weights (C,)."""
-        self._labels_K, self._weigh, self.ends = labels_K, weigh, ends
+        self._labels_K, self._weigh = labels_K, weigh
+        self.ends: ChunkEnds = ends
         self.num_parts = 1 if weigh is None else 2
         self.weights_K: Tensor = torch.zeros(labels_K.shape, device=labels_K.device)
         """The weights of the chunks that were computed."""
