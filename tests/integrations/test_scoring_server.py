@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("requests")
 
 from families import TEXTS
@@ -31,6 +31,7 @@ from vocagno.integrations.scoring_server import (
 )
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -448,9 +449,9 @@ def test_batches_of_one_model_may_differ(served, score, tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_and_finished_stores(served, score, tmp_path, capsys):
+def test_parts_and_finished_stores(served, score, tmp_path, capsys, tokenizer_files):
     """Parts are made without locks. A finished store is not said to be of the new model."""
-    _, state = served
+    url, state = served
     assert score("parts", "--shards", "1/2") == 0
     another_model(state)
     assert score("parts", "--shards", "2/2") == 2
@@ -462,6 +463,12 @@ def test_parts_and_finished_stores(served, score, tmp_path, capsys):
     another_model(state)
     assert score("parts") == 2
     assert "are of another model" in capsys.readouterr().err
+    files = {"tokenizer": str(tokenizer_files / "teacher.json"), "context": 512}
+    teacher = ConfiguredTeacher(
+        TeacherConfig(server=url, **files), tmp_path / "cache", torch.device("cpu")
+    )
+    with pytest.raises(StoreError, match="are of another model"):  # `teacher.scores`
+        teacher.scores(lambda: None, tmp_path / "parts", show_progress=False)
     (tmp_path / "parts" / LOCKS / "probe.json").unlink()  # a copy without it
     assert score("parts") == 0
 
