@@ -43,8 +43,8 @@ class Objective:
 
 
 class CrossEntropy(Objective):
-    """The loss of labels, those of -100 aside; or, with weights that are known to be 0 or 1 once
-    the losses of a chunk are, the loss of a kept token, and the loss."""
+    """The loss of labels, those of -100 aside; or, with weights that are known once the losses of a
+    chunk are, the weighted loss of a kept token, and the loss."""
 
     def __init__(
         self,

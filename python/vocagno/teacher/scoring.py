@@ -309,8 +309,7 @@ class ConfiguredTeacher:
         options' value. Defaults say nothing."""
         config = self.config
         if config.names_tokenizer:
-            option = "tokenizer" if config.tokenizer else "model"
-            option = "server" if config.server else option
+            option = next(one for one in ("server", "tokenizer", "model") if getattr(config, one))
             yield "tokenizer", option, made_from["tokenizer"], self.spans.fingerprint
             if config.bos is not None:
                 prefix = list(teacher_prefix(config, self.spans))

@@ -148,7 +148,8 @@ class Sampler:
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
         units = batch.units_on(device, found.get("group_loss"))
-        tensors = batch.with_live_losses(tensors, found, self.collator.guidance)
+        if found:  # otherwise the collator made the weight
+            tensors = batch.with_live_losses(tensors, found, self.collator.guidance)
         output = student(**tensors)
         sums = LossSums.of(output.sums.cpu())  # of one row, which is one scope
         passage = Passage(
