@@ -145,7 +145,7 @@ def _trained(run: Run) -> Measured:
     is_whole = not any((run.folder / name).exists() for name in _BEGUN)
     usage = train(run)
     found = read_run(run.folder)
-    held_out = found.curve("validation_loss")[1]
+    steps, held_out = found.curve("validation_loss")
     if not held_out:
         raise InputError(
             f"{run.name}: no held-out loss in {run.folder / METRICS}; delete {run.folder}, and "
@@ -160,6 +160,7 @@ def _trained(run: Run) -> Measured:
         tokens=found.points[-1].tokens,
         cpu_seconds=usage["cpu_seconds"] if is_whole else None,
         peak_memory_mib=usage["peak_memory_mib"],
+        start_loss=round(held_out[0], 6) if steps[0] == 0 else None,
     )
     write_measured(run.folder, measured)
     return measured

@@ -45,6 +45,8 @@ class Row:
     against: str | None
     """What it is compared with, if not with itself."""
     held_out_loss: Spread
+    start_loss: float | None
+    """Mean of the held-out loss before the first step."""
     difference: Spread | None
     """Of the held-out loss from that of `against` with the same seed: below 0 is better."""
     exact_answers: Spread | None
@@ -88,6 +90,11 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
     columns = [
         (title, [row.variant for row in rows]),
         ("seeds", [str(len(row.held_out_loss.values)) for row in rows]),
+    ]
+    if any(row.start_loss for row in rows):
+        losses = [row.start_loss for row in rows]
+        columns.append(("start", ["-" if loss is None else f"{loss:.4f}" for loss in losses]))
+    columns += [
         ("held-out loss", [row.held_out_loss.worded(".4f") for row in rows]),
         ("difference from", [_difference(row, row.difference) for row in rows]),
     ]
@@ -161,6 +168,7 @@ def _row(
         for seed in shared
         if (mine := runs[seed].cpu_seconds) and (theirs := others[seed].cpu_seconds)
     ]
+    starts = [run.start_loss for run in runs.values() if run.start_loss is not None]
     memory = [run.peak_memory_mib for run in runs.values() if run.peak_memory_mib is not None]
     asked = [run for run in runs.values() if run.answers_at is not None]
     answers = (run.exact_answers for run in runs.values() if run.exact_answers is not None)
@@ -168,6 +176,7 @@ def _row(
         variant=name,
         against=against if against != name else None,
         held_out_loss=Spread(tuple(run.held_out_loss for run in runs.values())),
+        start_loss=statistics.fmean(starts) if starts else None,
         difference=_spread(differences),
         exact_answers=_spread(100 * share for share in answers),
         trained_on=Spread(tuple(run.trained_on for run in runs.values())),

@@ -70,6 +70,8 @@ class Measured:
     question_digest: str | None = None
     """Hash of the questions that were asked; None if there were none, or an earlier version asked.
     """
+    start_loss: float | None = None
+    """`held_out_loss` before the first step; None for new weights."""
 
     def with_answers(self, share: float, question_digest: str | None) -> "Measured":
         """The same with the answers of the final model, and without any earlier ones."""
@@ -116,6 +118,8 @@ def write_measured(folder: Path, measured: Measured) -> None:
 def write_runs(path: Path, measured: Sequence[Measured]) -> None:
     """Writes a line a run; without the columns of extras that were measured of no run."""
     header = [field.name for field in fields(Measured) if field.name not in _EXTRAS]
+    if all(run.start_loss is None for run in measured):
+        header.remove("start_loss")
     if any(run.answers_at is not None for run in measured):
         header.append("steps_to_80")
     if any(run.confidence is not None for run in measured):

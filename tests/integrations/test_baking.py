@@ -156,7 +156,7 @@ def test_a_loss_beyond_float16_is_none(made):
         def shards(self):
             return store.shards()
 
-        def document(self, index):
+        def document(self, index, **options):
             return scores
 
     guidance = GuidanceConfig(unit="token", aggregation="sum")

@@ -82,6 +82,10 @@ def info(options: Any) -> dict[str, Any] | None:
         "unscored_tokens": store.manifest.count("unscored_tokens"),
         REFUSED: store.manifest.count(REFUSED),
     }
+    if store.candidates:
+        size = sum(shard.candidate_bytes for shard in store.shards())
+        found["candidates"] = store.candidates
+        found["candidate_bytes_per_token"] = round(size / max(1, store.num_tokens), 3)
     say_omitted(store.folder, len(store), found[REFUSED])
     made_from = store.manifest.made_from
     if options.json:

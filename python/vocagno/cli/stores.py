@@ -7,6 +7,7 @@ shards, and each returns when all shards are there. A killed process loses only 
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ def add_score(parser: Any) -> None:
         action="store_true",
         help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
+    parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
     add_gpu(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
 
@@ -84,6 +86,9 @@ def score(options: Any) -> dict[str, Any] | None:
     part = _part(options)
     _check_shard_bytes(options)
     check_gpu(options)
+    config = options.teacher
+    if options.candidates is not None:
+        config = replace(config, candidates=options.candidates)
     with terminable():
         corpus = scanned(
             options.corpus,
@@ -92,7 +97,7 @@ def score(options: Any) -> dict[str, Any] | None:
             shard_bytes=options.shard_bytes,
             max_refused=options.max_refused,
         )
-        teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
+        teacher = ConfiguredTeacher(config, options.cache, local_device())
         if options.status:
             return state_of(corpus, options.out or teacher.scores_folder(corpus), SCORES)
         if options.dry_run:

@@ -8,26 +8,29 @@ from vocagno.alignment.mapping import Reduction
 from vocagno.config.option_types import check_types
 from vocagno.errors import ConfigError, require
 
-Method = Literal["vocagno", "rho1", "chunk", "kld", "uld", "cpt"]
+Method = Literal["vocagno", "rho1", "chunk", "alm", "distill", "kld", "uld", "cpt"]
 
 _RANKING: tuple[Method, ...] = ("vocagno", "rho1")
 _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
 """A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
+_BY_GROUP: tuple[Method, ...] = ("alm", "distill")
+"""Methods that train on all tokens, by what the teacher says of each group."""
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
-    "unit": ("vocagno", "cpt"),
+    "unit": ("vocagno", "cpt", *_BY_GROUP),
     "max_threshold": _OR_NAIVE,
-    "window_max_loss": _OR_NAIVE,
-    "window": _OR_NAIVE,
+    "window_max_loss": (*_OR_NAIVE, *_BY_GROUP),
+    "window": (*_OR_NAIVE, *_BY_GROUP),
     "criterion": ("rho1",),
     "chunks": ("chunk",),
     "selection": ("chunk",),
     "divergence": ("kld",),
     "pairing": ("uld",),
-    "distillation_weight": ("kld", "uld"),
+    "distillation_weight": ("kld", "uld", *_BY_GROUP),
+    "distill_where": ("distill",),
 }
 """Options that say nothing to other methods."""
 
-_USUAL_WEIGHT: dict[Method, float] = {"kld": 1.0, "uld": 0.5}
+_USUAL_WEIGHT: dict[Method, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
 _PAPERS_QUOTA = 0.4
 _MAX_LOSS_OF_LINES = 2.0
 
@@ -36,8 +39,9 @@ _MAX_LOSS_OF_LINES = 2.0
 class GuidanceConfig:
     """What the student learns from the teacher (arXiv 2503.19123, Eq. 2 to 6).
 
-    vocagno, rho1 and chunk choose the tokens that train, each by another mapping; kld and uld train
-    on all tokens and add a distance between the distributions of both models; cpt is neither.
+    vocagno, rho1 and chunk choose the tokens that train, each by another mapping; alm and distill
+    train towards the teacher's losses and most likely tokens, from a store, with any vocabulary;
+    kld and uld add a distance between the distributions of both models; cpt is naive training.
 
     Under vocagno `top_fraction: 0.4` is the paper's rule. Without `top_fraction` and
     `max_threshold` all tokens train but those on lines that are noise to the teacher:
@@ -48,6 +52,9 @@ class GuidanceConfig:
     """vocagno: tokens chosen by a teacher of any vocabulary, through the text they share.
     rho1: tokens chosen by a teacher of the same vocabulary (Rho-1, arXiv 2404.07965).
     chunk: chunks chosen; both sequences of a row are cut into as many equal chunks.
+    alm: all tokens; the likelihood of each group moves towards the teacher's (arXiv 2503.20083).
+    distill: all tokens; where both models start a token, the distribution moves towards the
+    teacher's, over buckets of both vocabularies (`vocagno.buckets`); needs `teacher.candidates`.
     kld: all tokens, and the KL divergence from a teacher of the same vocabulary (Eq. 5).
     uld: all tokens, and the Wasserstein distance of sorted distributions (Eq. 6).
     cpt: naive continual pretraining, on all tokens and without a teacher."""
@@ -56,7 +63,7 @@ class GuidanceConfig:
     text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
     (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
     of the teacher's, divided by its student tokens. null: group where no rule is named, else
-    token."""
+    token. alm and distill: group."""
     top_fraction: float | None = None
     """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4; the
     paper takes 0.4). Their smallest excess loss is the threshold. null: no quota; the threshold is
@@ -72,9 +79,9 @@ class GuidanceConfig:
     token by default."""
     window_max_loss: float | None = None
     """A unit is noise, and dropped, if the teacher loses more than this on the rest of its line, in
-    nats a byte; default 2 where no rule is named. Each token of the teacher counts once: the unit
-    itself, which is not counted, is the group, for `unit: token`, too. The mean is smoothed: 8
-    bytes of 1 nat each are added to the rest of the line."""
+    nats a byte; default 2 where no rule is named, none for alm and distill. Each token of the
+    teacher counts once: the unit itself, which is not counted, is the group, for `unit: token`,
+    too. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line."""
     aggregation: Reduction = "max"
     """How the losses of several teacher tokens become one (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
@@ -100,8 +107,12 @@ class GuidanceConfig:
     """uld: which teacher token a student token is compared with: the one of the same number in the
     document's part of a row (as published); or the first that it shares text with."""
     distillation_weight: float | None = None
-    """kld, uld: what the distance is multiplied by before it is added to the cross-entropy; default
-    1 for kld and 0.5 for uld, as in the paper."""
+    """alm, distill: the share of the teacher in a token's loss, from 0 to 1; default 0.5. kld, uld:
+    what the distance is multiplied by before it is added to the cross-entropy; default 1 for kld
+    and 0.5 for uld, as in the paper."""
+    distill_where: Literal["ahead", "all"] = "ahead"
+    """distill: ahead: only in groups that the teacher predicts better than the student; all:
+    wherever both models start a token."""
 
     def __post_init__(self) -> None:
         check_types("guidance", self)
@@ -123,6 +134,11 @@ class GuidanceConfig:
         require(
             self.distillation_weight is None or self.distillation_weight >= 0,
             f"guidance.distillation_weight is negative: {self.distillation_weight}",
+        )
+        require(
+            self.method not in _BY_GROUP or (self.distillation_weight or 0) <= 1,
+            f"guidance.distillation_weight: {self.distillation_weight}: a share, at most 1, for "
+            f"guidance.method: {self.method}",
         )
         defaults = {field.name: field.default for field in fields(self)}
         for name, methods in _OPTIONS_OF.items():
@@ -146,6 +162,12 @@ class GuidanceConfig:
                 found["top_fraction"] = _PAPERS_QUOTA
         if found.get("window_max_loss", self.window_max_loss) is not None:
             found["window"] = "line"
+        if self.method in _BY_GROUP:
+            require(
+                self.unit != "token",
+                f"guidance.unit: token: guidance.method: {self.method} compares groups; omit it",
+            )
+            found["unit"] = "group"
         for name, value in {"unit": self.unit or "token", **found}.items():
             object.__setattr__(self, name, value)
 
@@ -164,11 +186,21 @@ class GuidanceConfig:
             "guidance.criterion: excess_and_entropy keeps the paper's quota; omit "
             "guidance.max_threshold and window_max_loss",
         )
-        if self.selects and self.method != "chunk":
+        if (self.selects and self.method != "chunk") or self.method in _BY_GROUP:
             require(
                 self.keeps_quota or self.normalize == "tokens",
                 "guidance.normalize: selected: only a quota says before the forward pass how many "
                 "tokens are kept; use tokens, or give only guidance.top_fraction",
+            )
+        if self.method in _BY_GROUP:
+            require(
+                self.top_fraction is None,
+                f"guidance.top_fraction: guidance.method: {self.method} ranks nothing; omit it",
+            )
+            require(
+                (self.scope, self.unmapped) == ("sequence", "include"),
+                f"guidance.method: {self.method}: tokens without a teacher loss train as they are, "
+                "and nothing is ranked; omit guidance.scope and guidance.unmapped",
             )
         if self.method == "chunk":
             require(
@@ -219,7 +251,18 @@ class GuidanceConfig:
     @property
     def has_fixed_threshold(self) -> bool:
         """Whether the weight of a unit depends on no student losses but its own."""
-        return self.method in _RANKING and self.top_fraction is None
+        return self.method in (*_RANKING, *_BY_GROUP) and self.top_fraction is None
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether the loss has to know which tokens are a group."""
+        is_told = self.method == "alm" or (self.needs_candidates and self.distill_where == "ahead")
+        return is_told or (self.unit == "group" and not self.has_no_threshold)
+
+    @property
+    def needs_candidates(self) -> bool:
+        """Whether the teacher's most likely tokens are needed."""
+        return self.method == "distill"
 
     @property
     def needs_group_loss(self) -> bool:
@@ -250,7 +293,7 @@ class GuidanceConfig:
 
     @property
     def weight_of_distance(self) -> float | None:
-        """What the distance of `kld` and `uld` is multiplied by; None for other methods."""
+        """What a distance is multiplied by, or the teacher's share; None for other methods."""
         if self.distillation_weight is not None:
             return self.distillation_weight
         return _USUAL_WEIGHT.get(self.method)
@@ -260,7 +303,8 @@ PAPERS_RULE = GuidanceConfig(top_fraction=_PAPERS_QUOTA)
 
 
 def _listed(methods: tuple[Method, ...]) -> str:
-    return " and ".join(method for method in methods if method != "cpt")
+    *others, last = (method for method in methods if method != "cpt")
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def as_naive(guidance: GuidanceConfig) -> GuidanceConfig:

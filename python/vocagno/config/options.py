@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,8 @@ from vocagno.errors import require, require_at_least
 
 _MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and each process adds its number."""
+_CANDIDATES = 16
+"""`teacher.candidates` where `distill` needs some and none are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,6 +325,14 @@ class Config:
     def __post_init__(self) -> None:
         check_types("", self)
         teacher, guidance = self.teacher, self.guidance
+        if guidance.needs_candidates:
+            require(
+                teacher.names_tokenizer,
+                "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
+            )
+            if not (teacher.candidates or teacher.scores):
+                teacher = replace(teacher, candidates=_CANDIDATES)
+                object.__setattr__(self, "teacher", teacher)
         require(
             not guidance.needs_teacher or bool(teacher.model or teacher.server or teacher.scores),
             "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",

@@ -11,6 +11,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Batching = Literal["auto", "packed", "buckets"]
 Protocol = Literal["vllm", "openai", "sglang"]
 Engine = Literal["transformers", "vllm"]
+MOST_CANDIDATES = 255
 _HERE = ("gguf_file", "attention", "device_map", "tensor_parallel")
 """Options of a teacher that transformers loads in this process."""
 
@@ -33,6 +34,8 @@ class TeacherConfig:
     scores: Path | list[Path] | None = None
     """A finished store of scores to use, or several, one for each corpus of `data.train`; default:
     those in the cache, made where missing."""
+    candidates: int = 0
+    """Most likely ids kept of each teacher token, with their log-probabilities, at most 255."""
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
@@ -71,6 +74,10 @@ class TeacherConfig:
         require_at_least(2, "teacher", self, "context")
         require_at_least(1, "teacher", self, "batch_tokens")
         require(
+            0 <= self.candidates <= MOST_CANDIDATES,
+            f"teacher.candidates must be in [0, {MOST_CANDIDATES}], got {self.candidates}",
+        )
+        require(
             0 <= self.min_context < self.context,
             f"teacher.min_context must be in [1, {self.context}), or 0 for a quarter of it; got "
             f"{self.min_context}",
@@ -80,6 +87,11 @@ class TeacherConfig:
             "teacher.tensor_parallel: excludes teacher.device_map; use one of them",
         )
         require_at_least(1, "teacher", self, "requests")
+        require(
+            not (self.candidates and self.server and self.protocol == "openai"),
+            "teacher.candidates: a server of teacher.protocol: openai names candidates by their "
+            "text, not by id; use teacher.protocol: vllm or sglang",
+        )
         live = self.mode == "live"
         require(
             self.server is None or self.tokenizer is not None,

@@ -20,6 +20,7 @@ from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
+from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, Targets, check_targets
 from vocagno.guidance.mappings import NO_GROUP, chunk_ends_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -53,6 +54,10 @@ class Batch:
     """Where a chunk of logits may end, for groups with a threshold that is known beforehand."""
     units: Units | None = None
     """What the weight follows from, for `window_max_loss`: on the host, as `tensors`."""
+    members_before: NDArray[np.int64] | None = None
+    """As `GuidanceTensors.members_before`, for stored candidates."""
+    bucket_key: str | None = None
+    """`BucketTable.key` of the buckets that it was made with."""
 
     def pin_memory(self) -> "Batch":
         """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
@@ -67,6 +72,10 @@ class Batch:
         del given["reasons"]
         if self.chunk_ends is not None:
             given["chunk_ends"] = self.chunk_ends
+        if self.members_before is not None:
+            given["members_before"] = self.members_before
+        if self.bucket_key is not None:
+            given["bucket_key"] = self.bucket_key
         return given
 
     def to(self, device: torch.device) -> dict[str, Any]:
@@ -83,14 +92,22 @@ class Batch:
         return given if piece_BT is None else given | isolation(piece_BT)
 
     def with_live_losses(
-        self, tensors: dict[str, Any], found: dict[str, Any], guidance: GuidanceConfig
+        self, tensors: dict[str, Any], found: dict[str, Any], method: Method
     ) -> dict[str, Any]:
-        """`tensors` of `to` with what a live teacher found, and the weight that follows from it."""
+        """`tensors` of `to` with what a live teacher found, and what follows from it: candidates
+        over buckets, and the weight."""
         given = tensors | found
+        if method.targets is not None and self.live is not None:
+            assert self.live.targets_BT is not None
+            rows_BT = self.live.targets_BT.to(given["labels"].device, non_blocking=True)
+            rows_BT = rows_BT.masked_fill(given["labels"] == IGNORED, -1)
+            candidates = given.pop("candidate_ids"), given.pop("candidate_codes")
+            targets = method.targets.at(rows_BT, *candidates)
+            given |= {"candidates": targets.bucket_nS, "candidate_mass": targets.mass_nS}
         units = self.units_on(given["labels"].device, given.pop("group_loss", None))
         if units is not None and "teacher_loss" in given:
             losses_BT, labels_BT = given["teacher_loss"], given["labels"]
-            given["weight"] = known_weights(losses_BT, labels_BT, units, guidance)
+            given["weight"] = known_weights(losses_BT, labels_BT, units, method.guidance)
         return given
 
     def units_on(self, device: torch.device, group_loss_BT: Tensor | None = None) -> Units | None:
@@ -113,10 +130,12 @@ class Collator:
         guidance: GuidanceConfig,
         data: DataConfig,
         line_ends: NDArray[np.bool_] | None = None,
+        targets: BucketTargets | None = None,
     ) -> None:
-        """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`.
+        """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`. `targets`: the
+        buckets of both vocabularies, for `distill`.
 
-        Raises: ValueError if they are missing.
+        Raises: ValueError if `line_ends` are missing; ConfigError if `targets` are.
         """
         self._needs_lines: bool = guidance.window == "line" and scores is not None
         if self._needs_lines and line_ends is None:
@@ -127,7 +146,9 @@ class Collator:
             )
         self.scores = scores
         self.guidance = guidance
-        self.method: Method = method_of(guidance)
+        if scores is not None:
+            check_targets(guidance, targets)
+        self.method: Method = method_of(guidance, targets)
         self.line_ends = line_ends
         self.seq_len: int = data.seq_len
         self.isolate: bool = data.isolate
@@ -161,7 +182,7 @@ class Collator:
         groups = None
         if by_group.groups is not None:
             groups = torch.from_numpy(_at(places, by_group.groups, NO_GROUP))
-            if self.guidance.unit == "group" and not self.guidance.has_no_threshold:
+            if self.guidance.needs_groups:
                 tensors["groups"] = groups
         live = None
         if tokens.windowed is not None:
@@ -170,6 +191,9 @@ class Collator:
             own = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
             ranges = torch.from_numpy(tokens.row_ranges)
             tensors["teacher_sums"] = row_sums(torch.from_numpy(own), ranges)
+        members_before = None
+        if tokens.targets is not None:
+            members_before = self._put_targets(tensors, tokens.targets, places)
         ends = chunk_ends_of(tensors, self.guidance)
         units = None
         if self._needs_lines:
@@ -185,7 +209,19 @@ class Collator:
             if live is None and not isinstance(self.scores, SameRows):
                 given = tensors["teacher_loss"], tensors["labels"]
                 tensors["weight"] = known_weights(*given, units, self.guidance)
-        return Batch(tensors, counts, row_counts, live, ends, units)
+        key = None if self.method.targets is None else self.method.targets.table.key
+        return Batch(tensors, counts, row_counts, live, ends, units, members_before, key)
+
+    def _put_targets(
+        self, tensors: dict[str, Tensor], targets: Targets, places: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Puts the candidates where a token is predicted; `GuidanceTensors.members_before`."""
+        assert self.method.targets is not None
+        bucket = _at(places, targets.bucket_nS.numpy(), NO_BUCKET)
+        bucket[tensors["labels"].numpy() == IGNORED] = NO_BUCKET
+        tensors["candidates"] = torch.from_numpy(bucket)
+        tensors["candidate_mass"] = torch.from_numpy(_at(places, targets.mass_nS.numpy(), 0.0))
+        return self.method.targets.table.before(tensors["candidates"])
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:
         """The teacher's view of all tokens of all rows, in order."""
@@ -285,7 +321,8 @@ def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
 
 def _at(places: NDArray[np.int64], values: NDArray[Any], fill: Any) -> NDArray[Any]:
     """Values of tokens put at the places of a batch; `fill` at padding."""
-    return np.append(values, np.array(fill, values.dtype))[places]
+    padding = np.full((1, *values.shape[1:]), fill, values.dtype)
+    return np.concatenate([values, padding])[places]
 
 
 def line_numbers(

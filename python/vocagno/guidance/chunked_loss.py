@@ -72,17 +72,22 @@ class CrossEntropy(Objective):
             weights_C = self._weigh(nll_C, place)
             self.weights_K[place] = weights_C
             weights_C1 = weights_C1 * weights_C[:, None]
-            parts = [torch.where(weights_C > 0, nll_C * weights_C, 0.0), nll_C]
+            parts = [torch.where(weights_C != 0, nll_C * weights_C, 0.0), nll_C]
         logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
         return torch.stack(parts, 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        """The kept ones, on a CPU: elsewhere the host would have to wait."""
-        weights_C = self.weights_K[place]
-        if self._weigh is None or weights_C.device.type != "cpu":
-            return None
-        rows_C = weights_C.nonzero().squeeze(1)
-        return rows_C if len(rows_C) < (1 - _LEAST_DROPPED) * len(weights_C) else None
+        """As `Objective.rows`."""
+        return None if self._weigh is None else kept_rows(self.weights_K[place])
+
+
+def kept_rows(weights_C: Tensor) -> Tensor | None:
+    """The rows of a chunk whose weight is not 0, on a CPU, if enough others are dropped; None for
+    all. Elsewhere the host would have to wait."""
+    if weights_C.device.type != "cpu":
+        return None
+    rows_C = weights_C.nonzero().squeeze(1)
+    return rows_C if len(rows_C) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
 
 def product_dtype(hidden: Tensor) -> torch.dtype:

@@ -271,7 +271,7 @@ def _stops_early(pieces: Pieces, found: Groups) -> NDArray[np.bool_]:
 
 def chunk_ends_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArray[np.int64] | None:
     """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
-    if not guidance.has_fixed_threshold or "groups" not in tensors:
+    if not guidance.has_fixed_threshold or tensors.get("groups") is None:
         return None
     return group_ends(tensors["groups"])
 

@@ -4,7 +4,7 @@ n: student tokens of all rows, one after the other; M: the teacher's tokens of a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
+from vocagno.errors import GuidanceError
+from vocagno.guidance.bucket_targets import BucketTargets, Targets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods.base import Method
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.live import LivePieces, LiveText, first_asked
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import WindowedTexts
@@ -38,10 +41,23 @@ class ScoresInOrder:
         return self._documents[document]
 
 
+class SeveralTeachers:
+    """`StoredScores` of one text by several teachers: the losses are those of the first one, the
+    others add their candidates, for `distill`."""
+
+    def __init__(self, stores: Sequence[StoredScores]) -> None:
+        self._first, *self.others = stores
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
+        """As `StoredScores.piece`, of the first teacher."""
+        return self._first.piece(document, first_byte, end_byte)
+
+
 def read_pieces(
     rows: Sequence[Row], scores: StoredScores | LivePieces
-) -> tuple[Pieces, WindowedTexts | None]:
-    """Both sides of the pieces of some rows, and text for a live teacher."""
+) -> tuple[Pieces, Sequence[DocumentScores], WindowedTexts | None]:
+    """Both sides of the pieces of some rows, the teacher's side of each, and text for a live
+    teacher."""
     student = np.concatenate([row.spans for row in rows])
     num_tokens = np.concatenate([row.num_tokens for row in rows])
     numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
@@ -61,15 +77,60 @@ def read_pieces(
         numbers=numbers,
         first_bytes=first_bytes,
         end_bytes=end_bytes,
-        is_missing=np.array([bool(one.missing) for one in documents]),
-        first_rows=np.array([one.first_row for one in documents]),
-        teacher=np.concatenate([one.spans for one in documents]),
-        teacher_nll=np.concatenate([one.nll for one in documents]).astype(np.float32),
-        teacher_cu=_boundaries([len(one.nll) for one in documents]),
         row_sizes=[len(row.ids) for row in rows],
         row_pieces=_boundaries([len(row.num_tokens) for row in rows]),
+        **_teacher_side(documents),
     )
-    return pieces, windowed
+    return pieces, documents, windowed
+
+
+def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
+    """The fields of `Pieces` that are the teacher's."""
+    return {
+        "is_missing": np.array([bool(one.missing) for one in documents]),
+        "first_rows": np.array([one.first_row for one in documents]),
+        "teacher": np.concatenate([one.spans for one in documents]),
+        "teacher_nll": np.concatenate([one.nll for one in documents]).astype(np.float32),
+        "teacher_cu": _boundaries([len(one.nll) for one in documents]),
+    }
+
+
+def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
+    """Those of all documents, one after the other.
+
+    Raises: GuidanceError if a document with tokens has none, or another number of them.
+    """
+    parts = [Candidates.none(0, count)]
+    for one in documents:
+        if one.candidates is not None:
+            parts.append(one.candidates)
+        if len(one.nll) and (one.candidates is None or one.candidates.ids.shape[1] != count):
+            raise GuidanceError(
+                f"guidance.method: distill needs scores with {count} candidates of each token; "
+                "score again with --candidates"
+            )
+    return Candidates.concatenate(parts)
+
+
+def _targets(
+    rows: Sequence[Row],
+    pieces: Pieces,
+    documents: Sequence[DocumentScores],
+    scores: StoredScores,
+    targets: BucketTargets,
+) -> Targets:
+    """The stored candidates of each teacher, over buckets."""
+    ids = np.concatenate([row.ids for row in rows])
+    counts = targets.table.places
+    found = [targets.of_stored(pieces, ids, _candidates(documents, counts[0]))]
+    if isinstance(scores, SeveralTeachers):
+        for number, other in enumerate(scores.others, 1):
+            given = pieces.numbers, pieces.first_bytes, pieces.end_bytes
+            documents = list(map(other.piece, *given))
+            side = replace(pieces, **_teacher_side(documents))
+            candidates = _candidates(documents, counts[number])
+            found.append(targets.of_stored(side, ids, candidates, number))
+    return Targets(*(torch.cat(columns, 1) for columns in zip(*found, strict=True)))
 
 
 def _boundaries(counts: Any) -> NDArray[np.int64]:
@@ -116,6 +177,10 @@ class TeacherView:
     that of the group, and the loss the teacher's sum over it divided by its student tokens."""
     by_group: ComparedTokens | None = None
     """As `ComparedTokens.by_group`."""
+    targets: Targets | None = None
+    """For `distill`, with stored candidates."""
+    target_rows: NDArray[np.int64] | None = None
+    """(n,) as `BucketTargets.rows`, for `distill` with a live teacher."""
 
 
 def teacher_view(
@@ -134,7 +199,15 @@ def teacher_view(
         return _unaligned(rows)
     if isinstance(scores, SameRows):
         return _same_rows(rows)
-    pieces, windowed = read_pieces(rows, scores)
+    pieces, documents, windowed = read_pieces(rows, scores)
+    targets = target_rows = None
+    if method.targets is not None:
+        if isinstance(scores, LivePieces):
+            assert windowed is not None
+            ids = np.concatenate([row.ids for row in rows])
+            target_rows = method.targets.rows(pieces, ids, windowed.tokens.ids)
+        else:
+            targets = _targets(rows, pieces, documents, scores, method.targets)
     meeting = method.meeting(pieces)
     compared = method.compared(pieces, meeting, is_predicted)
     reasons = unmapped_reasons(
@@ -155,6 +228,8 @@ def teacher_view(
         windowed=windowed,
         groups=compared.groups,
         by_group=compared.by_group,
+        targets=targets,
+        target_rows=target_rows,
     )
 
 
@@ -210,6 +285,7 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         view.row_ranges,
         by_group.mapping,
         group_sizes_N,
+        *([] if view.target_rows is None else [np.append(view.target_rows, -1)[tokens_BT]]),
     )
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return LiveText(view.windowed, *tensors)

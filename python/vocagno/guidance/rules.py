@@ -11,7 +11,7 @@ ones with a finite teacher loss compete; the others are *unmapped* and go by the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from vocagno.errors import ConfigError, require
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.losses import IGNORED
 
+Given = TypeVar("Given")
 SMOOTHING_BYTES = 8
 """Added to the neighbours, with 1 nat each, so that a few hard tokens do not make a short line
 noise."""
@@ -109,7 +110,7 @@ def teacher_loss_of_neighbours(
     return torch.where(size_BT > 0, means_BT, torch.nan)
 
 
-def required(given: Tensor | None, what: str) -> Tensor:
+def required(given: Given | None, what: str) -> Given:
     """What a rule needs. Raises: ValueError if it is not given."""
     if given is None:
         raise ValueError(

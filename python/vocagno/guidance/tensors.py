@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
+from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.models.head import ChunkEnds, Head
 from vocagno.models.losses import TeacherStates
 
@@ -38,6 +39,17 @@ class GuidanceTensors:
     entropy: Tensor | None = None
     """(B, T) of the teacher's distribution for each token, nats; for `criterion:
     excess_and_entropy`."""
+    candidates: Tensor | None = field(default=None, metadata={"padding": -1})
+    """(B, T, S) int32, for `method: distill`: as `bucket_targets.Targets`."""
+    candidate_mass: Tensor | None = field(default=None, metadata={"padding": 0.0})
+    """(B, T, S) float32: the teacher's probabilities of these buckets."""
+    buckets: BucketTable | None = None
+    """The student's ids in each bucket."""
+    bucket_key: str | None = None
+    """`BucketTable.key` of the buckets that the candidates are numbered by."""
+    members_before: Any = None
+    """(N + 1,) host numbers: how many ids the buckets of all tokens before each have; without it
+    the host waits for the device, if that is not the CPU."""
     chunk_rank: Tensor | None = None
     """(B, C) ranks chunks instead of their excess loss; for `selection: random`."""
     teacher_sums: Tensor | None = None
@@ -63,7 +75,7 @@ class GuidanceTensors:
         """Raises: ValueError for a value of each token that is not as the labels, (B, T)."""
         for name in PADDING:
             value = getattr(self, name)
-            if value is not None and value.shape != labels_BT.shape:
+            if value is not None and value.shape[: labels_BT.ndim] != labels_BT.shape:
                 raise ValueError(
                     f"{name} {tuple(value.shape)}: expected the shape of the labels, "
                     f"{tuple(labels_BT.shape)}; cut all tensors of a batch alike"
@@ -215,20 +227,23 @@ def check_guidance(made: GuidanceConfig, used: GuidanceConfig, where: str) -> No
         )
 
 
-def made_for(guidance: GuidanceConfig, student: str) -> str:
-    """The options that the columns of a data set depend on, and the fingerprint of the student's
-    tokenizer, as JSON."""
-    return json.dumps(_of_columns(guidance) | {"student": student})
+def made_for(guidance: GuidanceConfig, student: str, table: BucketTable | None = None) -> str:
+    """The options that the columns of a data set depend on, the fingerprint of the student's
+    tokenizer, and the buckets, as JSON."""
+    buckets = {} if table is None else {"buckets": table.key}
+    return json.dumps(_of_columns(guidance) | {"student": student} | buckets)
 
 
-def check_columns(made: str, guidance: GuidanceConfig) -> str:
-    """Compares `made_for` of some columns with the guidance that they are to be used with.
+def check_columns(made: str, guidance: GuidanceConfig, table: BucketTable | None = None) -> str:
+    """Compares `made_for` of some columns with what they are to be used with.
 
     Returns: the fingerprint of the student's tokenizer.
     Raises: ConfigError that names the options that differ.
     """
     given = json.loads(made)
     student: str = given.pop("student")
+    if given.pop("buckets", None) != (None if table is None else table.key):
+        raise ConfigError("columns of other buckets than `targets`; give both the same")
     if given != (needed := _of_columns(guidance)):
         raise ConfigError(
             f"columns of another guidance: made for {_differences(given, needed)}; make them by "
@@ -275,7 +290,8 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
 def _of_columns(guidance: GuidanceConfig) -> dict[str, Any]:
     names = "method", "unit", "aggregation", "chunks", "window_max_loss"
     unmapped = guidance.unmapped if guidance.window else None  # of the weights
-    return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped}
+    where = {"distill_where": guidance.distill_where} if guidance.needs_candidates else {}
+    return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped} | where
 
 
 def _differences(made: Mapping[str, Any], used: Mapping[str, Any]) -> str:

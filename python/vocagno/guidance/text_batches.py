@@ -15,10 +15,13 @@ from vocagno.alignment.arrays import as_floats
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
+from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import GuidanceTensors, TokenCounts
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
@@ -54,6 +57,8 @@ def guided_batch(
     *,
     eos_id: int,
     prompt_bytes: Sequence[int] | None = None,
+    targets: BucketTargets | None = None,
+    candidates: Candidates | None = None,
 ) -> GuidedBatch:
     """A row for each of B texts, between the BOS that the student's tokenizer adds, if it adds one,
     and EOS, as in training by `train.py`.
@@ -75,21 +80,32 @@ def guided_batch(
             need more than losses.
         eos_id: what ends a text for the student.
         prompt_bytes: (B,) bytes at the start of each text that are not learnt.
+        targets, candidates: for `distill`: the buckets, and the teacher's M most likely tokens
+            (`Candidates.of`).
     Raises: ValueError for other numbers of texts or losses, for negative losses (log-probabilities
         have the other sign), and if less than `guidance.min_coverage` of the student's tokens share
         text with one of the teacher's; ConfigError for a method that needs more than losses.
     """
     guidance = guidance or GuidanceConfig()
-    method = method_of_other_loops(guidance)
+    method = method_of_other_loops(guidance, targets)
+    if targets is not None and targets.student != student.fingerprint:
+        raise ConfigError("targets: their buckets are of another student tokenizer")
+    if candidates is not None and not np.array_equal(candidates.tokens, other.ids):
+        raise ValueError("candidates: are not of the tokens in `other`")
     nll = _checked(teacher_nll, own, other, prompt_bytes)
     _check_ends(student, own, eos_id)
     rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
     scores = [
-        DocumentScores(other.spans[place], nll[place])
+        DocumentScores(
+            other.spans[place],
+            nll[place],
+            candidates=None if candidates is None else candidates[place],
+        )
         for place in map(other.text, range(len(other)))
     ]
     data = DataConfig(train="", seq_len=max(1, *(len(row.ids) - 1 for row in rows)))
-    collator = Collator(ScoresInOrder(scores), guidance, data, line_ends(student, guidance))
+    ends = line_ends(student, guidance)
+    collator = Collator(ScoresInOrder(scores), guidance, data, ends, targets)
     batch = collator(rows)
     given, counts = batch.tensors, batch.counts
     if counts.mapped < guidance.min_coverage * counts.with_text:
@@ -100,7 +116,13 @@ def guided_batch(
         )
     num_kept = counts.kept if method.knows_kept else None
     teacher = GuidanceTensors.of(
-        given, chunk_ends=batch.chunk_ends, num_kept=num_kept, guidance=guidance
+        given,
+        chunk_ends=batch.chunk_ends,
+        num_kept=num_kept,
+        guidance=guidance,
+        buckets=None if targets is None else targets.table,
+        bucket_key=batch.bucket_key,
+        members_before=batch.members_before,
     )
     return GuidedBatch(given["input_ids"], given["labels"], teacher, counts)
 

@@ -107,7 +107,7 @@ class Baker:
         for number, why in (refused or {}).items():
             found[number] = DocumentScores.none(why)
         scores = ScoresInOrder(found)
-        pieces, _ = read_pieces([_as_row(tokens)], scores)
+        pieces, *_ = read_pieces([_as_row(tokens)], scores)
         method = method_of(self._losses)
         meeting = method.meeting(pieces)
         compared = method.compared(pieces, meeting, None)

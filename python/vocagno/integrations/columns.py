@@ -35,6 +35,7 @@ from vocagno.data.sources import Document, document_of
 from vocagno.data.store.format import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import (
     PADDING,
@@ -49,6 +50,7 @@ from vocagno.integrations.conversations import (
     without_bos,
 )
 from vocagno.models.losses import IGNORED
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
@@ -71,6 +73,7 @@ def add_teacher_loss(
     teacher_tokenizer: Any = None,
     max_length: int | None = None,
     allow_missing: bool = False,
+    targets: BucketTargets | None = None,
     max_refused: float = MAX_REFUSED,
     num_proc: int | None = None,
     batch_size: int = 64,
@@ -96,6 +99,7 @@ def add_teacher_loss(
         teacher_tokenizer=teacher_tokenizer,
         max_length=max_length,
         allow_missing=allow_missing,
+        targets=targets,
     )
     # The cache of a data set would hash all weights of a loaded teacher.
     name = {"new_fingerprint": uuid.uuid4().hex} if isinstance(teacher, Teacher) else {}
@@ -165,8 +169,9 @@ class TeacherLossColumns:
     `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
     -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
     NaN where the teacher has no loss. What else the guidance needs of a token: `weight`, `groups`,
-    `chunks`; and of an example: `teacher_sums` (as `GuidanceTensors`). For checks:
-    `made_for`, what the values depend on, and `token_counts`, (14,) int32, as `TokenCounts`.
+    `chunks`, `candidates` and `candidate_mass` (a list each); and of an example: `teacher_sums` (as
+    `GuidanceTensors`). For checks: `made_for`, what the values depend on, and `token_counts`, (14,)
+    int32, as `TokenCounts`.
     """
 
     def __init__(
@@ -178,6 +183,7 @@ class TeacherLossColumns:
         teacher_tokenizer: Any = None,
         max_length: int | None = None,
         allow_missing: bool = False,
+        targets: BucketTargets | None = None,
     ) -> None:
         """Args:
             student: tokenizer of transformers with an EOS; for `messages` with a chat template that
@@ -187,6 +193,7 @@ class TeacherLossColumns:
             teacher_tokenizer: as `TeacherTexts`.
             max_length: tokens that are kept of an example, at least 1; default: all.
             allow_missing: whether an example that is not in the scores gets NaN as its losses.
+            targets: the buckets of both vocabularies, for `distill`.
         Raises: InputError for a `max_length` below 1, a tokenizer without EOS or without the
             template that `messages` need, and for an example that is not in the scores; CorpusError
             for examples without text.
@@ -199,13 +206,18 @@ class TeacherLossColumns:
         self._spans = TokenSpans(student)
         self.guidance: GuidanceConfig = guidance or GuidanceConfig()
         self._teacher: Teacher | ScoresOfTexts = (
-            ScoresOfTexts(teacher) if isinstance(teacher, ScoreStore) else teacher
+            ScoresOfTexts(teacher, candidates=self.guidance.needs_candidates)
+            if isinstance(teacher, ScoreStore)
+            else teacher
         )
         self._texts = TeacherTexts(teacher_tokenizer)
         self._max_length = max_length
         self._allow_missing = allow_missing
         self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
-        self._made_for: str = made_for(self.guidance, self._spans.fingerprint)
+        self._targets = targets
+        check_targets(self.guidance, targets)
+        table = None if targets is None else targets.table
+        self._made_for: str = made_for(self.guidance, self._spans.fingerprint, table)
 
     def __call__(self, examples: Examples) -> dict[str, list[Any]]:
         """The columns of some examples."""
@@ -214,7 +226,8 @@ class TeacherLossColumns:
         rows = [_truncated(row, self._max_length) for row in rows]
         width = max((len(row.ids) for row in rows), default=0)
         data = DataConfig(train="", seq_len=max(1, width - 1))
-        collator = Collator(ScoresInOrder(scores), self.guidance, data, self._line_ends)
+        given = self.guidance, data, self._line_ends, self._targets
+        collator = Collator(ScoresInOrder(scores), *given)
         columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
         if not rows:
             return columns
@@ -358,6 +371,8 @@ def _of_answers(
     """
     spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
     compared = mine.copy()
+    known = scores.candidates
+    candidates = [] if known is None else [known[:0]]
     for number, ((start, end), (begins, ends)) in enumerate(
         zip(theirs.tolist(), mine.tolist(), strict=True)
     ):
@@ -371,28 +386,38 @@ def _of_answers(
         if is_whole.any():
             compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
         losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
+        if known is not None:
+            nothing = Candidates.none(len(shared) + 1, known.ids.shape[1])
+            of_whole = np.flatnonzero(is_whole)
+            for name in ("tokens", "ids", "codes"):
+                getattr(nothing, name)[1 + of_whole] = getattr(known, name)[shared[of_whole]]
+            candidates.append(nothing)
     # Tokens stand before the first answer, so none of these is the first of its text.
     nll = np.concatenate(losses)
-    return replace(scores, spans=np.concatenate(spans), nll=nll, first_row=1), compared
+    found = Candidates.concatenate(candidates) if candidates else None
+    scores = replace(scores, spans=np.concatenate(spans), nll=nll, candidates=found, first_row=1)
+    return scores, compared
 
 
 def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
     """Values at the tokens themselves, from values where they are predicted. Numbers of groups
     begin with 0 in each example."""
     dtype = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int32
-    found = np.append(OF_TOKENS[name], values[: num_tokens - 1]).astype(dtype)
+    first = np.full((1, *values.shape[1:]), OF_TOKENS[name])
+    found = np.concatenate([first, values[: num_tokens - 1]]).astype(dtype)
     if name == "groups" and (found >= 0).any():
         found = np.where(found >= 0, found - found[found >= 0].min(), found)
     return found[:num_tokens]
 
 
 def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
-    """(B, width) a column with a value for each token, padded at the end. Numbers of groups are
+    """(B, width, ...) a column with values for each token, padded at the end. Numbers of groups are
     made different in different examples."""
     dtype = torch.float32 if isinstance(OF_TOKENS[name], float) else torch.int64
-    found = torch.full((len(columns), width), OF_TOKENS[name], dtype=dtype)
-    for row, example in enumerate(columns):
-        values = torch.as_tensor(np.asarray(example[name]), dtype=dtype)
+    given = [torch.as_tensor(np.asarray(one[name]), dtype=dtype) for one in columns]
+    shape = (len(columns), width, *given[0].shape[1:])
+    found = torch.full(shape, OF_TOKENS[name], dtype=dtype)
+    for row, values in enumerate(given):
         found[row, : len(values)] = values
     if name == "groups":
         first_B1 = torch.arange(len(columns))[:, None] * width

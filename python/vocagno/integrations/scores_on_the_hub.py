@@ -30,6 +30,7 @@ from vocagno.teacher.scores import (
     DocumentScores,
     ScoreShard,
     ScoreStore,
+    num_candidates,
     write_scores,
 )
 
@@ -90,6 +91,13 @@ _SCHEMA = pa.schema(
         ("check", pa.uint32()),
     ]
 )
+_WITH_CANDIDATES = pa.schema(
+    [*_SCHEMA, ("candidates", pa.binary()), ("candidate_sizes", pa.list_(pa.int32()))]
+)
+
+
+def _schema(made_from: dict[str, Any]) -> pa.Schema:
+    return _WITH_CANDIDATES if num_candidates(made_from) else _SCHEMA
 
 
 def export_scores(
@@ -132,7 +140,7 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
     ]
     made_from = store.manifest.made_from
     about = {"kind": KIND, "version": VERSION, "made_from": made_from, "shards": shards}
-    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
+    schema = _schema(made_from).with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
     encodings = {
         "nll.list.element": "BYTE_STREAM_SPLIT",
         "byte_start.list.element": "DELTA_BINARY_PACKED",
@@ -169,8 +177,12 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
         shard.unscored.tolist(),
         shard.checks,
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-    return pa.table(arrays, schema=_SCHEMA)
+    schema = _schema(store.manifest.made_from)
+    if schema is _WITH_CANDIDATES:
+        data, sizes = zip(*map(shard.frames, rows), strict=True) if rows else ((), ())
+        columns += [[one.tobytes() for one in data], sizes]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
 
 
 def import_scores(
@@ -269,9 +281,17 @@ def _import_shard(
         DocumentScores(np.stack([start, end], axis=1), nll.astype(np.float16), num_unscored=count)
         for nll, start, end, count in zip(*columns, table["unscored"].to_pylist(), strict=True)
     ]
+    frames = None
+    if num_candidates(made_from):
+        texts, sizes = table["candidates"].to_pylist(), _lists(table["candidate_sizes"])
+        ends = [np.cumsum([0, *of_one]) for of_one in sizes]
+        frames = [
+            [text[start:stop] for start, stop in pairwise(of_one)]
+            for text, of_one in zip(texts, ends, strict=True)
+        ]
     file = store / f"{what['name']}.arrow"
     refused = [Refused(*one) for one in what["refused"] or ()]
-    write_scores(file, hashes, documents, made_from, refused=refused)
+    write_scores(file, hashes, documents, made_from, refused=refused, frames=frames)
     shard = ScoreShard(file)
     found = asdict(shard.description)
     is_same = (found["text_hash"], found["counts"]) == (what["text_hash"], what["counts"])
@@ -295,6 +315,12 @@ def dataset_card(store: ScoreStore, losses: dict[str, Any], title: str) -> str:
     settings = "\n".join(
         f"| {name.replace('_', ' ')} | `{made_from[name]}` |" for name in made_from
     )
+    candidates = ""
+    if store.candidates:
+        candidates = (
+            "| `candidates`, `candidate_sizes` | the most likely ids and their log-probabilities, "
+            "encoded (`vocagno.teacher.candidates`), and the sizes of the frames |\n"
+        )
     quantiles = "\n".join(
         f"| {float(share):.0%} | {value:.3f} |"
         for share, value in losses.get("quantiles", {}).items()
@@ -320,7 +346,7 @@ text's, before you share them.
 | `byte_start`, `byte_end` | half-open range of UTF-8 bytes that each token covers |
 | `unscored` | number of tokens whose loss was NaN or infinite |
 | `check` | CRC-32 of the document as stored |
-
+{candidates}
 Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher.scores STORE`.
 
 ## Made from

@@ -1,10 +1,12 @@
 """A teacher behind an HTTP server: vLLM, SGLang, or one with OpenAI's completions and `echo`.
 
-The server gets ids and gives log-probabilities of these ids. Needs `vocagno[server]`.
+The server gets ids and gives log-probabilities of these ids, and of the most likely ones (not with
+OpenAI's protocol). Needs `vocagno[server]`.
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from vocagno.errors import InputError
 from vocagno.system.files import write_json
 from vocagno.system.records import Count, checked
 from vocagno.system.shared_work import LOCKS
+from vocagno.teacher.candidates import Scored, given_candidates
 from vocagno.teacher.scoring import Engine
 from vocagno.teacher.windows import Window, losses_of, requesting
 
@@ -56,6 +59,8 @@ children swim in it.
 it changes the losses by 1.3 nats a token."""
 
 LogProbabilities = list[float | None]
+Tops = list[list[tuple[float, int]]]
+"""For each id log-probabilities and ids of the most likely ones there; of the first id empty."""
 T = TypeVar("T")
 
 
@@ -113,6 +118,7 @@ class _SglangModel(TypedDict):
 
 class _SglangMeta(TypedDict):
     input_token_logprobs: list[tuple[float | None, int]]
+    input_top_logprobs: list[list[tuple[float, int]] | None] | None
 
 
 class _SglangCompletion(TypedDict):
@@ -126,9 +132,13 @@ class ServerScorer:
     status stops, with the server's words.
     """
 
-    def __init__(self, config: TeacherConfig) -> None:
-        """Args: config: with `server`; `model`, if given, is the name of the model there."""
+    def __init__(self, config: TeacherConfig, num_ids: int | None = None) -> None:
+        """Args:
+        config: with `server`; `model`, if given, is the name of the model there.
+        num_ids: of the tokenizer. Further ids of the model, which pad it, are no candidates.
+        """
         assert config.server is not None
+        self._num_ids = num_ids
         self._config = config
         self.url: str = config.server.rstrip("/")
         if not self.url.lower().startswith(("http://", "https://")):
@@ -173,7 +183,9 @@ class ServerScorer:
         longest = next(one for one in models if one["id"] == wanted)["max_model_len"]
         return Served(wanted, longest)
 
-    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def score(
+        self, windows: Sequence[Window]
+    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
         """Yields number and losses of each window that requests any, as answers arrive."""
         pool = ThreadPoolExecutor(self._config.requests)
         try:
@@ -185,20 +197,32 @@ class ServerScorer:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _losses(self, window: Window) -> NDArray[np.float32]:
+    def _losses(self, window: Window) -> NDArray[np.float32] | Scored:
         """Losses in nats of the requested tokens; NaN where the server has none."""
         ids = window.ids.tolist()
-        found = _PROTOCOLS[self._config.protocol](self, ids)
+        found, tops = _PROTOCOLS[self._config.protocol](self, ids)
         if len(found) != len(ids):
             raise ServerError(
                 f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
                 "truncates the prompt, or adds to it"
             )
         asked = found[window.asked_from :]
-        return losses_of(asked, lambda words: ServerError(f"{self.url} {words}"))
 
-    def _vllm(self, ids: list[int]) -> LogProbabilities:
-        asked = {"prompt_logprobs": 0, "add_special_tokens": False, "return_token_ids": True}
+        def error(words: str) -> ServerError:
+            return ServerError(f"{self.url} {words}")
+
+        losses = losses_of(asked, error)
+        if not self._config.candidates:
+            return losses
+        if len(tops) != len(ids):
+            raise error(f"gives candidates for {len(tops):,} of {len(ids):,} ids")
+        arrays = _in_arrays(tops[window.asked_from :])
+        count = self._config.candidates
+        return Scored(losses, *given_candidates(*arrays, count, self._num_ids, error))
+
+    def _vllm(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
+        count = self._config.candidates
+        asked = {"prompt_logprobs": count, "add_special_tokens": False, "return_token_ids": True}
         choice = self._completion(ids, asked, _VllmCompletion)["choices"][0]
         self._compare(choice["prompt_token_ids"], ids)
         found = choice["prompt_logprobs"]
@@ -206,9 +230,16 @@ class ServerScorer:
             raise ServerError(f"{self.url}: gives log-probabilities of other ids than were sent")
         pairs = zip(ids, found, strict=False)
         logprobs = [None if at is None else at[str(one)]["logprob"] for one, at in pairs]
-        return logprobs + [None] * (len(found) - len(ids))
+        logprobs += [None] * (len(found) - len(ids))
+        if not count:
+            return logprobs, []
+        if bad := [key for at in found for key in at or () if not _ID.fullmatch(key)]:
+            raise ServerError(f"{self.url}: gives a candidate {bad[0]!r}, which is no id")
+        return logprobs, [
+            [(one["logprob"], int(key)) for key, one in (at or {}).items()] for at in found
+        ]
 
-    def _openai(self, ids: list[int]) -> LogProbabilities:
+    def _openai(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
         asked = {"echo": True, "logprobs": 0}
         choice = self._completion(ids, asked, _EchoCompletion)["choices"][0]
         found = choice["logprobs"]["token_logprobs"]
@@ -217,15 +248,18 @@ class ServerScorer:
                 f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
                 "the server ignores `echo`, or truncates the prompt"
             )
-        return found[: len(ids)]
+        return found[: len(ids)], []
 
-    def _sglang(self, ids: list[int]) -> LogProbabilities:
+    def _sglang(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        if self._config.candidates:
+            asked["top_logprobs_num"] = self._config.candidates
         reply = self._ask("/generate", _SglangCompletion, {**asked, "logprob_start_len": 0})
         found = reply["meta_info"]["input_token_logprobs"]
         self._compare([at[1] for at in found], ids)
-        return [at[0] for at in found]
+        tops = reply["meta_info"]["input_top_logprobs"] or []
+        return [at[0] for at in found], [[(one[0], one[1]) for one in at or ()] for at in tops]
 
     def _completion(self, ids: list[int], asked: dict[str, Any], kind: type[T]) -> T:
         given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
@@ -262,6 +296,19 @@ class ServerScorer:
         )
 
 
+_ID = re.compile("[0-9]{1,9}")
+
+
+def _in_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and log-probabilities, -1 and minus infinity where a token has fewer than others."""
+    shape = len(tops), max(map(len, tops), default=0)
+    ids, log_p = np.full(shape, -1, np.int64), np.full(shape, -np.inf)
+    for row, at in enumerate(tops):
+        for place, (one, number) in enumerate(at):
+            ids[row, place], log_p[row, place] = number, one
+    return ids, log_p
+
+
 def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """Mean absolute difference of losses of the same tokens; infinite if one side lacks some."""
     lacks = np.isnan(first), np.isnan(second)
@@ -270,7 +317,7 @@ def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float
     return float(np.abs(first - second)[~lacks[0]].mean()) if not lacks[0].all() else 0.0
 
 
-_PROTOCOLS: dict[str, Callable[[ServerScorer, list[int]], LogProbabilities]] = {
+_PROTOCOLS: dict[str, Callable[[ServerScorer, list[int]], tuple[LogProbabilities, Tops]]] = {
     "vllm": ServerScorer._vllm,
     "openai": ServerScorer._openai,
     "sglang": ServerScorer._sglang,
@@ -284,7 +331,9 @@ class ServerEngine(Engine):
     @cached_property
     def scorer(self) -> ServerScorer:
         """The client of the server."""
-        return ServerScorer(self.teacher.config)
+        config = self.teacher.config
+        num_ids = self.teacher.reader.spans.vocabulary_size if config.candidates else None
+        return ServerScorer(config, num_ids)
 
     @cached_property
     def weights(self) -> str:
@@ -343,5 +392,5 @@ class ServerEngine(Engine):
         """Losses of the tokens of a short text, in order."""
         reader = self.teacher.reader
         reader.spans.encode([text])  # raises if it cannot be read
-        found = dict(self.scorer.score(reader.read([text]).windows))
-        return np.concatenate([found[number] for number in sorted(found)])
+        found = sorted(self.scorer.score(reader.read([text]).windows), key=lambda one: one[0])
+        return np.concatenate([one.nll if isinstance(one, Scored) else one for _, one in found])

@@ -18,6 +18,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, InputError
 from vocagno.guidance.batches import Collator
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.mappings import chunk_ends_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
@@ -48,10 +49,11 @@ class GuidedCollator:
         *,
         seq_len: int,
         line_ends: NDArray[np.bool_] | None = None,
+        targets: BucketTargets | None = None,
     ) -> None:
         """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
         is that of the rows. `line_ends`: for `window_max_loss`, `TokenSpans.line_ends`
-        of the student.
+        of the student. `targets`: for `distill`, with `candidates=True` in `scores`.
 
         Raises: StoreError if less than `guidance.min_coverage` of the rows' tokens are in documents
             with scores.
@@ -59,7 +61,7 @@ class GuidedCollator:
         if isinstance(scores, MatchedScores) and guidance.needs_teacher:
             scores.check(guidance.min_coverage)
         data = DataConfig(train="", seq_len=seq_len)
-        self._collator = Collator(scores, guidance, data, line_ends)
+        self._collator = Collator(scores, guidance, data, line_ends, targets)
         is_naive = scores is None and guidance.needs_teacher
         self._guidance = as_naive(guidance) if is_naive else guidance
 
@@ -68,24 +70,25 @@ class GuidedCollator:
         teacher_loss, (B, T) each; what else the guidance needs; `num_kept`, how many tokens will be
         kept (at most, where the losses decide); and `facts`, which are no input of the model."""
         batch = self._collator(list(rows))
-        labels_BT, rule = batch.tensors["labels"], self._collator.guidance
-        if self._collator.scores is None:  # the model looks for what its rule needs
-            if rule.window is not None:
-                batch.tensors["weight"] = (labels_BT != IGNORED).float()
-            if rule.unit == "group":
-                batch.tensors["groups"] = torch.full_like(labels_BT, -1)
         facts = BatchFacts(self._guidance, batch.counts)
-        return batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
+        given = batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
+        return given | ({"is_naive": True} if self._collator.scores is None else {})
 
 
 class DataCollatorWithTeacherLoss:
     """Pads the columns of `add_teacher_loss` to what `GuidedTrainer` takes."""
 
     def __init__(
-        self, guidance: GuidanceConfig | None = None, *, pad_to_multiple_of: int | None = None
+        self,
+        guidance: GuidanceConfig | None = None,
+        *,
+        pad_to_multiple_of: int | None = None,
+        targets: BucketTargets | None = None,
     ) -> None:
-        """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example."""
+        """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example.
+        `targets`: for `distill`, those that the columns were made with."""
         self._guidance: GuidanceConfig = guidance or GuidanceConfig()
+        self._table = None if targets is None else targets.table
         self._method: Method = method_of(self._guidance)
         self._multiple: int = pad_to_multiple_of or 1
 
@@ -104,7 +107,7 @@ class DataCollatorWithTeacherLoss:
         students = set()
         if self._guidance.needs_teacher:
             made = {example["made_for"] for example in examples}
-            students = {check_columns(one, self._guidance) for one in made}
+            students = {check_columns(one, self._guidance, self._table) for one in made}
         if len(students) > 1:
             raise ConfigError("columns of several student tokenizers: make all of them with one")
         # One place is gone after the shift.
@@ -122,6 +125,9 @@ class DataCollatorWithTeacherLoss:
         num_kept = self._method.most_kept(competing, included, tensors)
         if (ends := chunk_ends_of(tensors, self._guidance)) is not None:
             tensors["chunk_ends"] = ends
+        if self._table is not None and "candidates" in tensors:
+            tensors["members_before"] = self._table.before(tensors["candidates"])
+            tensors["bucket_key"] = self._table.key
         nothing = np.zeros(len(TokenCounts._fields), np.int64)
         total = sum((np.asarray(one.get("token_counts", nothing)) for one in examples), nothing)
         counts = TokenCounts(*total.tolist())._replace(
@@ -152,16 +158,19 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         model: Any,
         *arguments: Any,
         guidance: GuidanceConfig,
+        targets: BucketTargets | None = None,
         **options: Any,
     ) -> None:
         """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
-            `DataCollatorWithTeacherLoss` as `data_collator`.
+            `DataCollatorWithTeacherLoss` as `data_collator`. `targets`: for `distill`, those of the
+            collator.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
             one process with several GPUs, for Apple's GPU, for a stream that one process reads for
             all, and for options of a loss or of logits, which the trainer would ignore.
         """
-        self._method = method_of_other_loops(guidance)
+        self._method = method_of_other_loops(guidance, targets)
+        check_targets(guidance, targets)
         super().__init__(model, *arguments, **options)
         # The loss is divided by the count of a whole step, and nothing else may divide it by the
         # accumulation. Before transformers 5.19 the second line says so, and 5.5.3 needs the third,
@@ -182,7 +191,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         several = validation.values() if isinstance(validation, dict) else [validation]
         for dataset in (self.train_dataset, *several):
             self._check_stream(dataset)
-        self.model.forward = _guided_forward(self.model, guidance)
+        self.model.forward = _guided_forward(self.model, guidance, targets)
 
     def _check_stream(self, dataset: Any) -> None:
         """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
@@ -301,8 +310,10 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 def _columns_for(guidance: GuidanceConfig) -> list[str]:
     """The columns that examples must have; which method made them is in `made_for`."""
     is_needed = {
-        "groups": guidance.unit == "group" and not guidance.has_no_threshold,
+        "groups": guidance.needs_groups,
         "weight": guidance.window_max_loss is not None,
+        "candidates": guidance.needs_candidates,
+        "candidate_mass": guidance.needs_candidates,
         "teacher_sums": guidance.unmapped == "mean",
         "token_counts": True,
         "made_for": True,
@@ -339,12 +350,14 @@ def _check_arguments(arguments: Any) -> None:
         )
 
 
-def _guided_forward(model: Any, guidance: GuidanceConfig) -> MethodType:
+def _guided_forward(
+    model: Any, guidance: GuidanceConfig, targets: BucketTargets | None
+) -> MethodType:
     """The forward pass of a model, guided where a teacher's loss is given.
 
     Bound to the model, and it refers to no other, so that a copy of the model gets its own.
     """
-    guided = GuidedForward(without_wrapper(model), guidance)
+    guided = GuidedForward(without_wrapper(model), guidance, targets)
     usual = model.forward
     function = getattr(usual, "__func__", None)  # None where another library has put a closure
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
+from vocagno.teacher.candidates import Scored, given_candidates
 from vocagno.teacher.scoring import Engine
 from vocagno.teacher.windows import Window, losses_of, requesting
 
@@ -99,6 +100,7 @@ class VllmScorer:
                 max_model_len=config.context + ROOM,
                 max_num_batched_tokens=config.batch_tokens,
                 max_num_seqs=min(_SEQUENCES, config.batch_tokens),
+                max_logprobs=max(1, config.candidates),
                 enforce_eager=device.type == "cpu",
                 enable_prefix_caching=False,
                 logprobs_mode="raw_logprobs",
@@ -109,13 +111,16 @@ class VllmScorer:
             self._params = SamplingParams(
                 max_tokens=1,
                 temperature=1.0,
-                prompt_logprobs=0,
+                prompt_logprobs=config.candidates,
                 flat_logprobs=True,
                 detokenize=False,
             )
+        self._candidates = config.candidates, vocabulary_size
         self._group_tokens = _PASSES * config.batch_tokens
 
-    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def score(
+        self, windows: Sequence[Window]
+    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
         """Yields number and losses of each window that requests any, in their order."""
         from vllm import TokensPrompt
 
@@ -127,18 +132,22 @@ class VllmScorer:
             prompts = [TokensPrompt(prompt_token_ids=windows[n].ids.tolist()) for n in group]
             outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
             for number, output in zip(group, outputs, strict=True):
-                yield number, _losses(windows[number], output.prompt_logprobs)
+                given = windows[number], output.prompt_logprobs
+                yield number, _losses(*given, *self._candidates)
 
 
-def _losses(window: Window, found: Any) -> NDArray[np.float32]:
-    """The requested losses from vLLM's `FlatLogprobs`, as `losses_of`.
+def _losses(
+    window: Window, found: Any, candidates: int, num_ids: int
+) -> NDArray[np.float32] | Scored:
+    """The requested losses from vLLM's `FlatLogprobs`, as `losses_of`, and the candidates as
+    `given_candidates`.
 
     Raises: VllmError if they are not those of the ids in the window.
     """
     bounds = "start_indices", "end_indices"
     starts, ends = (np.array(getattr(found, name, ())) for name in bounds)
-    # The first token has no log-probability; each other one has its own and no more.
-    is_one = len(starts) == len(window.ids) and (ends - starts)[1:].min(initial=1) == 1
+    # The first token has no log-probability; each other one has its own, then the candidates'.
+    is_one = len(starts) == len(window.ids) and bool((ends - starts == 1 + candidates)[1:].all())
     if is_one:
         rows = starts[1:]
         is_one = np.array_equal(np.array(found.token_ids)[rows], window.ids[1:])
@@ -147,5 +156,14 @@ def _losses(window: Window, found: Any) -> NDArray[np.float32]:
             "teacher.engine: vllm gives log-probabilities of other tokens than it was asked for; "
             "use teacher.engine: transformers"
         )
-    asked = np.array(found.logprobs, np.float64)[rows][window.asked_from - 1 :]
-    return losses_of(asked, lambda words: VllmError(f"teacher.engine: vllm {words}"))
+
+    def error(words: str) -> VllmError:
+        return VllmError(f"teacher.engine: vllm {words}")
+
+    places = rows[window.asked_from - 1 :, None] + np.arange(1 + candidates)
+    log_p = np.array(found.logprobs, np.float64)[places]
+    losses = losses_of(log_p[:, 0], error)
+    if not candidates:
+        return losses
+    ids = np.array(found.token_ids, np.int64)[places]
+    return Scored(losses, *given_candidates(ids, log_p, candidates, num_ids, error))

@@ -15,16 +15,28 @@ from torch import Tensor
 from vocagno.models.head import Head, LanguageHead, chunks
 
 
-def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
+def chunked_nll(
+    hidden_NH: Tensor,
+    head: Head,
+    labels_N: Tensor,
+    look: Callable[[Tensor, Tensor, slice], None] | None = None,
+) -> Tensor:
     """(N,) float32: the loss of each label in nats, from the states that predict it.
 
     Logits exist for one chunk at a time, so memory does not grow with N times V.
+
+    Args:
+        look: is given the logits of each chunk, before they are overwritten, with the labels (C, 1)
+            and the place of the chunk.
     """
-    return _of_each_chunk(
-        hidden_NH,
-        head,
-        lambda logits_CV, place: losses_(logits_CV, labels_N[place, None].to(logits_CV.device))[0],
-    )
+
+    def losses(logits_CV: Tensor, place: slice) -> Tensor:
+        labels_C1 = labels_N[place, None].to(logits_CV.device)
+        if look is not None:
+            look(logits_CV, labels_C1, place)
+        return losses_(logits_CV, labels_C1)[0]
+
+    return _of_each_chunk(hidden_NH, head, losses)
 
 
 def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:

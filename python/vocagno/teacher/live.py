@@ -3,14 +3,15 @@
 It reads each piece of a row as a separate document, so it sees no text before the row. The host
 tokenizes and aligns ahead of time; the losses stay on the device.
 
-M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row.
+M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row,
+K: candidates of a teacher token.
 """
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +28,13 @@ from vocagno.models.batching import keeps_apart, mask_fits
 from vocagno.models.head import hidden_states
 from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
+from vocagno.teacher.candidates import NONE
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 from vocagno.tokens.token_spans import TokenSpans
 
+Found = TypeVar("Found")
 _NAMED = 10
 """Documents that a process names."""
 
@@ -109,11 +112,16 @@ class LiveText:
     """The same as `mapping_N2` for the group of each token, where the method has groups."""
     sizes_N: Tensor
     """Number of student tokens in the group of each token (int64); 1 for none."""
+    targets_BT: Tensor | None = None
+    """For `distill`: the teacher token that starts where the token of each place does (int64), -1
+    for none."""
 
     def pin_memory(self) -> "LiveText":
         """The same with tensors in pinned memory."""
-        names = [field.name for field in fields(self) if field.name != "windowed"]
-        return replace(self, **{name: getattr(self, name).pin_memory() for name in names})
+        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, one in given.items():
+            given[name] = one.pin_memory() if isinstance(one, Tensor) else one
+        return LiveText(**given)
 
 
 class LiveTeacher(ABC):
@@ -197,6 +205,10 @@ class TextTeacher(LiveTeacher):
         assert text is not None
         if self.guidance.needs_distributions:
             return {"teacher": self.distributions(text, passes, num_passes)}
+        if self.guidance.needs_candidates:
+            nll_M, ids_MK, codes_MK = self.token_candidates(text, passes, num_passes)
+            candidates = {"candidate_ids": ids_MK, "candidate_codes": codes_MK}
+            return self.found(nll_M, text) | candidates
         return self.found(self.token_losses(text, passes, num_passes), text)
 
     def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
@@ -233,12 +245,35 @@ class TextTeacher(LiveTeacher):
         self.note_unscored(is_asked_M & ~nll_M.isfinite())
         return torch.where(is_asked_M, nll_M, torch.nan)
 
+    @torch.inference_mode()
+    def token_candidates(
+        self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """On the device, in one pass: `token_losses`, and (M, K) ids (int32) and codes (uint8) of
+        the candidates (`Candidates`; the real tokens are `text.windowed.tokens.ids`). K is the
+        scorer's, `teacher.candidates`; args as `guide`."""
+        is_asked_M = self._here(text.is_asked_M)
+        nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
+        shape, device = (len(nll_M), self.scorer.candidates), self.device
+        ids_MK = torch.full(shape, -1, dtype=torch.int32, device=device)
+        codes_MK = torch.full(shape, NONE, dtype=torch.uint8, device=device)
+        for rows_N, found in self._read(passes, num_passes, self.scorer.scored):
+            for all_tokens, of_pass in zip((nll_M, ids_MK, codes_MK), found, strict=True):
+                all_tokens[rows_N] = of_pass.to(self.device)
+        self.note_unscored(is_asked_M & ~nll_M.isfinite())
+        is_none_M1 = ~(is_asked_M & nll_M.isfinite())[:, None]
+        return (
+            torch.where(is_asked_M, nll_M, torch.nan),
+            ids_MK.masked_fill(is_none_M1, -1),
+            codes_MK.masked_fill(is_none_M1, NONE),
+        )
+
     def _read(
         self,
         passes: Sequence[Pass],
         num_passes: int,
-        look: Callable[[Pass], Tensor],
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+        look: Callable[[Pass], Found],
+    ) -> Iterator[tuple[Tensor, Found]]:
         """Yields the teacher tokens of each pass, and the result of `look` for them."""
         for one_pass in passes:
             assert one_pass.rows_N is not None

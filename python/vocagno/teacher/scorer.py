@@ -1,6 +1,7 @@
 """Scorers, which give each token of a sequence a loss: a protocol and a transformers scorer.
 
-B: rows of a batch, T: places of a row, N: requested tokens.
+B: rows of a batch, T: places of a row, N: requested tokens, K: candidates of a token,
+C: tokens of a chunk, V: vocabulary.
 """
 
 import sys
@@ -30,6 +31,7 @@ from vocagno.models.batching import (
 )
 from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.losses import causal_shift, chunked_nll
+from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely
 from vocagno.teacher.windows import Window, requesting
 
 
@@ -58,9 +60,12 @@ class Pass:
 class Scorer(Protocol):
     """Gives each token its loss under a model, given the tokens before it."""
 
-    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def score(
+        self, windows: Sequence[Window]
+    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
         """Yields the number and the losses, in nats (float32, (len(ids) - asked_from,)), of each
-        window that requests any, in any order; NaN or infinite where the model fails."""
+        window that requests any, in any order; NaN or infinite where the model fails. A scorer with
+        candidates yields a `Scored` in place of the losses."""
 
 
 class TransformersScorer:
@@ -71,19 +76,30 @@ class TransformersScorer:
     """
 
     def __init__(
-        self, model: Any, *, batch_tokens: int, width: int, batching: Batching = "auto"
+        self,
+        model: Any,
+        *,
+        batch_tokens: int,
+        width: int,
+        batching: Batching = "auto",
+        candidates: int = 0,
+        num_ids: int | None = None,
     ) -> None:
         """Args:
             batch_tokens: places of one forward pass.
             width: places of a packed row with a mask (attention costs its square).
             batching: auto: packed if the attention takes sequence boundaries (flash attention),
                 else by length, because a mask costs more than the padding that it saves.
+            candidates: K, as `teacher.candidates`.
+            num_ids: of the tokenizer. Further ids of the head, which pad it, are no candidates.
         Raises: ConfigError if packing is requested and the model reads across the boundaries.
         """
         self.model = model
         self.head: Head = language_head(model)
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_tokens = batch_tokens
+        self.candidates = candidates
+        self._num_ids = num_ids
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width
@@ -110,7 +126,9 @@ class TransformersScorer:
             return packs(lengths, self.batch_tokens, self._width)
         return buckets(lengths, self.batch_tokens)
 
-    def score(self, windows: Sequence[Window]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def score(
+        self, windows: Sequence[Window]
+    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
         """Yields number and losses of each window that requests any, batch by batch.
 
         The device computes one batch while the host takes the previous one: losses are copied when
@@ -118,9 +136,11 @@ class TransformersScorer:
         """
         for begun, _ in pairwise(chain(map(self._begin, self.passes(windows)), [None])):
             assert begun is not None
-            one_pass, wait = begun
-            losses = np.split(wait(), np.cumsum(one_pass.counts)[:-1])
-            yield from zip(one_pass.numbers, losses, strict=True)
+            one_pass, waits = begun
+            ends = np.cumsum(one_pass.counts)[:-1]
+            parts = [np.split(wait(), ends) for wait in waits]
+            for number, *of_one in zip(one_pass.numbers, *parts, strict=True):
+                yield number, Scored(*of_one) if self.candidates else of_one[0]
 
     def passes(self, windows: Sequence[Window]) -> Iterator[Pass]:
         """The forward passes for the windows."""
@@ -161,16 +181,37 @@ class TransformersScorer:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
-    def _begin(self, one_pass: Pass) -> tuple[Pass, Callable[[], NDArray[np.float32]]]:
+    def _begin(self, one_pass: Pass) -> tuple[Pass, list[Callable[[], NDArray[Any]]]]:
         self.places += one_pass.ids_BT.numel()
         self.padding += one_pass.padding
-        return one_pass, leaving(self.losses(one_pass))
+        found = self.scored(one_pass) if self.candidates else (self.losses(one_pass),)
+        return one_pass, list(map(leaving, found))
 
     @torch.inference_mode()
     def losses(self, one_pass: Pass) -> Tensor:
         """(N,) float32 on the device: the loss of each requested label."""
         states_NH = self.asked_states(one_pass)
         return chunked_nll(states_NH, self.head, _to(states_NH.device, one_pass.labels_N))
+
+    @torch.inference_mode()
+    def scored(self, one_pass: Pass) -> tuple[Tensor, Tensor, Tensor]:
+        """On the device: (N,) `losses`, and (N, K) ids (int32) and codes (uint8) of the candidates,
+        none for a token without a finite loss."""
+        states_NH = self.asked_states(one_pass)
+        labels_N = _to(states_NH.device, one_pass.labels_N)
+        shape = len(states_NH), self.candidates
+        top_NK = states_NH.new_empty(shape, dtype=torch.float32)
+        ids_NK = states_NH.new_empty(shape, dtype=torch.int32)
+        own_N1 = top_NK.new_empty(len(states_NH), 1)
+
+        def look(logits_CV: Tensor, labels_C1: Tensor, place: slice) -> None:
+            found = most_likely(logits_CV[:, : self._num_ids], self.candidates)
+            top_NK[place], ids_NK[place] = found
+            own_N1[place] = logits_CV.gather(1, labels_C1)
+
+        nll_N = chunked_nll(states_NH, self.head, labels_N, look)
+        codes_NK = device_codes_of(top_NK - (own_N1 + nll_N[:, None]))
+        return nll_N, ids_NK.masked_fill(codes_NK == NONE, -1), codes_NK
 
     @torch.inference_mode()
     def asked_states(self, one_pass: Pass) -> Tensor:
@@ -190,7 +231,7 @@ class TransformersScorer:
         return states_BTH.flatten(0, 1)[_to(states_BTH.device, one_pass.places_N)]
 
 
-def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
+def leaving(values_N: Tensor) -> Callable[[], NDArray[Any]]:
     """Starts copying values to the host. The returned function waits for the copy, but not for
     later work on the device."""
     if not values_N.is_cuda:
@@ -199,7 +240,7 @@ def leaving(values_N: Tensor) -> Callable[[], NDArray[np.float32]]:
     on_host_N.copy_(values_N, non_blocking=True)
     has_left = torch.cuda.current_stream(values_N.device).record_event()
 
-    def wait() -> NDArray[np.float32]:
+    def wait() -> NDArray[Any]:
         has_left.synchronize()
         return on_host_N.numpy()
 

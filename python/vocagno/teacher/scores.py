@@ -31,8 +31,9 @@ from vocagno.data.store.shards import (
     list_column,
     write_shard,
 )
+from vocagno.teacher.candidates import BLOCK_TOKENS, Candidates, candidates_in, frames_of
 
-_WHOLE = 8_192
+_WHOLE = BLOCK_TOKENS
 """Up to this many tokens a document is read whole: finding a part would cost as much."""
 _KEPT = 32
 """Number of long documents whose token edges are cached."""
@@ -57,6 +58,8 @@ class DocumentScores:
     read without a BOS, and tokens without text, are not requested.)"""
     missing: str = ""
     """Why a document has no tokens here although it may have text."""
+    candidates: Candidates | None = None
+    """Of a store that has them, if they are asked for and there are tokens."""
 
     @classmethod
     def none(cls, why: str) -> "DocumentScores":
@@ -75,14 +78,17 @@ def write_scores(
     made_from: dict[str, Any],
     *,
     refused: Sequence[Refused] = (),
+    frames: list[list[bytes]] | None = None,
 ) -> None:
     """Writes one shard of scores atomically.
 
     Args:
         hashes: `corpus.text_hash` of each document.
-        made_from: the inputs of the scores, apart from the texts; stored in the manifest.
+        made_from: the inputs of the scores, apart from the texts; stored in the manifest. If it has
+            `candidates`, each document with tokens has so many of each token.
         refused: the documents without tokens, because they cannot be placed in the text.
-    Raises: ValueError for an infinite loss (NaN means no loss).
+        frames: the candidates of each document, if they are already encoded (`frames_of`).
+    Raises: ValueError for an infinite loss (NaN means no loss), or another number of candidates.
     """
     coded = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
@@ -92,7 +98,13 @@ def write_scores(
         if np.isinf(loss).any():
             raise ValueError(f"an infinite loss ({text.hex()})")
     unscored = np.array([document.num_unscored for document in documents], np.uint32)
-    checks = [_check(*row) for row in zip(hashes, losses, coded, unscored, strict=True)]
+    count = num_candidates(made_from)
+    if frames is None:
+        frames = [_frames(document, count) for document in documents]
+    joined = [np.frombuffer(b"".join(one), np.uint8) for one in frames]
+    sizes = [np.array(list(map(len, one)), np.int32) for one in frames]
+    rows = zip(hashes, losses, coded, unscored, joined, sizes, strict=True)
+    checks = [_check(*row) for row in rows]
     columns = {
         "text_hash": pa.array(hashes, pa.binary(16)),
         "nll": list_column(losses, pa.float16(), large=True),
@@ -102,6 +114,9 @@ def write_scores(
         "unscored": pa.array(unscored),
         "check": pa.array(checks, pa.uint32()),
     }
+    if count:
+        columns["candidates"] = list_column(joined, pa.uint8(), large=True)
+        columns["candidate_sizes"] = list_column(sizes, pa.int32())
     counts = {
         "documents": len(hashes),
         "tokens": sum(len(loss) for loss in losses),
@@ -114,10 +129,30 @@ def write_scores(
 
 
 def _check(
-    text: bytes, nll: NDArray[np.float16], spans: CodedSpans, num_unscored: np.uint32
+    text: bytes,
+    nll: NDArray[np.float16],
+    spans: CodedSpans,
+    num_unscored: np.uint32,
+    *candidates: NDArray[Any],
 ) -> int:
     parts = (nll, spans.lengths, spans.long_lengths, spans.starts)
-    return checksum(text, *parts, num_unscored.tobytes())
+    return checksum(text, *parts, num_unscored.tobytes(), *candidates)
+
+
+def num_candidates(made_from: dict[str, Any]) -> int:
+    """K of scores with these inputs; 0 without candidates."""
+    return int(made_from.get("candidates", 0))
+
+
+def _frames(document: DocumentScores, count: int) -> list[bytes]:
+    """The encoded candidates, K of each token. Raises: ValueError for another number of them."""
+    found, tokens = document.candidates, len(document.nll)
+    if found is None and (count == 0 or tokens == 0):
+        return []
+    shape = None if found is None else found.ids.shape
+    if found is None or shape != (tokens, count):
+        raise ValueError(f"candidates of shape {shape}, expected {(tokens, count)}")
+    return frames_of(found)
 
 
 class ScoreStore(ShardedStore["ScoreShard"]):
@@ -145,27 +180,53 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         entries = enumerate(self.manifest.shards)
         return [number for number, entry in entries if REFUSED in entry.counts]
 
-    def document(self, index: int) -> DocumentScores:
-        """The scores of document `index` of the corpus; verifies their checksum."""
+    @property
+    def candidates(self) -> int:
+        """Number of candidates of each token; 0 if the store has none."""
+        return num_candidates(self.manifest.made_from)
+
+    def document(self, index: int, *, candidates: bool = False) -> DocumentScores:
+        """The scores of document `index` of the corpus; verifies their checksum.
+
+        Args: candidates: gives them, too, which costs decoding.
+        Raises: StoreError for a damaged document, or if the store has no candidates.
+        """
         shard, row = self.locate(index)
         if row in shard.refused:
             return REFUSED_BY_TEACHER
         nll, coded = self._row(index)
-        return DocumentScores(decode_spans(coded), nll)
+        found = self._candidates(index, slice(0, len(nll))) if candidates else None
+        return DocumentScores(decode_spans(coded), nll, candidates=found)
 
-    def piece(self, index: int, first_byte: int, end_byte: int) -> DocumentScores:
+    def piece(
+        self, index: int, first_byte: int, end_byte: int, *, candidates: bool = False
+    ) -> DocumentScores:
         """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
-        of the next one. For a long document the cost is the same once its edges are cached."""
+        of the next one. For a long document the cost is the same once its edges are cached. Args
+        and errors as `document`."""
         nll = self._row(index)[0]
         if len(nll) <= _WHOLE:
-            return self.document(index)
+            return self.document(index, candidates=candidates)
         starts, ends, empty = self._edges(index)
         first = int(np.searchsorted(ends, first_byte, side="right"))
         behind = int(np.searchsorted(starts, end_byte, side="left"))
         behind += int(np.argmin(empty[behind:])) if behind < len(empty) else 0  # one with text
         rows = slice(first, max(first, behind + 1))
         spans = np.stack([np.where(empty[rows], ends[rows], starts[rows]), ends[rows]], axis=1)
-        return DocumentScores(spans, nll[rows], first)
+        rows = slice(first, first + len(spans))
+        found = self._candidates(index, rows) if candidates else None
+        return DocumentScores(spans, nll[rows], first, candidates=found)
+
+    def _candidates(self, index: int, rows: slice) -> Candidates:
+        """Those of some tokens of a verified document."""
+        if not self.candidates:
+            raise StoreError(
+                f"{self.folder}: has no candidates; `vocagno score --candidates` into another "
+                "folder makes them"
+            )
+        shard, row = self.locate(index)
+        data, sizes = shard.frames(row)
+        return candidates_in(data, sizes, len(shard.nll[row]), self.candidates, rows)
 
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
         """Losses and coded spans as stored; verified when they are first read."""
@@ -204,6 +265,9 @@ class ScoreShard(RowShard):
         """(documents,) number of tokens of each document whose loss was NaN or infinite."""
         self.checks: NDArray[Any] = self.values("check")
         """(documents,) CRC-32 of each document."""
+        has_candidates = num_candidates(self.description.made_from) > 0
+        names = ("candidates", "candidate_sizes") if has_candidates else ()
+        self._frames: list[Lists] = [self.lists(name) for name in names]
         self.refused: set[int] = {one.row for one in self.description.refused}
         """The documents without tokens, because they cannot be placed in the text."""
 
@@ -211,14 +275,23 @@ class ScoreShard(RowShard):
         """The coded spans of a document."""
         return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
 
+    @property
+    def candidate_bytes(self) -> int:
+        """Size of the encoded candidates."""
+        return sum(len(column.values) for column in self._frames[:1])
+
+    def frames(self, row: int) -> list[NDArray[Any]]:
+        """The candidates of a document as encoded frames, and their sizes; nothing without any."""
+        return [column[row] for column in self._frames]
+
     def is_whole(self, row: int) -> bool:
         """Whether a document matches its checksum."""
-        lists = (self.nll, self.lengths, self._escaped, self._starts)
+        lists = (self.nll, self.lengths, self._escaped, self._starts, *self._frames)
         if not all(column.is_sound(row) for column in lists):
             return False
         text = self.text_hashes[row].tobytes()
-        check = _check(text, self.nll[row], self.coded(row), self.unscored[row])
-        return check == int(self.checks[row])
+        given = self.nll[row], self.coded(row), self.unscored[row], *self.frames(row)
+        return _check(text, *given) == int(self.checks[row])
 
     def is_consistent(self) -> bool:
         """Whether the description's counts and hash match the content of the shard."""
@@ -248,9 +321,13 @@ class MatchedScores:
     has one that the teacher could not read.
     """
 
-    def __init__(self, store: ScoreStore, rows: RowStore) -> None:
-        """Reads the shards with refused documents if the shards' hashes match, else all."""
+    def __init__(self, store: ScoreStore, rows: RowStore, candidates: bool = False) -> None:
+        """Reads the shards with refused documents if the shards' hashes match, else all.
+
+        Args: candidates: whether pieces have them.
+        """
         self.store = store
+        self._candidates = candidates
         self.missing_documents: int = 0
         self.refused_documents: int = 0
         """Those that the teacher could not read."""
@@ -296,19 +373,24 @@ class MatchedScores:
         """Scores of a part of a document of the rows, as `ScoreStore.piece`."""
         if self._places is not None:
             document = int(self._places[document])
-        return self.store.piece(document, first_byte, end_byte) if document >= 0 else NOT_SCORED
+        if document < 0:
+            return NOT_SCORED
+        return self.store.piece(document, first_byte, end_byte, candidates=self._candidates)
 
 
 class ScoresOfTexts:
     """The scores of texts in a store, found by the hash of the text: 32 bytes of memory for each
     document. It pickles as the store's folder."""
 
-    def __init__(self, store: ScoreStore, *, check: bool = True) -> None:
-        """Args: check: reads all documents. Otherwise only their hashes are read, which are not
-            checked: a document is, with its hash, when it is read.
+    def __init__(self, store: ScoreStore, *, check: bool = True, candidates: bool = False) -> None:
+        """Args:
+            check: reads all documents. Otherwise only their hashes are read, which are not checked:
+                a document is, with its hash, when it is read.
+            candidates: whether found scores have them.
         Raises: StoreError for a damaged document, if they are checked.
         """
         self.store = store
+        self._candidates = candidates
         hashes = np.concatenate([_hashes(shard, check) for shard in store.shards()])
         self._hashes: NDArray[np.uint64] = hashes.view(np.uint64).reshape(-1, 2)
         self._order = np.argsort(self._hashes[:, 0], kind="stable")
@@ -316,7 +398,8 @@ class ScoresOfTexts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         manifest = (self.store.folder / MANIFEST).read_bytes()
-        return _reopened, (str(self.store.folder), hashlib.blake2b(manifest).hexdigest())
+        manifest_hash = hashlib.blake2b(manifest).hexdigest()
+        return _reopened, (str(self.store.folder), manifest_hash, self._candidates)
 
     def places(self, hashes: NDArray[Any]) -> NDArray[np.int64]:
         """The first document with each hash of 16 bytes (`corpus.text_hash`), or -1."""
@@ -334,13 +417,14 @@ class ScoresOfTexts:
         """
         places = self.places(np.frombuffer(b"".join(map(text_hash, texts)), "V16"))
         return [
-            NOT_SCORED if place < 0 else self.store.document(place) for place in places.tolist()
+            NOT_SCORED if place < 0 else self.store.document(place, candidates=self._candidates)
+            for place in places.tolist()
         ]
 
 
-def _reopened(folder: str, _manifest: str) -> ScoresOfTexts:
+def _reopened(folder: str, _manifest: str, candidates: bool) -> ScoresOfTexts:
     """The hash of the manifest tells stores in one folder apart where pickles are compared."""
-    return ScoresOfTexts(ScoreStore(Path(folder)))
+    return ScoresOfTexts(ScoreStore(Path(folder)), candidates=candidates)
 
 
 def _hashes(shard: ScoreShard, check: bool) -> NDArray[Any]:

@@ -1,12 +1,13 @@
 """Computes a teacher's losses: of texts, and of a corpus, once, into a store.
 
-M: teacher tokens of a document.
+M: teacher tokens of a document, K: candidates of a token.
 """
 
 import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,7 +21,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
 from vocagno.data.store.building import Advance, Made, Part, make_store, store_key
 from vocagno.data.store.shards import StoreError
-from vocagno.errors import ConfigError
+from vocagno.errors import ConfigError, InputError
 from vocagno.models.loading import (
     check_context,
     check_vocabulary,
@@ -31,6 +32,7 @@ from vocagno.models.loading import (
     weights_identity,
 )
 from vocagno.system.collectives import Together
+from vocagno.teacher.candidates import NONE, Candidates, Scored
 from vocagno.teacher.scorer import Scorer, TransformersScorer
 from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, ScoreStore, write_scores
 from vocagno.teacher.windows import TextReader
@@ -46,14 +48,26 @@ _OF_SERVER = "of the server"
 """In place of a type of weights that only the server knows."""
 
 
+class ScorerError(InputError):
+    """A scorer gives other candidates than it was asked for."""
+
+
 class Teacher:
     """A tokenizer and a scorer: gives one loss per token of a text."""
 
     def __init__(
-        self, scorer: Scorer, reader: TextReader, check: Callable[[], None] | None = None
+        self,
+        scorer: Scorer,
+        reader: TextReader,
+        check: Callable[[], None] | None = None,
+        candidates: int = 0,
     ) -> None:
-        """Args: check: called when texts are scored; raises if another model scored them."""
+        """Args:
+        check: called when texts are scored; raises if another model scored them.
+        candidates: K of the scorer.
+        """
         self.scorer = scorer
+        self.candidates = candidates
         self.reader = reader
         self._check = check
         self._is_doubted = False
@@ -62,13 +76,25 @@ class Teacher:
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
         """Losses and spans of each text, read independently; calls `advance` with the progress. A
-        text whose tokens cannot be placed has none, and says why (`DocumentScores.missing`)."""
+        text whose tokens cannot be placed has none, and says why (`DocumentScores.missing`).
+
+        Raises: ScorerError if the scorer gives no candidates, or impossible ones.
+        """
         windowed = self.reader.read(texts)
         tokens = windowed.tokens
         nll: NDArray[np.float32] = np.full(len(tokens.ids), np.nan, np.float32)
+        candidates = None
+        if self.candidates:
+            candidates = replace(
+                Candidates.none(len(nll), self.candidates), tokens=tokens.ids.astype(np.int32)
+            )
         scored = 0
-        for number, losses in self.scorer.score(windowed.windows):
-            nll[windowed.rows[number]] = losses
+        for number, found in self.scorer.score(windowed.windows):
+            rows = windowed.rows[number]
+            losses = found.nll if isinstance(found, Scored) else found
+            nll[rows] = losses
+            if candidates is not None:
+                candidates.ids[rows], candidates.codes[rows] = self._checked(found)
             scored += len(losses)
             advance(scored / len(tokens.ids), scored)
         if self._check is not None:
@@ -77,9 +103,37 @@ class Teacher:
         return [
             DocumentScores.none(windowed.refused[number])
             if number in windowed.refused
-            else _scored(tokens.spans[place], nll[place], windowed.is_asked[place])
+            else _scored(
+                tokens.spans[place],
+                nll[place],
+                windowed.is_asked[place],
+                candidates and candidates[place],
+            )
             for number, place in enumerate(map(tokens.text, range(len(tokens))))
         ]
+
+    def _checked(
+        self, found: NDArray[np.float32] | Scored
+    ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """Ids and codes of the candidates."""
+        name = type(self.scorer).__name__
+        if not isinstance(found, Scored):
+            raise ScorerError(f"{name}: gives losses without candidates")
+        shape = len(found.nll), self.candidates
+        if not found.ids.shape == found.codes.shape == shape:
+            raise ScorerError(
+                f"{name}: gives candidates of shape {found.ids.shape} and {found.codes.shape}, "
+                f"expected {shape} (teacher.candidates)"
+            )
+        most = self.reader.spans.vocabulary_size
+        if ((found.ids < -1) | (found.ids >= most)).any() or (
+            (found.ids < 0) != (found.codes == NONE)
+        ).any():
+            raise ScorerError(
+                f"{name}: gives candidates with ids from {found.ids.min()} to {found.ids.max()}; "
+                f"expected ids of its tokenizer, below {most:,}, or -1 with code {NONE}"
+            )
+        return found.ids, found.codes
 
     def _doubt(self, nll: NDArray[np.float32]) -> None:
         """Warns once if the losses are worse than guessing, as with ids of another tokenizer."""
@@ -94,17 +148,24 @@ class Teacher:
 
 
 def _scored(
-    spans: NDArray[np.int32], nll: NDArray[np.float32], is_asked: NDArray[np.bool_]
+    spans: NDArray[np.int32],
+    nll: NDArray[np.float32],
+    is_asked: NDArray[np.bool_],
+    candidates: Candidates | None,
 ) -> DocumentScores:
     """Tokens that were not requested get no loss. Neither do tokens whose loss is NaN or infinite
-    in float16, the stored type."""
+    in float16, the stored type. Tokens without a loss get no candidates."""
     with np.errstate(over="ignore"):
         stored = np.where(is_asked, nll, np.nan).astype(np.float16)
     failed = ~np.isfinite(stored) & is_asked
+    if candidates is not None:
+        candidates.ids[~np.isfinite(stored)] = -1
+        candidates.codes[~np.isfinite(stored)] = NONE
     return DocumentScores(
         spans,
         np.where(np.isfinite(stored), stored, np.float16(np.nan)),
         num_unscored=int(failed.sum()),
+        candidates=candidates,
     )
 
 
@@ -215,6 +276,7 @@ class ConfiguredTeacher:
             "dtype": _OF_SERVER if config.server else dtype,
             "unit": "nats",
             **engine,
+            **({"candidates": config.candidates} if config.candidates else {}),
         }
 
     def check(self) -> None:
@@ -231,10 +293,11 @@ class ConfiguredTeacher:
         Args: folder: of the store that it scores for.
         Raises: StoreError as `Engine.guard`.
         """
-        if folder is None:
-            return Teacher(self.engine.load(), self.reader)
-        self.engine.guard(folder, note=True)
-        return Teacher(self.engine.load(), self.reader, partial(self.engine.guard, folder))
+        check = None
+        if folder is not None:
+            self.engine.guard(folder, note=True)
+            check = partial(self.engine.guard, folder)
+        return Teacher(self.engine.load(), self.reader, check, self.config.candidates)
 
     def scores_folder(self, corpus: Corpus) -> Path:
         """Where its scores of a corpus are in the cache.
@@ -317,6 +380,9 @@ class ConfiguredTeacher:
         for name in ("context", "min_context", "dtype"):
             if (ours := getattr(config, name)) != getattr(TeacherConfig, name):
                 yield name.replace("_", " "), name, made_from.get(name), ours
+        if config.candidates:
+            theirs = made_from.get("candidates", 0)
+            yield "number of candidates", "candidates", theirs, config.candidates
         if config.model is not None:
             yield "teacher", "model", made_from["teacher"], self.engine.weights
 
@@ -378,4 +444,6 @@ def load_scorer(
         batch_tokens=config.batch_tokens,
         width=config.context,
         batching=config.batching,
+        candidates=config.candidates,
+        num_ids=spans.vocabulary_size,
     )

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
-_MINUS_INFINITY = -9999.0
+MINUS_INFINITY = -9999.0
 """What vLLM's server writes for a log-probability of minus infinity."""
-_ROUNDING = 0.1
+ROUNDING = 0.1
 """Up to here a log-probability above 0 is rounding: bfloat16 rounds a logit of 20 by 0.06."""
 
 
@@ -114,7 +114,7 @@ def losses_of(
     Args: error: makes the exception for one that is further above 0.
     """
     found = np.array(log_probabilities, np.float64)  # None becomes NaN
-    if (found > _ROUNDING).any():
+    if (found > ROUNDING).any():
         raise error(f"gives a log-probability of {np.nanmax(found):g}; expected at most 0")
-    losses = np.where(found > _MINUS_INFINITY, np.maximum(-found, 0.0), np.nan)
+    losses = np.where(found > MINUS_INFINITY, np.maximum(-found, 0.0), np.nan)
     return losses.astype(np.float32)

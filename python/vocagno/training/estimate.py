@@ -22,6 +22,7 @@ from vocagno.errors import require
 from vocagno.models.loading import student_settings, teacher_settings
 from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded
 from vocagno.system.progress import peak_megabytes
+from vocagno.teacher.candidates import CANDIDATE_BYTES
 from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
@@ -121,7 +122,9 @@ def estimate_scoring(
         memory = round(2 * model.num_parameters() / 2**20)
         _say("scoring", f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights")
     return found | {
-        "store_bytes": round(_scores_bytes(encoded) * found["tokens"]),
+        "store_bytes": round(
+            (_scores_bytes(encoded) + CANDIDATE_BYTES * teacher.config.candidates) * found["tokens"]
+        ),
         "tokens_per_second": round(speed, 1),
         "peak_memory_mb": memory,
         **_hours(found["tokens"], speed),
@@ -203,8 +206,8 @@ def _scoring_burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
     windows = teacher.reader.read(texts).windows
     list(teacher.scorer.score(windows[:1]))  # the device warms up
     began, tokens = time.perf_counter(), 0
-    for _, losses in teacher.scorer.score(windows):
-        tokens += len(losses)
+    for number, _ in teacher.scorer.score(windows):
+        tokens += len(windows[number].ids) - windows[number].asked_from
         if time.perf_counter() - began > _SECONDS:
             break
     return tokens / (time.perf_counter() - began), tokens

@@ -28,10 +28,12 @@ from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.scores import DocumentScores, MatchedScores, ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
@@ -72,6 +74,8 @@ class Inputs:
     """Documents of which the run draws what the teacher chose."""
     sample_teacher: TokenSpans | None = None
     """The teacher's tokenizer for them, if it is known."""
+    targets: BucketTargets | None = None
+    """The buckets of both vocabularies, for `distill`."""
 
     def made_from(self) -> dict[str, dict[str, Any]]:
         """The facts that determine the stores and the teacher, by name."""
@@ -87,6 +91,8 @@ class Inputs:
                     made_from[key][REFUSED] = refused
         if self.live is not None:
             made_from["live teacher"] = self.live.teacher.made_from
+        if self.targets is not None:
+            made_from["buckets"] = {"key": self.targets.table.key}
         return made_from
 
     def stored_scores(self) -> MixedPieces[DocumentScores] | None:
@@ -112,6 +118,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     if show_progress and len(rows.stores) > 1:
         print(_shares(config, rows.stores), file=sys.stderr)
     scores, live = _scores(corpora, rows, teacher), _live(corpora, rows, teacher)
+    targets = _targets(config, tokenizer, teacher, scores)
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
         student=config.student,
@@ -130,6 +137,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         live=live,
         samples=samples,
         sample_teacher=teacher.spans if samples and config.teacher.names_tokenizer else None,
+        targets=targets,
     )
 
 
@@ -236,12 +244,37 @@ def _scores(
     for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
         corpus = partial(corpora.with_text, name)
         scored = teacher.scores(corpus, folder, show_progress=corpora.show)
-        scores[name] = MatchedScores(scored, store)
+        scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
         missing = scores[name].check(guidance.min_coverage, name)
         if missing and corpora.show:
             print(f"{missing}; they count as unmapped", file=sys.stderr)
     corpora.check_refused([one.store for one in scores.values()])
     return scores
+
+
+def _targets(
+    config: Config,
+    tokenizer: StudentTokenizer,
+    teacher: ConfiguredTeacher,
+    scores: Mapping[str, MatchedScores],
+) -> BucketTargets | None:
+    """The buckets of both vocabularies, in the cache, for `distill`.
+
+    Raises: ConfigError for stores without candidates, or with different numbers of them;
+        BucketError for tokenizers that share too little.
+    """
+    if not config.guidance.needs_candidates:
+        return None
+    counts = {matched.store.candidates for matched in scores.values()} or {
+        teacher.config.candidates
+    }
+    require(
+        len(counts) == 1 and 0 not in counts,
+        f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token, and "
+        "guidance.method: distill needs some, as many in all stores; score again with --candidates",
+    )
+    cache = config.data.cache / "buckets"
+    return BucketTargets(buckets(tokenizer.spans, teacher.spans, cache=cache), counts.pop())
 
 
 def _live(

@@ -75,7 +75,7 @@ class Training:
         """Loads student and teacher, and gives the student to Accelerate."""
         self.inputs = inputs
         self.train: TrainConfig = inputs.train
-        self.method: Method = method_of(inputs.guidance)
+        self.method: Method = method_of(inputs.guidance, inputs.targets)
         self.accelerator = accelerator
         self.final_tokenizer: Any = transformers_tokenizer(inputs.tokenizer)
         student = self._new_student()
@@ -137,7 +137,7 @@ class Training:
         if inputs.data.isolate:
             check_isolation(model, inputs.data.seq_len)
         # Before layers are compiled: it verifies the head by forward passes of another shape.
-        student = GuidedStudent(model, inputs.guidance)
+        student = GuidedStudent(model, inputs.guidance, inputs.targets)
         if train.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:
                 name = type(model).__name__
@@ -201,6 +201,8 @@ class Training:
         micro_batches = self._micro_batches(self._batches(first_step))
         window, total = None, train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
+            if not first_step and self.inputs.student.model is not None:
+                self._validate(0, progress)  # what the student has learnt before
             for step in range(first_step, total):
                 window = window or Window(self.accelerator.device, self.method)
                 stopped = self._step(step, micro_batches, window)
@@ -263,7 +265,7 @@ class Training:
             limit = RefusalLimit("data.train", documents, inputs.data.max_refused)
             scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader, limit)
         ends = line_ends(inputs.tokenizer.spans, inputs.guidance)
-        return Collator(scores, inputs.guidance, inputs.data, ends)
+        return Collator(scores, inputs.guidance, inputs.data, ends, inputs.targets)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
         """Prepares a micro-batch on the host, ahead of its step."""

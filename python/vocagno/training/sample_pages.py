@@ -149,7 +149,7 @@ class Sampler:
             end += 1
         units = batch.units_on(device, found.get("group_loss"))
         if found:  # otherwise the collator made the weight
-            tensors = batch.with_live_losses(tensors, found, self.collator.guidance)
+            tensors = batch.with_live_losses(tensors, found, self.collator.method)
         output = student(**tensors)
         sums = LossSums.of(output.sums.cpu())  # of one row, which is one scope
         passage = Passage(

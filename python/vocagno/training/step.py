@@ -21,6 +21,7 @@ from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import OptimizerConfig, TrainConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.tensors import (
@@ -198,7 +199,7 @@ class Stepper:
             if self.live is not None:
                 with window.teacher_time.measured():
                     found = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
-                tensors = micro.batch.with_live_losses(tensors, found, guidance)
+                tensors = micro.batch.with_live_losses(tensors, found, self.method)
             with self.accelerator.accumulate(self.student):
                 output = self.student(**tensors, num_kept=micro.batch.counts.kept)
                 self.accelerator.backward(output.loss * scale)
@@ -240,7 +241,9 @@ class GuidedForward:
     """The guided forward pass of a causal language model. It holds none of its weights, so it
     serves copies of the model, too."""
 
-    def __init__(self, model: Any, guidance: GuidanceConfig) -> None:
+    def __init__(
+        self, model: Any, guidance: GuidanceConfig, targets: BucketTargets | None = None
+    ) -> None:
         """Args: as `GuidedStudent`, but for the wrapper of PEFT."""
         head = language_head(model)
         if getattr(model.config.get_text_config(), "output_router_logits", False):
@@ -253,7 +256,7 @@ class GuidedForward:
         # Only sizes: the weights are looked up in each pass, because wrappers replace them.
         sizes = head.vocabulary_size, head.hidden_size
         self._own_head: tuple[int, int] | None = sizes if isinstance(head, OwnHead) else None
-        self.method: Method = method_of(guidance)
+        self.method: Method = method_of(guidance, targets)
         self._naive: Method = method_of(as_naive(guidance))
 
     def __call__(
@@ -264,22 +267,25 @@ class GuidedForward:
         teacher_loss: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        is_naive: bool = False,
         **given: Any,
     ) -> StudentOutput:
         """Loss and metrics.
 
         Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
-            Without `teacher_loss` all tokens are kept, and none is ranked.
+            Without `teacher_loss`, and with `is_naive`, all tokens are kept and none is ranked.
             `given`: the other fields of `GuidanceTensors`.
         Raises: ValueError for tensors of another shape; ConfigError for those of other guidance.
         """
         method = self.method
-        if teacher_loss is None:
+        if is_naive or teacher_loss is None:
             method = self._naive
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         states_BTH = hidden_states(
             model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
+        if method.targets is not None:
+            given["buckets"] = method.targets.table
         teacher = GuidanceTensors(teacher_loss=teacher_loss, **given)
         teacher.check_shapes(labels)
         if teacher.guidance is not None:
@@ -295,15 +301,19 @@ class GuidedForward:
 class GuidedStudent(nn.Module):
     """A causal language model that returns the sum of the losses it is trained on."""
 
-    def __init__(self, model: Any, guidance: GuidanceConfig) -> None:
-        """Args: model: of transformers; a `PeftModel` trains its adapters.
+    def __init__(
+        self, model: Any, guidance: GuidanceConfig, targets: BucketTargets | None = None
+    ) -> None:
+        """Args:
+            model: of transformers; a `PeftModel` trains its adapters.
+            targets: those of the collator, for `distill`.
 
         Raises: UnsupportedModelError if the logits of the model are not understood, or as
             `without_wrapper`.
         """
         super().__init__()
         self.model: Any = without_wrapper(model)
-        self._guided: GuidedForward = GuidedForward(self.model, guidance)
+        self._guided: GuidedForward = GuidedForward(self.model, guidance, targets)
         # For Accelerate's FSDP: layers are sharded one by one; the head, which forward reads
         # itself, with the whole, and so is what shares parameters with it (BERT's embeddings).
         names = self.model._no_split_modules

@@ -23,6 +23,7 @@ from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:  # rows and stores need pyarrow, the loss does not
     from vocagno.data.rows import Row
+    from vocagno.guidance.bucket_targets import BucketTargets
 
 
 class StudentOutput(NamedTuple):
@@ -46,8 +47,10 @@ class Method(ABC):
     can_show_text: ClassVar[bool] = False
     """Whether `vocagno guidance` shows what it chooses of a text."""
 
-    def __init__(self, guidance: GuidanceConfig) -> None:
+    def __init__(self, guidance: GuidanceConfig, targets: "BucketTargets | None" = None) -> None:
+        """Args: targets: for `distill`, the buckets of both vocabularies."""
         self.guidance = guidance
+        self.targets = targets
 
     @property
     def tags(self) -> list[str]:
@@ -135,9 +138,8 @@ class Method(ABC):
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         """The loss of a forward pass and its metrics."""
-        teacher_loss_BT = teacher.teacher_loss
         loss, metrics = self.cross_entropy(student, teacher)
-        sums = _sums(loss.detach(), metrics, student.labels_BT, teacher_loss_BT)
+        sums = sums_of(loss.detach(), metrics, student.labels_BT, teacher.teacher_loss)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
@@ -145,9 +147,10 @@ class Method(ABC):
         return {}
 
 
-def _sums(
+def sums_of(
     total: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
 ) -> LossSums:
+    """What is logged of a forward pass."""
     excess_BT = excess_loss(metrics.nll_BT, teacher_loss_BT)
     excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)
     is_ranked_BT = excess_BT.isfinite()

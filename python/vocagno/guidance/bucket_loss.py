@@ -1,0 +1,161 @@
+"""Cross-entropy between a teacher and a student of another vocabulary, over buckets of ids.
+
+C: tokens of a chunk, V: the student's vocabulary, S: places for buckets at a token, E: ids in the
+buckets of a chunk, those of each token and place one after the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.guidance.chunked_loss import Objective, kept_rows
+from vocagno.models.head import ChunkEnds
+from vocagno.models.losses import IGNORED, losses_
+
+_LEAST = 1e-9
+"""Least probability of a bucket under the student, so that its logarithm is finite."""
+_LEAST_OTHER = 1e-6
+"""The same of all ids in no bucket of the teacher: a difference of float32 numbers."""
+
+Weigh = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+"""Losses (C,) and place of a chunk to the weights (C,) of its tokens and the teacher's shares (C,)
+in their losses."""
+
+
+@dataclass(frozen=True, eq=False)
+class BucketTable:
+    """The student's ids in each bucket, of one teacher or several, whose buckets are counted
+    through."""
+
+    members: Tensor
+    """(ids,) int64: the ids of the buckets, one after the other."""
+    begins: Tensor
+    """(buckets + 1,) int64: where those of each bucket begin."""
+    places: list[int]
+    """S of each teacher, in the order of the columns of the candidates."""
+    shares: tuple[float, ...]
+    """How much each teacher counts; the sum is 1."""
+    vocabulary_size: int
+    """V, of the tokenizer; a model may have more ids."""
+    key: str
+    """A hash of all of it, which batches carry, so that no other table is used with them."""
+
+    def on(self, device: torch.device) -> "BucketTable":
+        """The same on a device, copied once."""
+        return self if self.members.device == device else _moved(self, device)
+
+    def sizes(self, bucket: Tensor) -> Tensor:
+        """How many ids are in each of these buckets; 0 for -1."""
+        number = bucket.clamp_min(0).long()
+        return torch.where(bucket >= 0, self.begins[number + 1] - self.begins[number], 0)
+
+    def before(self, bucket_BTS: Tensor) -> NDArray[np.int64]:
+        """`GuidanceTensors.members_before` of a batch on the host."""
+        return np.append(0, self.sizes(bucket_BTS).sum(-1).flatten().cumsum(0).numpy())
+
+    def ids(self, bucket_CS: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+        """(E,) the place, in the order of C x S, that each id of these buckets is for, and the id.
+
+        Args: count: E; None: the host waits for it, if the device is not the CPU.
+        """
+        bucket_P = bucket_CS.flatten()
+        sizes_P = self.sizes(bucket_P)
+        place_E = torch.repeat_interleave(sizes_P, output_size=count)
+        first_P = self.begins[bucket_P.clamp_min(0).long()] - (sizes_P.cumsum(0) - sizes_P)
+        inside_E = torch.arange(len(place_E), device=place_E.device)
+        return place_E, self.members[first_P[place_E] + inside_E]
+
+
+@lru_cache(maxsize=8)
+def _moved(table: BucketTable, device: torch.device) -> BucketTable:
+    return replace(table, members=table.members.to(device), begins=table.begins.to(device))
+
+
+class BucketCrossEntropy(Objective):
+    """The loss of labels, a share of which is that of the teacher's distribution over buckets:
+    w ((1 - l) CE + l H(P, Q)), and the share l is 0 where there is none.
+
+    Parts: that loss, the loss of the label, and KL(P || Q), 0 where l is 0. P: the teacher's
+    probabilities of the buckets and of all other ids, Q: the student's.
+    """
+
+    num_parts = 3
+
+    def __init__(
+        self,
+        labels_N: Tensor,
+        bucket_NS: Tensor,
+        mass_NS: Tensor,
+        table: BucketTable,
+        weigh: Weigh,
+        ends: ChunkEnds = None,
+        members_before: Any = None,
+    ) -> None:
+        """Args: as `GuidanceTensors`, of all N tokens one after the other."""
+        self._labels_N, self._bucket_NS, self._mass_NS = labels_N, bucket_NS, mass_NS
+        self._table, self._weigh, self._members_before = table, weigh, members_before
+        self.ends: ChunkEnds = ends
+        self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
+        """The weights of the chunks that were computed."""
+        self.shares_N: Tensor = torch.zeros_like(self.weights_N)
+        """The teacher's shares in their losses."""
+
+    def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        """In place, but for the numbers of the buckets."""
+        labels_C = self._labels_N[place]
+        is_asked_C = labels_C != IGNORED
+        labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
+        nll_C, sum_C1 = losses_(logits_CV, labels_C1)  # the logits are now exponentials
+        nll_C = torch.where(is_asked_C, nll_C, 0.0)
+        weights_C, share_C = self._weigh(nll_C, place)
+        weights_C = weights_C * is_asked_C
+        self.weights_N[place], self.shares_N[place] = weights_C, share_C
+
+        bucket_CS, mass_CS = self._bucket_NS[place], self._mass_NS[place].to(logits_CV)
+        place_E, id_E = self._table.ids(bucket_CS, self._count(place))
+        cell_E = torch.div(place_E, bucket_CS.shape[1], rounding_mode="floor")
+        cell_E = cell_E * logits_CV.shape[1] + id_E
+        exponential_E = logits_CV.view(-1)[cell_E]
+        q_CS = torch.zeros_like(mass_CS).flatten().index_add_(0, place_E, exponential_E)
+        q_CS = (q_CS.view_as(mass_CS) / sum_C1).clamp_min(_LEAST)
+
+        factor_C, entropy_C = 1 - share_C, torch.zeros_like(nll_C)
+        divergence_C = torch.zeros_like(nll_C)
+        slopes = []  # of the members of each place, next to that of all ids
+        given = mass_CS, q_CS, bucket_CS >= 0
+        of_each = (torch.split(one, self._table.places, 1) for one in given)
+        parts = zip(*of_each, self._table.shares, strict=True)
+        for p_CK, q_CK, is_one_CK, share in parts:
+            q_CK = torch.where(is_one_CK, q_CK, 0.0)
+            p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
+            ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
+            factor_C = factor_C + share * share_C * (1 - ratio_C)
+            slopes.append(share * (ratio_C[:, None] - ratio_CK))
+            log_q_CK = torch.where(is_one_CK, q_CK, 1.0).log()
+            cross_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log()
+            entropy_C = entropy_C + share * cross_C
+            own_C = torch.special.entr(p_CK).sum(1) + torch.special.entr(p_C)
+            divergence_C = divergence_C + share * (cross_C - own_C)
+        slope_CS = torch.cat(slopes, 1) * (weights_C * share_C / sum_C1.squeeze(1))[:, None]
+
+        logits_CV.mul_((weights_C * factor_C)[:, None] / sum_C1)
+        logits_CV.view(-1).index_add_(0, cell_E, exponential_E * slope_CS.flatten()[place_E])
+        logits_CV.scatter_add_(1, labels_C1, -(weights_C * (1 - share_C))[:, None])
+        mixed_C = (1 - share_C) * nll_C + share_C * entropy_C
+        mixed_C = torch.where(weights_C != 0, weights_C * mixed_C, 0.0)
+        divergence_C = torch.where(share_C > 0, divergence_C, 0.0)
+        return torch.stack([mixed_C, nll_C, divergence_C], 1)
+
+    def rows(self, place: slice) -> Tensor | None:
+        """As `Objective.rows`."""
+        return kept_rows(self.weights_N[place])
+
+    def _count(self, place: slice) -> int | None:
+        before = self._members_before
+        return None if before is None else int(before[place.stop] - before[place.start])

@@ -1,0 +1,158 @@
+"""What a teacher's most likely tokens say of a student's: probabilities of buckets.
+
+Where both sides start a token, the teacher's candidates there are added up over the buckets of both
+vocabularies (`vocagno.buckets`), and the student's distribution is compared with these sums.
+
+B: rows, T: predicted tokens of a row, n: student tokens of all rows, M: the teacher's tokens of all
+their pieces, K: candidates of a token, S: places for buckets at a token, K for each store.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from vocagno.alignment.mapping import starts
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError, require
+from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.mappings import Pieces
+from vocagno.system.files import digest
+from vocagno.teacher.candidates import Candidates, probabilities_of
+from vocagno.tokens.buckets import Buckets
+
+NO_BUCKET = -1
+
+
+class Targets(NamedTuple):
+    """The teacher's probabilities of buckets at n tokens; what is missing from 1 is "other"."""
+
+    bucket_nS: Tensor
+    """int32: the number of a bucket, all stores counted through; -1 for none. A token that is not
+    compared has none at all."""
+    mass_nS: Tensor
+    """float32, 0 for none."""
+
+
+class BucketTargets:
+    """Makes `Targets` of the candidates of one store, or of several teachers' stores of a text."""
+
+    def __init__(
+        self,
+        buckets: Buckets | Sequence[Buckets],
+        num_candidates: int | Sequence[int],
+        shares: Sequence[float] | None = None,
+    ) -> None:
+        """Args:
+            buckets: of the student's tokenizer and each teacher's (`vocagno.buckets`).
+            num_candidates: K of each store.
+            shares: how much each counts; default: all alike.
+        Raises: BucketError for tokenizers that share too little; ConfigError for buckets of several
+            students, and for shares that are not positive.
+        """
+        self.buckets: list[Buckets] = [buckets] if isinstance(buckets, Buckets) else [*buckets]
+        places = [num_candidates] if isinstance(num_candidates, int) else [*num_candidates]
+        given = [1.0] * len(places) if shares is None else [*shares]
+        require(
+            len(self.buckets) == len(places) == len(given) > 0,
+            f"buckets of {len(self.buckets)} teachers, candidates of {len(places)} and "
+            f"{len(given)} shares; give one for each",
+        )
+        require(min(given) > 0, f"shares: expected numbers above 0, got {given}")
+        require(min(places) > 0, "the scores have no candidates; score with `--candidates 16`")
+        students = {one.fingerprints[0] for one in self.buckets}
+        require(len(students) == 1, "the buckets are of several student tokenizers")
+        for one in self.buckets:
+            one.check()
+        self.student: str = students.pop()
+        self.teachers: list[str] = [one.fingerprints[1] for one in self.buckets]
+        self.first: list[int] = np.cumsum([0, *(one.count for one in self.buckets)]).tolist()
+        of_student = np.stack([one.student for one in self.buckets])
+        members, counts = [], []
+        for ids in of_student:
+            order = np.argsort(ids, kind="stable")
+            members.append(order[np.count_nonzero(ids < 0) :])
+            counts.append(np.bincount(ids[ids >= 0]))
+        total = sum(given)
+        of_teachers = [one.teacher.tobytes() for one in self.buckets]
+        facts = [places, [share / total for share in given], self.teachers]
+        self.table: BucketTable = BucketTable(
+            torch.from_numpy(np.concatenate(members)),
+            torch.from_numpy(np.cumsum(np.concatenate([[0], *counts]))),
+            places,
+            tuple(share / total for share in given),
+            of_student.shape[1],
+            digest(str(facts), of_student.tobytes(), *of_teachers),
+        )
+
+    def rows(
+        self, pieces: Pieces, ids: NDArray[np.int64], tokens: NDArray[np.int32], number: int = 0
+    ) -> NDArray[np.int64]:
+        """(n,) the teacher token that starts where each student token does, if both are in one
+        bucket; else -1.
+
+        Where they are not, what follows in the text decided, which a token alone does not tell; or
+        one side has a space of its own there, as before the first word of a text.
+
+        Args:
+            ids: (n,) the student's. tokens: (M,) the teacher's. number: of the store.
+        """
+        num_threads = None if get_worker_info() is None else 1
+        found = starts(pieces.student, pieces.teacher, **pieces.cu_seqlens, num_threads=num_threads)
+        of = self.buckets[number]
+        mine = _looked_up(of.student, ids)
+        theirs = _looked_up(of.teacher, tokens)[np.maximum(found, 0)] if len(tokens) else mine
+        return np.where((found >= 0) & (mine >= 0) & (mine == theirs), found, -1).astype(np.int64)
+
+    def of_stored(
+        self, pieces: Pieces, ids: NDArray[np.int64], candidates: Candidates, number: int = 0
+    ) -> Targets:
+        """`Targets` of all n tokens, from a store's candidates of the M. Args: as `rows`."""
+        rows = torch.from_numpy(self.rows(pieces, ids, candidates.tokens, number))
+        given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.codes)
+        return self.at(rows, *given, number)
+
+    def at(self, rows_n: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
+        """`Targets` at the teacher's tokens `rows_n`, -1 for none, on any device.
+
+        Args: as `Candidates`.
+        """
+        shape = (*rows_n.shape, self.table.places[number])
+        rows_n = rows_n.flatten()
+        if not len(ids_MK):
+            nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
+            return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
+        ids_nK, codes_nK = ids_MK[rows_n.clamp_min(0)], codes_MK[rows_n.clamp_min(0)]
+        bucket_of = torch.from_numpy(self.buckets[number].teacher).to(rows_n.device)
+        is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
+        bucket_nK = torch.where(is_known, bucket_of[torch.where(is_known, ids_nK, 0).long()], -1)
+        bucket_nK, mass_nK = _added_up(bucket_nK, probabilities_of(codes_nK))
+        bucket_nK = torch.where(bucket_nK >= 0, bucket_nK + self.first[number], NO_BUCKET)
+        return Targets(bucket_nK.int().view(shape), mass_nK.view(shape))
+
+
+def check_targets(guidance: GuidanceConfig, targets: BucketTargets | None) -> None:
+    """Raises: ConfigError if a method needs buckets and has none, or has some without need."""
+    if guidance.needs_candidates == (targets is None):
+        raise ConfigError(
+            f"targets: guidance.method: {guidance.method} needs "
+            + ("BucketTargets(vocagno.buckets(STUDENT, TEACHER), K)" if targets is None else "none")
+        )
+
+
+def _looked_up(table: NDArray[np.int32], ids: ArrayLike) -> NDArray[np.int32]:
+    """The bucket of each id; -1 for ids beyond the table."""
+    ids = np.asarray(ids)
+    return np.append(table, np.int32(NO_BUCKET))[np.where(ids < len(table), ids, len(table))]
+
+
+def _added_up(bucket_nK: Tensor, mass_nK: Tensor) -> tuple[Tensor, Tensor]:
+    """Each bucket of a row once, at its first place, with the sum of its probabilities."""
+    same_nKK = bucket_nK[:, :, None] == bucket_nK[:, None, :]
+    sums_nK = (same_nKK * mass_nK[:, None, :]).sum(2)
+    is_first_nK = ~same_nKK.tril(-1).any(2) & (bucket_nK >= 0)
+    return torch.where(is_first_nK, bucket_nK, NO_BUCKET), torch.where(is_first_nK, sums_nK, 0.0)

@@ -1,0 +1,193 @@
+"""Methods that train on all tokens, and towards what a store says of the teacher: its likelihood of
+each group (`alm`), or its most likely tokens (`distill`). The vocabularies may differ.
+
+B: rows, T: tokens of a row, N = B * T, C: tokens of a chunk.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vocagno.guidance.bucket_loss import BucketCrossEntropy
+from vocagno.guidance.chunked_loss import chunked_loss
+from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
+from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
+from vocagno.guidance.methods.base import StudentOutput, sums_of
+from vocagno.guidance.methods.selection import TokenSelection
+from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, required
+from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
+from vocagno.models.head import ChunkEnds
+from vocagno.models.losses import IGNORED
+
+
+class Matching(TokenSelection):
+    """The common part of `alm` and `distill`: groups, and lines that are noise to the teacher."""
+
+    @property
+    def share(self) -> float:
+        """The teacher's, in the loss of a token."""
+        share = self.guidance.weight_of_distance
+        assert share is not None
+        return share
+
+    def compared(
+        self,
+        pieces: Pieces,
+        meeting: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
+    ) -> ComparedTokens:
+        """Groups."""
+        return compared_groups(pieces, is_predicted)
+
+    def kept(self, labels_BT: Tensor, teacher: GuidanceTensors) -> Tensor:
+        """(B, T) float32: 0.0 for noise and where nothing is predicted, else 1.0."""
+        if self.guidance.window is not None:
+            return fixed_weights(teacher, labels_BT)
+        return (labels_BT != IGNORED).float()
+
+    def ends(self, teacher: GuidanceTensors) -> ChunkEnds:
+        """Where a chunk may end: a group whose losses are added up is not cut."""
+        if not self.guidance.needs_groups:
+            return None
+        what = f"method: {self.guidance.method} needs the groups of the tokens"
+        groups_BT = required(teacher.groups, what)
+        return group_ends(groups_BT.cpu()) if teacher.chunk_ends is None else teacher.chunk_ends
+
+    @abstractmethod
+    def cross_entropy(
+        self, student: StudentSide, teacher: GuidanceTensors
+    ) -> tuple[Tensor, TokenMetrics]:
+        """As `Method.cross_entropy`."""
+
+    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
+        loss, metrics = self.cross_entropy(student, teacher)
+        return self._output(loss, metrics, student, teacher)
+
+    def _output(
+        self,
+        loss: Tensor,
+        metrics: TokenMetrics,
+        student: StudentSide,
+        teacher: GuidanceTensors,
+        **more: Tensor,
+    ) -> StudentOutput:
+        """What is logged is the plain loss of the tokens that train. Args: more: other sums."""
+        plain = (metrics.nll_BT * metrics.weights_BT).sum()
+        sums = sums_of(plain, metrics, student.labels_BT, teacher.teacher_loss)._replace(**more)
+        return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
+
+
+class LikelihoodMatching(Matching):
+    """`method: alm`: the limit of a large temperature of arXiv 2503.20083, on groups.
+
+    Its gradient is that of the cross-entropy of a group, times 1 - L_T / L_S: the teacher's loss
+    and the student's, summed over the group. So it is a weight for each token, which is negative
+    where the student is surer than the teacher, and 0 where both are as sure.
+    """
+
+    summary = "Trained on every token, and towards the teacher's likelihood of each piece of text."
+
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
+        """Weights, which may be negative: 1 - l + l clip(1 - L_T / L_S, -1, 1), and 1 for a token
+        without a group."""
+        groups_BT = required(teacher.groups, "method: alm needs the groups of the tokens")
+        weights_BT = self._weights(nll_BT.detach(), teacher.teacher_loss, groups_BT)
+        weights_BT = weights_BT * self.kept(labels_BT, teacher)
+        return Choice(weights_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
+
+    def cross_entropy(
+        self, student: StudentSide, teacher: GuidanceTensors
+    ) -> tuple[Tensor, TokenMetrics]:
+        """In one pass over the logits."""
+        ends = self.ends(teacher)
+        assert teacher.groups is not None
+        kept_N = self.kept(student.labels_BT, teacher).flatten()
+        loss_N, groups_N = teacher.teacher_loss.flatten(), teacher.groups.flatten()
+
+        def weigh(nll_C: Tensor, place: slice) -> Tensor:
+            given = (one[None] for one in (nll_C, loss_N[place], groups_N[place]))
+            return self._weights(*given)[0] * kept_N[place]
+
+        total, metrics = one_pass_cross_entropy(student, weigh, ends, threshold=-torch.inf)
+        return total, TokenMetrics(metrics.nll_BT, kept_N.view(metrics.nll_BT.shape))
+
+    def _weights(self, nll_BT: Tensor, teacher_loss_BT: Tensor, groups_BT: Tensor) -> Tensor:
+        ratio_BT = teacher_loss_BT / group_means(nll_BT, groups_BT)
+        slope_BT = (1 - ratio_BT).clamp(-1, 1)  # a student's loss of 0: infinitely surer
+        weights_BT = 1 - self.share + self.share * slope_BT
+        is_told_BT = (groups_BT >= 0) & teacher_loss_BT.isfinite()
+        return torch.where(is_told_BT & ~slope_BT.isnan(), weights_BT, 1.0)
+
+
+class Distill(Matching):
+    """`method: distill`: cross-entropy with the teacher's distribution over buckets of ids."""
+
+    summary = "Trained on every token, and towards the teacher's most likely tokens."
+
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
+        """All tokens but noise: their share in the loss is another matter."""
+        kept_BT = self.kept(labels_BT, teacher)
+        return Choice(kept_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
+
+    def cross_entropy(
+        self, student: StudentSide, teacher: GuidanceTensors
+    ) -> tuple[Tensor, TokenMetrics]:
+        """In one pass over the logits."""
+        total, metrics, _ = self._distilled(student, teacher)
+        return total, metrics
+
+    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
+        total, metrics, (divergence, pairs) = self._distilled(student, teacher)
+        return self._output(total, metrics, student, teacher, distance=divergence, pairs=pairs)
+
+    def _distilled(
+        self, student: StudentSide, teacher: GuidanceTensors
+    ) -> tuple[Tensor, TokenMetrics, tuple[Tensor, Tensor]]:
+        """The loss, its metrics, the sum of the divergences, and of how many tokens it is."""
+        labels_BT, ends = student.labels_BT, self.ends(teacher)
+        what = "method: distill needs the candidates of the tokens, and their buckets"
+        bucket_NS = required(teacher.candidates, what).flatten(0, -2)
+        mass_NS = required(teacher.candidate_mass, what).flatten(0, -2)
+        table = required(teacher.buckets, what)
+        if teacher.bucket_key not in (None, table.key):
+            raise ValueError(
+                "candidates: of other buckets than those of the loss; give both the same buckets"
+            )
+        kept_N = self.kept(labels_BT, teacher).flatten()
+        share_N = self.share * (bucket_NS >= 0).any(1)
+        groups_N = None if ends is None else required(teacher.groups, what).flatten()
+        loss_N = teacher.teacher_loss.flatten()
+
+        def weigh(nll_C: Tensor, place: slice) -> tuple[Tensor, Tensor]:
+            share_C = share_N[place]
+            if groups_N is not None:  # `distill_where: ahead`
+                means_C = group_means(nll_C[None], groups_N[None, place])[0]
+                share_C = share_C * (excess_loss(means_C, loss_N[place]) > 0)
+            return kept_N[place], share_C
+
+        objective = BucketCrossEntropy(
+            labels_BT.flatten(),
+            bucket_NS,
+            mass_NS,
+            table.on(labels_BT.device),
+            weigh,
+            ends,
+            teacher.members_before,
+        )
+        total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
+        nll_BT = parts_N3[:, 1].view(labels_BT.shape)
+        metrics = TokenMetrics(nll_BT, kept_N.view(labels_BT.shape))
+        is_used_N = (objective.shares_N > 0) & (kept_N > 0)
+        divergence = torch.where(is_used_N, parts_N3[:, 2], 0.0).sum()
+        return total, metrics, (divergence, is_used_N.sum())
+
+    def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
+        """Also the mean KL divergence over buckets, and the share of tokens that have one."""
+        return super().log(sums, counts) | {
+            "mean_distance": sums.distance / max(1.0, sums.pairs),
+            "paired": sums.pairs / max(1, counts.predicted),
+        }

@@ -1,0 +1,271 @@
+"""Candidates: the ids that a teacher finds most likely at each of its tokens, in 8 bits each.
+
+M: teacher tokens, K: candidates of a token, C: tokens of a chunk, V: vocabulary, J: blocks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vocagno.teacher.windows import MINUS_INFINITY, ROUNDING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+RANGE = 16.0
+"""Nats: a less likely candidate counts as one of this log-probability."""
+NONE = 255
+"""The code of a place without a candidate."""
+BLOCK_TOKENS = 8_192
+"""Tokens of a frame: a piece of a long document decodes only the frames that it needs."""
+CANDIDATE_BYTES = 2.0
+"""Of one candidate, about: SmolLM2-135M, 16 of each token."""
+_STEPS = 254
+_BLOCK = 64
+_MOST = 1 + 1e-2
+"""What probabilities of different ids may sum to: an engine rounds each of them."""
+_PROBABILITIES: NDArray[np.float32] = np.append(
+    np.exp(-RANGE * (np.arange(_STEPS + 1) / _STEPS) ** 2), 0
+).astype(np.float32)
+_BETWEEN: NDArray[np.float32] = (RANGE * ((np.arange(_STEPS) + 0.5) / _STEPS) ** 2).astype(
+    np.float32
+)
+"""Nats between two codes. A search gives the same code on any device; a square root does not."""
+
+
+class Scored(NamedTuple):
+    """What a scorer with candidates gives for n requested tokens."""
+
+    nll: NDArray[np.float32]
+    """(n,) as from a scorer without candidates."""
+    ids: NDArray[np.int32]
+    """(n, K) as `Candidates.ids`."""
+    codes: NDArray[np.uint8]
+    """(n, K) as `Candidates.codes`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The most likely ids at each of M teacher tokens, next to the real one.
+
+    A probability is off by 0.5 % at 0.9, 1.6 % at 0.37, and at most 6.5 % at exp(-16).
+    """
+
+    tokens: NDArray[np.int32]
+    """(M,) the id of the real token."""
+    ids: NDArray[np.int32]
+    """(M, K) most likely first; -1 where there is none: at a token without a loss, or if the
+    vocabulary has fewer ids."""
+    codes: NDArray[np.uint8]
+    """(M, K) the log-probability: 255 for none, else -16 * (code / 254) ** 2 nats."""
+
+    @classmethod
+    def none(cls, num_tokens: int, count: int) -> "Candidates":
+        """(M, K) places without a candidate; the real tokens are -1."""
+        ids = np.full((num_tokens, count), -1, np.int32)
+        return cls(np.full(num_tokens, -1, np.int32), ids, np.full(ids.shape, NONE, np.uint8))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
+        """The tokens of all parts, at least one, in order."""
+        columns = ([getattr(part, name) for part in parts] for name in cls.__slots__)
+        return cls(*map(np.concatenate, columns))
+
+    def __getitem__(self, rows: slice) -> "Candidates":
+        return Candidates(self.tokens[rows], self.ids[rows], self.codes[rows])
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """(M, K), 0 for none. A row that rounding lets sum to more than 1 is divided by its sum."""
+        found = _PROBABILITIES[self.codes]
+        sums: NDArray[np.float64] = found.sum(1, np.float64)
+        return (found / np.maximum(sums, 1)[:, None]).astype(np.float32)
+
+
+def probabilities_of(codes: "Tensor") -> "Tensor":
+    """As `Candidates.probabilities`, for (..., K) codes on a device."""
+    found = _tables(codes.device)[0][codes.long()]
+    sums = found.double().sum(-1, keepdim=True)
+    return (found / sums.clamp_min(1)).float()
+
+
+def codes_of(log_p: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """The codes of log-probabilities; 255 for one that is not finite."""
+    found = np.searchsorted(_BETWEEN, -log_p.astype(np.float32))
+    return np.where(np.isfinite(log_p), found, NONE).astype(np.uint8)
+
+
+def device_codes_of(log_p: "Tensor") -> "Tensor":
+    """As `codes_of`, for float32 on a device."""
+    import torch
+
+    found = torch.bucketize(-log_p, _tables(log_p.device)[1], out_int32=True)
+    return found.where(log_p.isfinite(), NONE).byte()
+
+
+@cache
+def _tables(device: "torch.device") -> tuple["Tensor", "Tensor"]:
+    """`_PROBABILITIES` and `_BETWEEN` on a device, copied once: a copy waits for the device."""
+    import torch
+
+    return torch.from_numpy(_PROBABILITIES).to(device), torch.from_numpy(_BETWEEN).to(device)
+
+
+def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
+    """(C, K) the largest logits, in order, and their ids (int32). Of equal logits the smaller id
+    comes first. Minus infinity and -1 where the vocabulary has fewer ids.
+
+    The K largest are in the K blocks of 64 ids with the largest maxima, so the rest is read once.
+    `torch.topk` over whole rows takes ten times as long (49,152 ids, K = 16, a CPU).
+    """
+    import torch
+
+    num_ids = logits_CV.shape[1]
+    whole = num_ids - num_ids % _BLOCK
+    shape = len(logits_CV), whole // _BLOCK, _BLOCK
+    maxima = [logits_CV[:, :whole].view(shape).amax(2)]
+    if whole < num_ids:
+        maxima.append(logits_CV[:, whole:].amax(1, keepdim=True))
+    maxima_CJ = torch.cat(maxima, 1)
+    blocks_CJ = _keys(maxima_CJ, torch.arange(maxima_CJ.shape[1], device=logits_CV.device))
+    best_CJ = _index_of(blocks_CJ.topk(min(count, maxima_CJ.shape[1]), 1).values)
+    ids = (best_CJ[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits_CV.device)).flatten(1)
+    keys = _keys(logits_CV.gather(1, ids.clamp_max(num_ids - 1)), ids)
+    keys.masked_fill_(ids >= num_ids, torch.iinfo(torch.int64).min)
+    ids_CK = _index_of(keys.topk(min(count, num_ids), 1).values)
+    missing = (0, count - ids_CK.shape[1])
+    found_CK = torch.nn.functional.pad(logits_CV.gather(1, ids_CK), missing, value=-torch.inf)
+    return found_CK, torch.nn.functional.pad(ids_CK.int(), missing, value=-1)
+
+
+_INDEX = (1 << 32) - 1
+
+
+def _keys(values: "Tensor", index: "Tensor") -> "Tensor":
+    """int64 in the order of float32 values, and of falling indices among equal values."""
+    import torch
+
+    bits = (values + 0.0).view(torch.int32)  # no negative zero
+    return bits.where(bits >= 0, bits ^ 0x7FFFFFFF).long() << 32 | (_INDEX - index)
+
+
+def _index_of(keys: "Tensor") -> "Tensor":
+    return _INDEX - (keys & _INDEX)
+
+
+def given_candidates(
+    ids: NDArray[np.int64],
+    log_p: NDArray[np.float64],
+    count: int,
+    num_ids: int | None,
+    error: Callable[[str], Exception],
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """(n, K) ids and codes, from what another engine gives for n tokens.
+
+    Args:
+        ids: (n, W), in any order; -1 for nothing, and the real token may be there twice.
+        log_p: (n, W) their log-probabilities.
+        num_ids: of the teacher's tokenizer. Further ids of the model, which pad it, are no candidates.
+        error: makes the exception for what is no distribution.
+    """
+    if np.isnan(log_p).any() or (log_p > ROUNDING).any():
+        bad = log_p[np.isnan(log_p) | (log_p > ROUNDING)][0]
+        raise error(f"gives a candidate a log-probability of {bad:g}; expected at most 0")
+    ids, log_p = _in_order(ids, log_p, np.lexsort((-log_p, ids)))
+    is_one = ids >= 0
+    is_one[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+    sums = np.where(is_one, np.exp(log_p), 0).sum(1)
+    if (sums > _MOST).any():
+        raise error(f"gives candidates whose probabilities sum to {sums.max():.3f}")
+    least = count if num_ids is None else min(count, num_ids)
+    if (is_one.sum(1) < least).any():
+        raise error(f"gives {is_one.sum(1).min()} candidates of a token instead of {count}")
+    is_one &= log_p > MINUS_INFINITY
+    if num_ids is not None:
+        is_one &= ids < num_ids
+    ids, log_p = np.where(is_one, ids, -1), np.where(is_one, log_p, -np.inf)
+    ids, log_p = _in_order(ids, log_p, np.lexsort((ids, -log_p))[:, :count])
+    missing = ((0, 0), (0, count - ids.shape[1]))
+    padded_ids = np.pad(ids.astype(np.int32), missing, constant_values=-1)
+    return padded_ids, np.pad(codes_of(log_p), missing, constant_values=NONE)
+
+
+def _in_order(
+    ids: NDArray[np.int64], log_p: NDArray[np.float64], order: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    return np.take_along_axis(ids, order, 1), np.take_along_axis(log_p, order, 1)
+
+
+def encode(candidates: Candidates) -> bytes:
+    """A byte that says whether ids need more than 16 bits, and a zstd frame: of ids the low 16
+    bits, and the others if there are any; the codes as differences along K, candidate by candidate;
+    the real tokens as the ids.
+
+    Raises: ValueError for an id of more than 24 bits, or one without a code.
+    """
+    ids, codes = candidates.ids, candidates.codes
+    numbers = [np.where(codes == NONE, 0, ids), candidates.tokens]
+    if (
+        any(((one < 0) | (one >= 1 << 24)).any() for one in numbers)
+        or (ids[codes == NONE] >= 0).any()
+    ):
+        raise ValueError("candidates: an id is out of range, or has no code")
+    is_wide = any((one >= 1 << 16).any() for one in numbers)
+    coded_ids, coded_tokens = (
+        one.astype("<u2").tobytes() + (one >> 16).astype(np.uint8).tobytes() * is_wide
+        for one in numbers
+    )
+    differences = np.diff(codes, axis=1, prepend=np.uint8(0))
+    content = coded_ids + differences.T.tobytes() + coded_tokens
+    frame: bytes = _codec().compress(content, asbytes=True)
+    return bytes([is_wide]) + frame
+
+
+def decode(data: bytes | NDArray[np.uint8], num_tokens: int, count: int) -> Candidates:
+    """Decodes what `encode` made of M tokens with K candidates."""
+    is_wide, size = bool(data[0]), num_tokens * count
+    width = 3 if is_wide else 2
+    length = width * (size + num_tokens) + size
+    content = _codec().decompress(pa.py_buffer(data)[1:], length, asbytes=True)
+
+    def numbers(start: int, size: int) -> NDArray[np.int32]:
+        found = np.frombuffer(content, "<u2", size, start).astype(np.int32)
+        if is_wide:
+            found |= np.frombuffer(content, np.uint8, size, start + 2 * size).astype(np.int32) << 16
+        return found
+
+    differences = np.frombuffer(content, np.uint8, size, width * size).reshape(count, num_tokens)
+    codes = np.ascontiguousarray(np.cumsum(differences, 0, np.uint8).T)
+    ids = np.where(codes == NONE, -1, numbers(0, size).reshape(num_tokens, count))
+    return Candidates(numbers(width * size + size, num_tokens), ids.astype(np.int32), codes)
+
+
+@cache
+def _codec() -> pa.Codec:
+    return pa.Codec("zstd", compression_level=9)
+
+
+def frames_of(candidates: Candidates) -> list[bytes]:
+    """A document's candidates, encoded in frames of 8,192 tokens."""
+    starts = range(0, len(candidates.tokens), BLOCK_TOKENS)
+    return [encode(candidates[start : start + BLOCK_TOKENS]) for start in starts]
+
+
+def candidates_in(
+    data: NDArray[np.uint8], sizes: NDArray[np.int32], num_tokens: int, count: int, rows: slice
+) -> Candidates:
+    """Those of some tokens of a document, from its concatenated frames."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    first, stop = rows.start // BLOCK_TOKENS, -(-rows.stop // BLOCK_TOKENS)
+    parts = [Candidates.none(0, count)]
+    for number in range(first, stop if rows.start < rows.stop else first):
+        size = min(BLOCK_TOKENS, num_tokens - number * BLOCK_TOKENS)
+        parts.append(decode(data[ends[number] - sizes[number] : ends[number]], size, count))
+    start = rows.start - first * BLOCK_TOKENS
+    return Candidates.concatenate(parts)[start : start + rows.stop - rows.start]

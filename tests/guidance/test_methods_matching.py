@@ -1,0 +1,241 @@
+"""`alm` and `distill`: their losses against autograd and tokenkit, and what they ask of a batch."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError
+from vocagno.guidance import GuidanceTensors, selective_cross_entropy, token_weights
+from vocagno.guidance.bucket_loss import BucketCrossEntropy, BucketTable
+from vocagno.models import head as head_module
+
+ANCHOR = json.loads((Path(__file__).parent / "tokenkit_alm.json").read_text())
+SHARE = 0.3
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Five tokens at a time."""
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 5 * 11)
+    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+
+
+def anchored():
+    """Logits (24, 11), labels and teacher of tokenkit's chunks."""
+    labels, groups = (torch.tensor(ANCHOR[name]) for name in ("labels", "groups"))
+    sizes = torch.bincount(groups[groups >= 0])
+    means = torch.tensor(ANCHOR["teacher_sums"]) / sizes
+    loss = torch.where(groups >= 0, means[groups.clamp_min(0)], torch.nan)
+    teacher = GuidanceTensors(teacher_loss=loss[None], groups=groups[None])
+    return torch.tensor(ANCHOR["logits"]), labels[None], teacher
+
+
+def test_the_gradient_of_alm_is_that_of_tokenkit(small_chunks):
+    logits, labels, teacher = anchored()
+    guidance = GuidanceConfig(method="alm", distillation_weight=SHARE)
+    hidden = logits[None].clone().requires_grad_()
+    loss, metrics = selective_cross_entropy(hidden, torch.eye(11), labels, teacher, guidance)
+    loss.backward()
+    plain, theirs = (torch.tensor(ANCHOR[name]) for name in ("cross_entropy", "gradient"))
+    in_group = (teacher.groups[0] >= 0)[:, None]
+    expected = torch.where(in_group, (1 - SHARE) * plain + SHARE * theirs, plain)
+    # Where the student is more than twice as sure as the teacher, ours is limited to -1.
+    is_limited = torch.isin(teacher.groups[0], torch.tensor(ANCHOR["beyond_the_clip"]))
+    expected[is_limited] = (1 - 2 * SHARE) * plain[is_limited]
+    torch.testing.assert_close(hidden.grad[0], expected, atol=1e-6, rtol=1e-5)
+    assert is_limited.sum() == 1
+    assert (metrics.weights_BT == 1).all()  # each trains
+
+    sums = torch.zeros(8).index_add(
+        0, teacher.groups[0][in_group[:, 0]], metrics.nll_BT[0][in_group[:, 0]]
+    )
+    given = torch.tensor(ANCHOR["teacher_sums"])
+    torch.testing.assert_close(
+        given * (given / sums).log() + sums - given, torch.tensor(ANCHOR["value"])
+    )
+
+
+def test_weights_of_alm():
+    """Negative where the student is surer; 1 without a group, without a loss, and at a loss of 0
+    on both sides; 0 for noise and where nothing is predicted."""
+    nll = torch.tensor([[2.0, 4.0, 1.0, 5.0, 5.0, 0.0, 0.0, 3.0, 3.0]])
+    loss = torch.tensor([[1.5, 1.5, 2.0, torch.nan, 2.5, 0.0, 1.0, 1.5, 1.5]])
+    groups = torch.tensor([[0, 0, 1, -1, 2, 3, 4, 5, 6]])
+    labels = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, -100]])
+    weight = torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 0, 1]])
+    guidance = GuidanceConfig(method="alm", distillation_weight=1.0, window_max_loss=2.0)
+    teacher = GuidanceTensors(teacher_loss=loss, groups=groups, weight=weight)
+    found = token_weights(nll, teacher, labels, guidance)
+    assert found.tolist() == [[0.5, 0.5, -1.0, 1.0, 0.5, 1.0, -1.0, 0.0, 0.0]]
+
+
+def drawn(seed, *, double=True):
+    """Two teachers' buckets of 11 ids (one has none of the first ids), and probabilities of some of
+    them at 24 tokens: unused places, tokens without any, and one with nothing left for others."""
+    rng = np.random.default_rng(seed)
+    tables = [rng.integers(-1, 4, 11), rng.integers(-1, 3, 11)]
+    tables[0][:4], tables[1][-3:] = np.arange(4), np.arange(3)
+    members, begins, first = [], [0], [0, 4]
+    for table in tables:
+        for bucket in range(table.max() + 1):
+            members += np.flatnonzero(table == bucket).tolist()
+            begins.append(len(members))
+    table = BucketTable(torch.tensor(members), torch.tensor(begins), [3, 2], (0.7, 0.3), 11, "key")
+    bucket = np.stack([[*rng.permutation(4)[:3], *(rng.permutation(3)[:2] + 4)] for _ in range(24)])
+    mass = np.concatenate(
+        [rng.dirichlet(np.ones(4), 24)[:, :3], rng.dirichlet(np.ones(3), 24)[:, :2]], 1
+    )
+    for place in (np.s_[3, :], np.s_[5, 2], np.s_[6, 3:], np.s_[20:22, :]):
+        bucket[place], mass[place] = -1, 0
+    mass[9, :3] = 0.5, 0.25, 0.25
+    mass = torch.from_numpy(mass if double else mass.astype(np.float32))
+    return tables, first, table, torch.from_numpy(bucket.astype(np.int32)), mass
+
+
+def by_autograd(logits, labels, tables, first, table, bucket, mass, shares, weights):
+    """The definition, token by token."""
+    log_p, total = logits.log_softmax(1), 0.0
+    for token in (labels != -100).nonzero()[:, 0].tolist():
+        cross = 0.0
+        for number, columns in enumerate((slice(0, 3), slice(3, 5))):
+            p = log_p[token].exp()
+            rest, left, part = torch.ones((), dtype=p.dtype), 1.0, 0.0
+            for place, mine in zip(
+                bucket[token, columns].tolist(), mass[token, columns], strict=True
+            ):
+                if place >= 0:
+                    of = p[torch.from_numpy(tables[number]) == place - first[number]].sum()
+                    part, rest, left = part - mine * of.log(), rest - of, left - float(mine)
+            cross = cross + table.shares[number] * (
+                part - left * rest.log() if left > 1e-12 else part
+            )
+        plain = -log_p[token, labels[token]]
+        total = total + weights[token] * ((1 - shares[token]) * plain + shares[token] * cross)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gradient_over_buckets_is_that_of_autograd_in_float64(seed):
+    tables, first, table, bucket, mass = drawn(seed)
+    torch.manual_seed(seed)
+    logits = torch.randn(24, 11, dtype=torch.float64)
+    labels = torch.randint(0, 11, (24,))
+    labels[2] = -100
+    weights = torch.rand(24, dtype=torch.float64)
+    weights[7] = 0
+    shares = torch.where((bucket >= 0).any(1), 0.4, 0.0).double()
+    objective = BucketCrossEntropy(
+        labels, bucket, mass, table, lambda _, place: (weights[place], shares[place])
+    )
+    gradient = logits.clone()
+    parts = objective(gradient, slice(0, 24))
+    leaf = logits.clone().requires_grad_()
+    expected = by_autograd(leaf, labels, tables, first, table, bucket, mass, shares, weights)
+    expected.backward()
+    torch.testing.assert_close(gradient, leaf.grad, atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(parts[:, 0].sum(), expected.detach(), atol=1e-10, rtol=1e-10)
+    assert (parts[:, 2] >= -1e-12).all()
+    assert (parts[3, 2], parts[20, 2]) == (0, 0)
+
+
+def distilled(where, *, share=0.4, **more):
+    """Hidden states with their gradient, the metrics and all that went into a loss."""
+    logits, labels, teacher = anchored()
+    tables, first, table, bucket, mass = drawn(0, double=False)
+    guidance = GuidanceConfig(method="distill", distillation_weight=share, distill_where=where)
+    teacher = GuidanceTensors(
+        teacher_loss=teacher.teacher_loss,
+        groups=teacher.groups if where == "ahead" else None,
+        candidates=bucket[None],
+        candidate_mass=mass[None],
+        **{"buckets": table, **more},
+    )
+    hidden = logits[None].clone().requires_grad_()
+    loss, metrics = selective_cross_entropy(hidden, torch.eye(11), labels, teacher, guidance)
+    loss.backward()
+    is_ahead = torch.ones(24, dtype=torch.bool)
+    if where == "ahead":
+        groups, means = teacher.groups[0], torch.zeros(24)
+        for group in groups[groups >= 0].unique():
+            means[groups == group] = metrics.nll_BT[0, groups == group].mean()
+        is_ahead = (groups >= 0) & (means > teacher.teacher_loss[0])
+        assert 0 < is_ahead.sum() < 22
+    shares = torch.where((bucket >= 0).any(1) & is_ahead, share, 0.0)
+    leaf = logits.clone().requires_grad_()
+    given = tables, first, table, bucket, mass, shares, torch.ones(24)
+    expected = by_autograd(leaf, labels[0], *given)
+    expected.backward()
+    return loss.detach(), hidden.grad[0], expected.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("where", ["ahead", "all"])
+def test_distill_in_chunks_is_its_definition(small_chunks, where):
+    loss, gradient, expected, slope = distilled(where)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, slope, atol=2e-6, rtol=1e-5)
+
+
+def test_the_number_of_members_may_be_known_beforehand(small_chunks):
+    *_, table, bucket, _ = drawn(0)
+    before = np.append(0, table.sizes(bucket).sum(1).cumsum(0).numpy())
+    loss, gradient, *_ = distilled("all", members_before=before)
+    assert (loss, gradient.tolist()) == (distilled("all")[0], distilled("all")[1].tolist())
+
+
+def test_a_student_that_agrees_has_no_gradient():
+    """The share of the teacher pulls nowhere if the sums over buckets are the same."""
+    tables, _, table, bucket, mass = drawn(0)
+    logits = torch.randn(24, 11, dtype=torch.float64)
+    p = logits.softmax(1)
+    for token in range(24):
+        for place in range(5):
+            if (number := int(bucket[token, place])) >= 0:
+                members = tables[place > 2] == number - 4 * (place > 2)
+                mass[token, place] = p[token, torch.from_numpy(members)].sum()
+    shares = torch.ones(24, dtype=torch.float64)
+    labels = torch.zeros(24, dtype=torch.int64)
+    objective = BucketCrossEntropy(labels, bucket, mass, table, lambda *_: (shares, shares))
+    parts = objective(logits, slice(0, 24))
+    assert logits.abs().max() < 1e-14
+    assert parts[:, 2].abs().max() < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"bucket_key": "another"}, r"^candidates: of other buckets than those of the loss"),
+        ({"buckets": None}, r"^guidance.method: distill needs the candidates of the tokens"),
+        ({"candidates": torch.zeros(1, 23, 5)}, r"^candidates \(1, 23, 5\): expected the shape"),
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_refused(more, message):
+    if "candidates" in more:
+        logits, labels, teacher = anchored()
+        guidance = GuidanceConfig(method="distill", distill_where="all")
+        teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **more)
+        with pytest.raises(ValueError, match=message):
+            selective_cross_entropy(logits[None], torch.eye(11), labels, teacher, guidance)
+        return
+    with pytest.raises(ValueError, match=message):
+        distilled("all", **more)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unit": "token"}, "guidance.unit: token: guidance.method: alm compares groups"),
+        ({"distillation_weight": 1.5}, "a share, at most 1"),
+        ({"top_fraction": 0.4}, "guidance.method: alm ranks nothing"),
+        ({"max_threshold": 0.0}, "guidance.max_threshold: is for guidance.method vocagno"),
+        ({"unmapped": "exclude"}, "omit guidance.scope and guidance.unmapped"),
+        ({"distill_where": "all"}, "is for guidance.method distill, not alm"),
+        ({"normalize": "selected"}, "guidance.normalize: selected"),
+    ],
+)
+def test_options_of_other_methods_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        GuidanceConfig(method="alm", **options)
