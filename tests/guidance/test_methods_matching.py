@@ -97,10 +97,10 @@ def drawn(seed, *, double=True):
 
 
 def by_autograd(logits, labels, tables, first, table, bucket, mass, shares, weights):
-    """The definition, token by token."""
+    """The definition, token by token. A teacher without buckets at a token does not count there."""
     log_p, total = logits.log_softmax(1), 0.0
     for token in (labels != -100).nonzero()[:, 0].tolist():
-        cross = 0.0
+        cross, told = 0.0, 0.0
         for number, columns in enumerate((slice(0, 3), slice(3, 5))):
             p = log_p[token].exp()
             rest, left, part = torch.ones((), dtype=p.dtype), 1.0, 0.0
@@ -110,9 +110,10 @@ def by_autograd(logits, labels, tables, first, table, bucket, mass, shares, weig
                 if place >= 0:
                     of = p[torch.from_numpy(tables[number]) == place - first[number]].sum()
                     part, rest, left = part - mine * of.log(), rest - of, left - float(mine)
-            cross = cross + table.shares[number] * (
-                part - left * rest.log() if left > 1e-12 else part
-            )
+            share = table.shares[number] * bool((bucket[token, columns] >= 0).any())
+            told += share
+            cross = cross + share * (part - left * rest.log() if left > 1e-12 else part)
+        cross = cross / (told or 1)
         plain = -log_p[token, labels[token]]
         total = total + weights[token] * ((1 - shares[token]) * plain + shares[token] * cross)
     return total

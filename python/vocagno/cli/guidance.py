@@ -114,7 +114,7 @@ def add_limit(parser: Any) -> None:
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
     add_cache(parser)
     add_max_refused(parser)
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
+    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
 def limit(options: Any) -> dict[str, Any] | None:

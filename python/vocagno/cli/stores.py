@@ -53,7 +53,7 @@ def add_score(parser: Any) -> None:
     )
     parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
     add_gpu(parser)
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard"})
+    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
 def add_prepare(parser: Any) -> None:

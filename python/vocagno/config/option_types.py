@@ -1,7 +1,7 @@
 """The types that options are declared with: whether a value has its type, and the type in words."""
 
 import numbers
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -48,6 +48,8 @@ def in_words(hint: Any) -> str:
         return f"a list, each {words[0]}"
     if origin is tuple:
         return f"a list of {len(inner)}, each {words[0]}"
+    if is_dataclass(hint):
+        return f"options ({', '.join(field.name for field in fields(hint))})"
     return "a mapping of `name: value`" if origin is dict else _WORDS.get(hint, "")
 
 

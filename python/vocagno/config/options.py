@@ -334,6 +334,10 @@ class Config:
                 teacher = replace(teacher, candidates=_CANDIDATES)
                 object.__setattr__(self, "teacher", teacher)
         require(
+            guidance.needs_candidates or not teacher.also,
+            "teacher.also: is for guidance.method: distill; other methods have one teacher",
+        )
+        require(
             not guidance.needs_teacher or bool(teacher.model or teacher.server or teacher.scores),
             "teacher.model: guidance needs a teacher (or its finished scores, `teacher.scores`)",
         )

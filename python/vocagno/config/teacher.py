@@ -1,6 +1,7 @@
 """Options of the teacher: the model, how it reads, or the scores that it left."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,22 @@ Engine = Literal["transformers", "vllm"]
 MOST_CANDIDATES = 255
 _HERE = ("gguf_file", "attention", "device_map", "tensor_parallel")
 """Options of a teacher that transformers loads in this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherTeacher:
+    """A teacher whose scores with candidates `guidance.method: distill` adds to the first one's."""
+
+    scores: Path | list[Path]
+    """As `teacher.scores`."""
+    tokenizer: str
+    """As `teacher.tokenizer`."""
+    share: float = 1.0
+    """How much it counts, above 0; the first teacher counts 1."""
+
+    def __post_init__(self) -> None:
+        check_types("teacher.also", self)
+        require(0 < self.share < math.inf, f"teacher.also.share: not above 0: {self.share}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +53,8 @@ class TeacherConfig:
     those in the cache, made where missing."""
     candidates: int = 0
     """Most likely ids kept of each teacher token, with their log-probabilities, at most 255."""
+    also: list[FurtherTeacher] = field(default_factory=list)
+    """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
@@ -109,7 +128,10 @@ class TeacherConfig:
             self.engine == "transformers" or not not_vllm,
             f"teacher.engine: {self.engine} excludes teacher.{(*not_vllm, '')[0]}",
         )
-        require(not (live and self.scores), "teacher.scores: are for teacher.mode: stored")
+        for name in ("scores", "also"):
+            require(
+                not (live and getattr(self, name)), f"teacher.{name}: for teacher.mode: stored only"
+            )
         require(
             not (live and self.tensor_parallel),
             "teacher.tensor_parallel: is for scoring; a live teacher is spread by teacher.shard",

@@ -13,6 +13,7 @@ from vocagno.system import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.guidance.bucket_targets import BucketTargets
     from vocagno.guidance.rules import Units, known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
     from vocagno.guidance.tensors import GuidanceTensors, check_coverage
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from vocagno.models.head import language_head
 
 __all__ = [
+    "BucketTargets",
     "DataCollatorWithTeacherLoss",
     "GuidanceConfig",
     "GuidanceTensors",
@@ -49,6 +51,7 @@ __all__ = [
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
+        "BucketTargets": "vocagno.guidance.bucket_targets",
         "GuidanceTensors": "vocagno.guidance.tensors",
         "DataCollatorWithTeacherLoss": "vocagno.integrations.transformers_trainer",
         "GuidanceConfig": "vocagno.config.guidance",

@@ -40,7 +40,7 @@ class BucketTable:
     places: list[int]
     """S of each teacher, in the order of the columns of the candidates."""
     shares: tuple[float, ...]
-    """How much each teacher counts; the sum is 1."""
+    """How much each teacher counts, among those that have buckets at a token; the sum is 1."""
     vocabulary_size: int
     """V, of the tokenizer; a model may have more ids."""
     key: str
@@ -129,19 +129,24 @@ class BucketCrossEntropy(Objective):
         divergence_C = torch.zeros_like(nll_C)
         slopes = []  # of the members of each place, next to that of all ids
         given = mass_CS, q_CS, bucket_CS >= 0
-        of_each = (torch.split(one, self._table.places, 1) for one in given)
-        parts = zip(*of_each, self._table.shares, strict=True)
-        for p_CK, q_CK, is_one_CK, share in parts:
+        of_each = [torch.split(one, self._table.places, 1) for one in given]
+        shares = [
+            is_one_CK.any(1).to(nll_C) * share
+            for share, is_one_CK in zip(self._table.shares, of_each[2], strict=True)
+        ]
+        told_C = sum(shares, torch.zeros_like(nll_C)).clamp_min(_LEAST)
+        for p_CK, q_CK, is_one_CK, part_C in zip(*of_each, shares, strict=True):
+            own_C = part_C / told_C
             q_CK = torch.where(is_one_CK, q_CK, 0.0)
             p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
             ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
-            factor_C = factor_C + share * share_C * (1 - ratio_C)
-            slopes.append(share * (ratio_C[:, None] - ratio_CK))
+            factor_C = factor_C + own_C * share_C * (1 - ratio_C)
+            slopes.append(own_C[:, None] * (ratio_C[:, None] - ratio_CK))
             log_q_CK = torch.where(is_one_CK, q_CK, 1.0).log()
             cross_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log()
-            entropy_C = entropy_C + share * cross_C
-            own_C = torch.special.entr(p_CK).sum(1) + torch.special.entr(p_C)
-            divergence_C = divergence_C + share * (cross_C - own_C)
+            entropy_C = entropy_C + own_C * cross_C
+            least_C = torch.special.entr(p_CK).sum(1) + torch.special.entr(p_C)
+            divergence_C = divergence_C + own_C * (cross_C - least_C)
         slope_CS = torch.cat(slopes, 1) * (weights_C * share_C / sum_C1.squeeze(1))[:, None]
 
         logits_CV.mul_((weights_C * factor_C)[:, None] / sum_C1)

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from vocagno.system import lazy_names
 
 if TYPE_CHECKING:
+    from vocagno.teacher.candidates import Candidates
     from vocagno.teacher.scores import MatchedScores, ScoreStore
     from vocagno.teacher.scoring import Teacher, score_corpus
     from vocagno.teacher.windows import TextReader
 
-__all__ = ["MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
+__all__ = ["Candidates", "MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
+        "Candidates": "vocagno.teacher.candidates",
         "MatchedScores": "vocagno.teacher.scores",
         "ScoreStore": "vocagno.teacher.scores",
         "Teacher": "vocagno.teacher.scoring",

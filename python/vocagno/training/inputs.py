@@ -23,15 +23,17 @@ from vocagno.config.options import (
     TrainConfig,
     row_counts,
 )
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.pieces import SeveralTeachers, StoredScores
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.live import check_same_vocabulary
-from vocagno.teacher.scores import DocumentScores, MatchedScores, ScoreStore
+from vocagno.teacher.scores import MatchedScores, ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
@@ -69,6 +71,8 @@ class Inputs:
     """Held-out rows by name; there may be none."""
     scores: Mapping[str, MatchedScores]
     """Of each corpus; none for naive training, and with a live teacher."""
+    others: Sequence[Mapping[str, MatchedScores]] = ()
+    """Those of each further teacher."""
     live: LiveTeacherInputs | None = None
     samples: Sequence[Sample] = ()
     """Documents of which the run draws what the teacher chose."""
@@ -80,10 +84,11 @@ class Inputs:
     def made_from(self) -> dict[str, dict[str, Any]]:
         """The facts that determine the stores and the teacher, by name."""
         made_from = {}
-        for what, stores in (
-            ("rows", self.rows.stores),
-            ("scores", {name: matched.store for name, matched in self.scores.items()}),
-        ):
+        matched: list[tuple[str, Mapping[str, MatchedScores]]] = [("scores", self.scores)]
+        matched += [(f"scores of teacher {n}", one) for n, one in enumerate(self.others, 2)]
+        of_scores = [(what, {name: one.store for name, one in of.items()}) for what, of in matched]
+        given: list[tuple[str, Mapping[str, RowStore | ScoreStore]]] = [*of_scores]
+        for what, stores in [("rows", self.rows.stores), *given]:
             for name, store in stores.items():
                 key = what if len(stores) == 1 else f"{what} of {name}"
                 made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
@@ -95,11 +100,13 @@ class Inputs:
             made_from["buckets"] = {"key": self.targets.table.key}
         return made_from
 
-    def stored_scores(self) -> MixedPieces[DocumentScores] | None:
+    def stored_scores(self) -> StoredScores | None:
         """The scores of all corpora, if there are any."""
         if not self.scores:
             return None
-        return MixedPieces(list(self.scores.values()), self.rows.document_ends)
+        ends, of_teachers = self.rows.document_ends, (self.scores, *self.others)
+        mixed = [MixedPieces(list(scores.values()), ends) for scores in of_teachers]
+        return SeveralTeachers(mixed) if self.others else mixed[0]
 
 
 def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
@@ -114,11 +121,18 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     corpora = _Corpora(config, show_progress)
     tokenizer, settings = _student(config)
     teacher = _teacher(config, tokenizer, device)  # refused before rows and scores are made
+    further = [
+        ConfiguredTeacher(
+            TeacherConfig(scores=one.scores, tokenizer=one.tokenizer), config.data.cache, device
+        )
+        for one in config.teacher.also
+    ]
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
     if show_progress and len(rows.stores) > 1:
         print(_shares(config, rows.stores), file=sys.stderr)
     scores, live = _scores(corpora, rows, teacher), _live(corpora, rows, teacher)
-    targets = _targets(config, tokenizer, teacher, scores)
+    others = [_scores(corpora, rows, one) for one in further]
+    targets = _targets(config, tokenizer, [teacher, *further], [scores, *others])
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
         student=config.student,
@@ -134,6 +148,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         rows=rows,
         validation=validation,
         scores=scores,
+        others=others,
         live=live,
         samples=samples,
         sample_teacher=teacher.spans if samples and config.teacher.names_tokenizer else None,
@@ -255,26 +270,29 @@ def _scores(
 def _targets(
     config: Config,
     tokenizer: StudentTokenizer,
-    teacher: ConfiguredTeacher,
-    scores: Mapping[str, MatchedScores],
+    teachers: Sequence[ConfiguredTeacher],
+    scores: Sequence[Mapping[str, MatchedScores]],
 ) -> BucketTargets | None:
-    """The buckets of both vocabularies, in the cache, for `distill`.
+    """The buckets of the student and each teacher, in the cache, for `distill`.
 
     Raises: ConfigError for stores without candidates, or with different numbers of them;
         BucketError for tokenizers that share too little.
     """
     if not config.guidance.needs_candidates:
         return None
-    counts = {matched.store.candidates for matched in scores.values()} or {
-        teacher.config.candidates
-    }
-    require(
-        len(counts) == 1 and 0 not in counts,
-        f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token, and "
-        "guidance.method: distill needs some, as many in all stores; score again with --candidates",
-    )
-    cache = config.data.cache / "buckets"
-    return BucketTargets(buckets(tokenizer.spans, teacher.spans, cache=cache), counts.pop())
+    tables, places, cache = [], [], config.data.cache / "buckets"
+    for teacher, of_corpora in zip(teachers, scores, strict=True):
+        counts = {matched.store.candidates for matched in of_corpora.values()}
+        counts = counts or {teacher.config.candidates}
+        require(
+            len(counts) == 1 and 0 not in counts,
+            f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
+            "guidance.method: distill needs some, as many for each corpus; score again with "
+            "--candidates",
+        )
+        tables.append(buckets(tokenizer.spans, teacher.spans, cache=cache))
+        places.append(counts.pop())
+    return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also)])
 
 
 def _live(

@@ -1,0 +1,73 @@
+"""`teacher.also`: several stores of one text, by teachers of several vocabularies."""
+
+import pytest
+
+from corpora import write_corpus
+from families import TEXTS
+from runs import metrics, train_here
+from vocagno.cli.app import main
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory, teacher_model, same_vocabulary_model):
+    """Two teachers' scores of the corpus, with 8 and 3 candidates, and some without."""
+    folder = tmp_path_factory.mktemp("stores")
+    corpus = write_corpus(folder / "c.jsonl", TEXTS)
+    of = {"first": (teacher_model, 8), "second": (same_vocabulary_model, 3)}
+    of["plain"] = (teacher_model, 0)
+    for name, (model, count) in of.items():
+        command = ["score", str(corpus), "--teacher.model", str(model), f"--candidates={count}"]
+        to = ["--cache", str(folder / "cache"), "--out", str(folder / name)]
+        assert main([*command, *to]) == 0
+    return {name: (str(folder / name), str(model)) for name, (model, _) in of.items()}
+
+
+@pytest.fixture
+def run(tmp_path, config, stores):
+    """Trains `distill` on the stores of these names, each with a share; gives the losses."""
+    first = {"scores": stores["first"][0], "tokenizer": stores["first"][1], "model": None}
+
+    def train(output, also, *more, **guidance):
+        teacher = first | {
+            "also": [
+                {"scores": stores[name][0], "tokenizer": stores[name][1], "share": share}
+                for name, share in also
+            ]
+        }
+        method = {"method": "distill", "distill_where": "all", "top_fraction": None, **guidance}
+        path = config(teacher=teacher, guidance=method)
+        code = train_here(path, "--output", str(tmp_path / output), *more)
+        return code or [entry["loss"] for entry in metrics(tmp_path / output)[0]]
+
+    return train
+
+
+@pytest.mark.slow
+def test_the_mean_of_several_teachers(run, capsys):
+    alone = run("alone", [])
+    assert run("twice", [("first", 3.0)]) == pytest.approx(alone, abs=1e-6)
+    both = run("both", [("second", 1.0)])
+    assert both != pytest.approx(alone, abs=1e-5)
+    more = "--train.steps=12"
+    assert run("both", [("second", 2.0)], more) == 2  # another mean is another run
+    assert "buckets" in capsys.readouterr().err
+    assert len(run("both", [("second", 1.0)], more)) == 6  # of two steps each
+
+
+@pytest.mark.parametrize(
+    ("also", "options", "message"),
+    [
+        ([("plain", 1.0)], {}, "have 0 candidates a token"),
+        ([("second", 0.0)], {}, "teacher.also.share: not above 0: 0.0"),
+        ([("second", 1.0)], {"method": "alm", "distill_where": "ahead"}, "teacher.also: is for"),
+    ],
+)
+def test_teachers_that_do_not_fit_are_refused(run, capsys, also, options, message):
+    assert run("refused", also, **options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_scores_of_another_tokenizer_are_refused(run, stores, monkeypatch, capsys):
+    monkeypatch.setitem(stores, "second", (stores["second"][0], stores["first"][1]))
+    assert run("refused", [("second", 1.0)]) == 2
+    assert "another tokenizer" in capsys.readouterr().err
