@@ -27,7 +27,7 @@ def run(tmp_path, config, stores):
     """Trains `distill` on the stores of these names, each with a share; gives the losses."""
     first = {"scores": stores["first"][0], "tokenizer": stores["first"][1], "model": None}
 
-    def train(output, also, *more, **guidance):
+    def train(output, also, **guidance):
         teacher = first | {
             "also": [
                 {"scores": stores[name][0], "tokenizer": stores[name][1], "share": share}
@@ -36,7 +36,7 @@ def run(tmp_path, config, stores):
         }
         method = {"method": "distill", "distill_where": "all", "top_fraction": None, **guidance}
         path = config(teacher=teacher, guidance=method)
-        code = train_here(path, "--output", str(tmp_path / output), *more)
+        code = train_here(path, "--output", str(tmp_path / output))
         return code or [entry["loss"] for entry in metrics(tmp_path / output)[0]]
 
     return train
@@ -48,10 +48,8 @@ def test_the_mean_of_several_teachers(run, capsys):
     assert run("twice", [("first", 3.0)]) == pytest.approx(alone, abs=1e-6)
     both = run("both", [("second", 1.0)])
     assert both != pytest.approx(alone, abs=1e-5)
-    more = "--train.steps=12"
-    assert run("both", [("second", 2.0)], more) == 2  # another mean is another run
-    assert "buckets" in capsys.readouterr().err
-    assert len(run("both", [("second", 1.0)], more)) == 6  # of two steps each
+    assert run("both", [("second", 2.0)]) == 2  # another mean is another run
+    assert "teacher.also is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
