@@ -78,6 +78,16 @@ def memory(lines: list[dict]) -> Iterator[str]:
         yield f"| {vocabulary:,} | " + " | ".join(cells) + " |"
 
 
+def candidates(lines: list[dict]) -> Iterator[str]:
+    (line,) = lines[-1:]
+    runs = ", ".join(f"{ratio:.2f}" for ratio in line["ratios"])
+    yield (
+        f"Scoring with {line['candidates']} candidates a token, encoded, takes {line['ratio']:.2f} "
+        f"times the processor time of losses only (each run: {runs}). Model: {line['model']}, "
+        f"{line['vocabulary']:,} ids, {line['tokens']:,} tokens. The losses are equal."
+    )
+
+
 def sizes(lines: list[dict]) -> Iterator[str]:
     yield "| documents of | bytes a token |"
     yield "|---|---|"
@@ -127,6 +137,7 @@ def reuse(lines: list[dict]) -> Iterator[str]:
 SECTIONS = {
     "throughput": ("Throughput", throughput),
     "memory": ("Peak memory above the loaded model", memory),
+    "candidates": ("Time of candidates", candidates),
     "sizes": ("Size on disk", sizes),
     "opening": ("Opening", opening),
     "prepare": ("`vocagno prepare`", prepare),

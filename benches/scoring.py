@@ -3,13 +3,15 @@
     python benches/scoring.py throughput CORPUS --model FOLDER [--gguf FILE] [--documents 12]
     python benches/scoring.py throughput CORPUS --tokenizer qwen2.5.json.gz --shape qwen2.5-0.5b
     python benches/scoring.py memory
+    python benches/scoring.py candidates
     python benches/scoring.py all CORPUS --model FOLDER [--gguf FILE] --tokenizer qwen2.5.json.gz
 
 `throughput` times, in turn in one run and over the same batches: scoring from texts to a written
 shard; only the model (forward pass to hidden states, and the head's product in chunks, dropped);
 and the plain way (each document by itself, all logits, cross-entropy), whose losses are compared
 with ours. `memory` scores one document of random tokens in a process for each size, and says by how
-much its peak grew above the loaded model.
+much its peak grew above the loaded model. `candidates` times scoring with 16 candidates a token, to
+the encoded bytes, and without, in turn in one run on a CPU; the losses must be the same bits.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
@@ -34,6 +37,7 @@ from vocagno.data.corpus import read_batches, text_hash
 from vocagno.models.head import chunks
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.system.progress import peak_megabytes
+from vocagno.teacher.candidates import Candidates, frames_of
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.teacher.scoring import Teacher
@@ -50,7 +54,18 @@ SHAPES = {
         "num_key_value_heads": 2,
         "tie_word_embeddings": True,
         "max_position_embeddings": 32_768,
-    }
+    },
+    "smollm2-135m": {
+        "model_type": "llama",
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8_192,
+    },
 }
 """Published sizes of models whose weights are drawn at random here."""
 
@@ -260,6 +275,55 @@ def one_size(options: argparse.Namespace) -> dict:
     return {"grown_mb": round(peak_megabytes() - before)}
 
 
+CANDIDATES = 16
+
+
+def candidates(options: argparse.Namespace) -> dict:
+    """Random ids: their candidates take more bytes, and longer to encode, than those of text."""
+    model = drawn_model(SHAPES["smollm2-135m"], torch.float32).eval().requires_grad_(False)
+    draw = np.random.default_rng(0)
+    windows = [Window(draw.integers(0, 49_152, 513), 1) for _ in range(2)]
+    found, kept = {}, {"without": 0, "with": CANDIDATES}
+    scorers = {
+        name: TransformersScorer(model, batch_tokens=8192, width=2048, candidates=count)
+        for name, count in kept.items()
+    }
+
+    def with_some() -> None:
+        found["with"] = dict(scorers["with"].score(windows))
+        for number, one in found["with"].items():
+            real = windows[number].ids[1:].astype(np.int32)
+            frames_of(Candidates(real, one.ids, one.codes))
+
+    def without() -> None:
+        found["without"] = dict(scorers["without"].score(windows))
+
+    ratios = [_processor(with_some) / _processor(without) for _ in range(options.repeats)]
+    is_same = all(
+        np.array_equal(one.nll, found["without"][number]) for number, one in found["with"].items()
+    )
+    figures = {
+        "model": "random, of the shape of smollm2-135m",
+        "vocabulary": 49_152,
+        "candidates": CANDIDATES,
+        "tokens": 2 * 512,
+        "ratio": round(median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        **machine("torch", "transformers"),
+    }
+    if is_same:
+        return {"what": "candidates", **figures}
+    outcome = "losses with candidates are not those without"
+    return {"what": "candidates", "outcome": outcome, "of_wrong_losses": figures}
+
+
+def _processor(way: Callable[[], None]) -> float:
+    """Seconds of the processors; those of the clock are of other processes, too."""
+    began = time.process_time()
+    way()
+    return time.process_time() - began
+
+
 def everything(options: argparse.Namespace) -> Iterator[dict]:
     """The runs whose figures stand in `docs/scores.md`."""
     named = {"model": options.model, "gguf": options.gguf}
@@ -273,6 +337,7 @@ def everything(options: argparse.Namespace) -> Iterator[dict]:
     ):
         yield throughput(argparse.Namespace(**{**vars(options), **change}))
     yield memory(options)
+    yield candidates(options)
 
 
 def main() -> None:
@@ -294,6 +359,9 @@ def main() -> None:
         command.add_argument("--batching", default="auto")
         command.add_argument("--repeats", type=int, default=3)
     commands.add_parser("memory").set_defaults(run=memory)
+    command = commands.add_parser("candidates")
+    command.set_defaults(run=candidates)
+    command.add_argument("--repeats", type=int, default=7)
     command = commands.add_parser("one-size")
     command.set_defaults(run=one_size)
     command.add_argument("vocabulary", type=int)

@@ -1,6 +1,7 @@
 """`vocagno scores info | verify | export | import`, as a user types them."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -19,19 +20,22 @@ from vocagno.cli.app import main
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Manifest, check_names
-from vocagno.data.store.shards import StoreError
+from vocagno.data.store.shards import Shard, StoreError
 from vocagno.integrations import scores_on_the_hub
 from vocagno.integrations.scores_on_the_hub import EDGES, QUANTILES
 from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
 
+CANDIDATES = ["--candidates", "4"]
+
 
 @pytest.fixture
-def made(tmp_path, teacher_model, monkeypatch):
-    """A store of 12 shards, and the arguments that made it."""
+def made(tmp_path, teacher_model, monkeypatch, request):
+    """A store of 12 shards, and the arguments that made it; with more of them if parametrised."""
     monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {t}" for i, t in enumerate(TEXTS[:12])])
     stores = f"--out {tmp_path}/store --cache {tmp_path}/cache"
     score = f"score {corpus} {stores} --json --teacher.model {teacher_model}".split()
+    score += getattr(request, "param", [])
     assert main(score) == 0
     return tmp_path / "store", score
 
@@ -102,6 +106,7 @@ def test_a_store_without_a_single_loss(tmp_path, capsys):
     assert main(["scores", "info", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
 def test_damage_is_named_removed_and_made_again(made, capsys):
     store, score = made
     whole = contents(store)
@@ -123,9 +128,10 @@ def test_damage_is_named_removed_and_made_again(made, capsys):
     assert contents(store) == whole
 
 
+@pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
 def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
-    store, _ = made
+    store, score = made
     parquet, again = tmp_path / "parquet", tmp_path / "again"
     exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
     assert exported["files"] == 3
@@ -142,8 +148,22 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
         "configs": [{"config_name": "default", "data_files": "scores-*.parquet"}],
     }
     assert f"{exported['tokens']:,} tokens in all" in card
+    assert ("| `candidates`, `candidate_sizes` |" in card) == ("--candidates" in score)
 
 
+@pytest.mark.parametrize("made", [CANDIDATES], indirect=True)
+def test_info_says_what_candidates_cost(made, capsys):
+    store, _ = made
+    found = result(capsys, "scores", "info", store)
+    shards = [Shard(path).batch.column("candidates") for path in store.glob("*.arrow")]
+    size = sum(len(column.values) for column in shards)
+    assert found["candidates"] == found["made_from"]["candidates"] == 4
+    assert found["candidate_bytes_per_token"] == round(size / found["tokens"], 3) > 1
+    assert main(["scores", "info", str(store)]) == 0
+    assert re.search(r"^candidates +4$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("made", [CANDIDATES], indirect=True)
 def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
     """With the card's own configuration, and every loss as it was."""
     datasets = pytest.importorskip("datasets")

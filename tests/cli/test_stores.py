@@ -39,6 +39,14 @@ def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
     options = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
     assert main(["score", str(corpus), "--out", str(out), *options]) == 0
     assert (out / "manifest.json").is_file()
+    for more, words in (
+        (["--candidates", "4"], "of another candidates (None, now 4); name another folder"),
+        (["--candidates", "-1"], "teacher.candidates must be in [0, 255], got -1"),
+        (["--teacher.candidates", "256"], "teacher.candidates must be in [0, 255], got 256"),
+    ):
+        capsys.readouterr()
+        assert main(["score", str(corpus), "--out", str(out), *options, *more]) == 2
+        assert words in capsys.readouterr().err
     write_corpus(corpus, TEXTS[1:])
     capsys.readouterr()
     assert main(["score", str(corpus), "--out", str(out), *options]) == 2
@@ -93,9 +101,10 @@ def test_errors_are_one_line(corpus, tokenizer_files, tmp_path, arguments, words
     assert "Traceback" not in error
 
 
-def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys):
+@pytest.mark.parametrize("more", [[], ["--candidates", "3"]], ids=["losses", "candidates"])
+def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys, more):
     """Two parts, and one command that finishes them, give the bytes of one process."""
-    cache = ["--cache", str(tmp_path / "cache"), "--json", "--shard_bytes", "40"]
+    cache = ["--cache", str(tmp_path / "cache"), "--json", "--shard_bytes", "40", *more]
     score = ["score", str(corpus), "--teacher.model", str(teacher_model), *cache]
     assert main([*score, "--out", str(tmp_path / "whole")]) == 0
     parts = ["--out", str(tmp_path / "parts")]

@@ -1,6 +1,7 @@
 """Rows and scores on disk: what comes back, what is refused, what survives a failure."""
 
 import errno
+import hashlib
 import json
 import pickle
 import time
@@ -19,7 +20,9 @@ from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Manifest, entry_of
 from vocagno.data.store.shards import Shard, StoreError, write_shard
 from vocagno.system.files import appearing, write_json
+from vocagno.teacher import candidates as candidates_module
 from vocagno.teacher import scores as scores_module
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import (
     SCORES,
     DocumentScores,
@@ -33,7 +36,16 @@ from vocagno.tokens.token_spans import TokenizedTexts
 MADE_FROM = {"teacher": "t", "tokenizer": "tok", "prefix": [], "unit": "nats"}
 
 
-def documents(seed=0, sizes=(3, 0, 300, 1)):
+CANDIDATES = 3
+
+
+@pytest.fixture(params=[0, CANDIDATES], ids=["losses", "candidates"])
+def count(request):
+    """Candidates of each token."""
+    return request.param
+
+
+def documents(seed=0, sizes=(3, 0, 300, 1), count=0):
     rng = np.random.default_rng(seed)
     result = []
     for size in sizes:
@@ -44,22 +56,46 @@ def documents(seed=0, sizes=(3, 0, 300, 1)):
         spans = np.stack([ends - lengths, ends], 1).astype(np.int32)
         nll = rng.exponential(2, size).astype(np.float16)
         nll[:1] = np.nan
-        result.append(DocumentScores(spans, nll))
+        result.append(DocumentScores(spans, nll, candidates=drawn_candidates(nll, seed, count)))
     return result
 
 
-def score_store(folder, names=("shard-00000", "shard-00001")):
-    docs = [documents(seed) for seed in range(len(names))]
+def drawn_candidates(nll, seed, count):
+    """For tokens with these losses; none for one without a loss."""
+    if not count:
+        return None
+    rng = np.random.default_rng(seed)
+    tokens, ids = (
+        rng.integers(0, 70_000, len(nll)),
+        rng.permuted(np.tile(np.arange(60), (len(nll), 1)), axis=1),
+    )
+    log_p = np.where(np.isnan(nll)[:, None], -np.inf, -2 - rng.random(ids.shape))[:, :count]
+    return Candidates.of(tokens, np.where(np.isinf(log_p), -1, ids[:, :count]), log_p, 70_000)
+
+
+def score_store(folder, names=("shard-00000", "shard-00001"), count=0):
+    docs = [documents(seed, count=count) for seed in range(len(names))]
     for number, name in enumerate(names):
         hashes = [text_hash(f"{number} {i}") for i in range(len(docs[number]))]
-        write_scores(folder / f"{name}.arrow", hashes, docs[number], MADE_FROM)
+        write_scores(folder / f"{name}.arrow", hashes, docs[number], made_from(count))
     finish_store(folder, names, SCORES)
     return [document for shard in docs for document in shard]
 
 
-def test_scores_come_back_by_document(tmp_path):
-    expected = score_store(tmp_path)
+def made_from(count):
+    return MADE_FROM | ({"candidates": count} if count else {})
+
+
+def assert_same_candidates(found, expected):
+    assert (found is None) == (expected is None)
+    for name in Candidates.__slots__ if found else ():
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_scores_come_back_by_document(tmp_path, count):
+    expected = score_store(tmp_path, count=count)
     store = ScoreStore(tmp_path)
+    assert store.candidates == count
     assert len(store) == 8
     assert store.num_tokens == sum(len(document.nll) for document in expected)
     for index in (7, 0, 2, 6, 5, 1, 3, 4):
@@ -67,8 +103,40 @@ def test_scores_come_back_by_document(tmp_path):
         np.testing.assert_array_equal(found.nll, expected[index].nll)
         sizes = np.diff(expected[index].spans, axis=1)[:, 0]
         np.testing.assert_array_equal(found.spans[sizes > 0], expected[index].spans[sizes > 0])
+        assert found.candidates is None  # nobody asked for them
+        if count:
+            found = store.document(index, candidates=True)
+            assert_same_candidates(found.candidates, expected[index].candidates)
     with pytest.raises(IndexError):
         store.document(8)
+    if not count:
+        for ask in (store.document, lambda index, **given: store.piece(index, 0, 9, **given)):
+            with pytest.raises(
+                StoreError, match=r"has no candidates; `vocagno score --candidates`"
+            ):
+                ask(0, candidates=True)
+
+
+def test_a_store_without_candidates_has_the_bytes_of_releases_that_had_none(tmp_path):
+    ends = np.arange(1, 1001, dtype=np.int32) ** 2 // 40
+    spans = np.stack([np.append(0, ends[:-1]), ends], 1)
+    nll = (np.arange(1000) % 97 / 8).astype(np.float16)
+    nll[::50] = np.nan
+    docs = [DocumentScores(spans, nll, num_unscored=20), DocumentScores(spans[:0], nll[:0])]
+    write_scores(tmp_path / "s.arrow", [bytes(16), bytes(range(16))], docs, MADE_FROM)
+    finish_store(tmp_path, ["s"], SCORES)
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(tmp_path.glob("*.*")):
+        digest.update(path.read_bytes())
+    assert digest.hexdigest() == "e14b5947653c337a9184bb613fdaf216"
+
+
+def test_another_number_of_candidates_is_not_written(tmp_path):
+    for kept, said in ((CANDIDATES, 0), (0, CANDIDATES), (CANDIDATES, 4)):
+        given = [bytes(16)], documents(sizes=(3,), count=kept), made_from(said)
+        with pytest.raises(ValueError, match=rf"expected \(3, {said}\)"):
+            write_scores(tmp_path / "s.arrow", *given)
+    assert not list(tmp_path.glob("*.arrow"))
 
 
 def test_a_store_goes_to_a_worker_by_name(tmp_path):
@@ -82,7 +150,9 @@ def test_a_store_goes_to_a_worker_by_name(tmp_path):
 
 @pytest.mark.parametrize("kind", ["tiling", "holes", "shared", "empty"])
 def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
+    """And has the candidates of its tokens, from some of 40 frames."""
     monkeypatch.setattr(scores_module, "_WHOLE", 4)
+    monkeypatch.setattr(candidates_module, "BLOCK_TOKENS", 10)
     rng = np.random.default_rng(0)
     ends = np.cumsum(rng.integers(1, 6, 400))
     spans = np.stack([np.append(0, ends[:-1]), ends], 1).astype(np.int32)
@@ -94,8 +164,9 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
         spans[rng.integers(1, 399, 60)] = 0
     nll = rng.exponential(1, len(spans)).astype(np.float16)
     nll[rng.integers(0, len(nll), 50)] = np.nan
-    scores = [DocumentScores(spans, nll)]
-    write_scores(tmp_path / "s.arrow", [bytes(16)], scores, MADE_FROM)
+    candidates = drawn_candidates(nll, 0, CANDIDATES)
+    scores = [DocumentScores(spans, nll, candidates=candidates)]
+    write_scores(tmp_path / "s.arrow", [bytes(16)], scores, made_from(CANDIDATES))
     finish_store(tmp_path, ["s"], SCORES)
     store = ScoreStore(tmp_path)
     whole = store.document(0)
@@ -106,6 +177,10 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
         tokens = student[first:stop]
         piece = store.piece(0, int(tokens[0, 0]), int(tokens[-1, 1]))
         assert len(piece.nll) <= 5 * len(tokens) + 70
+        asked = store.piece(0, int(tokens[0, 0]), int(tokens[-1, 1]), candidates=True)
+        np.testing.assert_array_equal(asked.spans, piece.spans)
+        rows = slice(piece.first_row, piece.first_row + len(piece.nll))
+        assert_same_candidates(asked.candidates, candidates[rows])
         results = []
         for part in (whole, piece):
             mapping = vocagno.align(tokens, part.spans)
@@ -144,13 +219,13 @@ def test_truncation_anywhere_is_seen_and_named(tmp_path):
     assert [what for _, what in store.damages()] == [f"{path}: the shard is missing"]
 
 
-def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path):
+def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path, count):
     """1,000 random bits of a shard, one after the other; each document is either refused or right.
 
     Bits that belong to no document (padding between columns) can only be seen by `damages`.
     """
     rng = np.random.default_rng(0)
-    expected = score_store(tmp_path, names=("shard-00000",))
+    expected = score_store(tmp_path, names=("shard-00000",), count=count)
     path = tmp_path / "shard-00000.arrow"
     data = bytearray(path.read_bytes())
     refused = 0
@@ -162,10 +237,11 @@ def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path):
         refusals = 0
         for number, document in enumerate(expected):
             try:
-                found = store.document(number)
+                found = store.document(number, candidates=count > 0)
             except StoreError:
                 refusals += 1
                 continue
+            assert_same_candidates(found.candidates, document.candidates)
             np.testing.assert_array_equal(found.nll, document.nll)
             full = document.spans[:, 0] < document.spans[:, 1]
             np.testing.assert_array_equal(found.spans[full], document.spans[full])

@@ -17,7 +17,15 @@ from families import TEXTS
 from folders import contents
 from mutations import mutations
 from runs import metrics, train_here
-from score_server import RECORDED, State, log_probability, replaying, reply, serving
+from score_server import (
+    RECORDED,
+    State,
+    log_probability,
+    most_likely,
+    replaying,
+    reply,
+    serving,
+)
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
@@ -30,8 +38,9 @@ from vocagno.integrations.scoring_server import (
     ServerScorer,
 )
 from vocagno.system.shared_work import LOCKS
+from vocagno.teacher.candidates import NONE
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -121,6 +130,111 @@ def test_what_is_no_log_probability(served, protocol, found, loss):
         ((_, losses),) = score
         np.testing.assert_equal(losses[2], loss)
         assert (np.delete(losses, 2) > 0).all()
+
+
+BY_ID = ("vllm", "sglang")
+
+
+@pytest.mark.parametrize("protocol", BY_ID)
+def test_candidates_of_a_server_are_those_of_transformers(served, teacher_model, protocol):
+    """The server has the same model."""
+    url, state = served
+    spans = TokenSpans(teacher_model)
+    config = TeacherConfig(model=str(teacher_model), context=64, candidates=5)
+    ours = load_scorer(config, spans, torch.device("cpu"))
+
+    @torch.no_grad()
+    def log_p(ids):
+        return ours.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+
+    def tops(ids, place, count):
+        found = log_p(ids)[place - 1].topk(count)
+        return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+
+    state.tops = tops
+    state.change = lambda _, ids: [
+        None,
+        *log_p(ids)[:-1].gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist(),
+    ]
+    rng = np.random.default_rng(0)
+    asked = [Window(rng.integers(2, spans.vocabulary_size, n), 1 + n % 3) for n in range(5, 15)]
+    theirs = ServerScorer(
+        TeacherConfig(server=url, tokenizer="t", protocol=protocol, candidates=5),
+        spans.vocabulary_size,
+    )
+    found, expected = (dict(one.score(asked)) for one in (theirs, ours))
+    for number, of_ours in expected.items():
+        np.testing.assert_allclose(found[number].nll, of_ours.nll, rtol=1e-5)
+        np.testing.assert_array_equal(found[number].ids, of_ours.ids)
+        assert np.abs(found[number].codes.astype(int) - of_ours.codes).max() <= 1
+    name = "prompt_logprobs" if protocol == "vllm" else "top_logprobs_num"
+    assert {body[name] for _, body in state.asked} == {5}
+
+
+def told(change):
+    return lambda ids, place, count: change(most_likely(ids, place, count))
+
+
+@pytest.mark.parametrize("protocol", BY_ID)
+@pytest.mark.parametrize(
+    ("tops", "words"),
+    [
+        (told(lambda found: found[:-2]), r"gives \d candidates of a token instead of 5"),
+        (told(lambda found: [found[0]] * 5), r"gives \d candidates of a token instead of 5"),
+        (told(lambda found: [(p / 9, n) for p, n in found]), r"whose probabilities sum to \d\."),
+        (told(lambda found: [(math.nan, 7), *found[1:]]), "a log-probability of nan; expected"),
+        (told(lambda found: [(0.5, 7), *found[1:]]), r"a log-probability of 0\.5; expected"),
+        (told(lambda found: [(-1.0, 1 << 24), *found[1:]]), "gives a candidate 16777216; expected"),
+        (told(lambda found: [(-1.0, -7), *found[1:]]), r"which is no id|whole number, 0 or more"),
+    ],
+)
+def test_candidates_that_are_none(served, protocol, tops, words):
+    url, state = served
+    asked = scorer(url, protocol=protocol, candidates=5)
+    ((_, found),) = asked.score([Window(np.arange(5, 15), 1)])
+    assert found.ids.shape == found.codes.shape == (9, 5)
+    state.tops = tops
+    with pytest.raises(ServerError, match=words):
+        list(asked.score([Window(np.arange(5, 15), 1)]))
+
+
+def test_a_server_without_candidates_or_without_their_ids_is_refused():
+    asked = scorer("http://x", protocol="sglang", candidates=5)
+    asked._session = Answering(reply("/generate", {"input_ids": [5, 6]}, State()))
+    with pytest.raises(ServerError, match="gives candidates for 0 of 2 ids"):
+        list(asked.score([Window(np.array([5, 6]), 1)]))
+    with pytest.raises(
+        ConfigError, match=r"teacher\.candidates: .* use teacher\.protocol: vllm or"
+    ):
+        scorer("http://x", protocol="openai", candidates=5)
+
+
+@pytest.mark.parametrize("protocol", BY_ID)
+def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
+    """Each part of an answer removed, of another type, or another number."""
+    window = Window(np.arange(5, 9), 1)
+    path = "/generate" if protocol == "sglang" else "/v1/completions"
+    body = {"input_ids": [5, 6, 7, 8], "top_logprobs_num": 2, "prompt_logprobs": 2}
+    answer = reply(path, body, State())
+    asked = scorer("http://x", protocol=protocol, candidates=2)
+    asked.__dict__["served"] = module.Served("tiny", None)
+    asked._session = Answering(answer)
+    ((_, whole),) = asked.score([window])
+    refusals, others = [], 0
+    for damaged in mutations(answer):
+        asked._session = Answering(damaged)
+        try:
+            ((_, found),) = asked.score([window])
+        except ServerError as error:
+            refusals.append(str(error))
+            continue
+        is_other = (found.ids != whole.ids).any(1) | (found.codes != whole.codes).any(1)
+        assert is_other.sum() <= 1
+        assert ((found.ids >= 0) & (found.ids < 1 << 24) == (found.codes != NONE)).all()
+        others += is_other.any()
+    assert len(refusals) > 100
+    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    assert others
 
 
 def test_failures_that_pass(served):
@@ -364,6 +478,16 @@ def test_the_command(served, score, tmp_path, capsys):
     (tmp_path / "killed" / "manifest.json").unlink()
     assert score("killed") == 2
     assert "(vllm server: tiny, now vllm server: another)" in capsys.readouterr().err
+
+
+def test_the_command_with_candidates(served, score, tmp_path):
+    assert score("losses") == score("store", "--candidates", "4") == 0
+    without, store = (ScoreStore(tmp_path / name) for name in ("losses", "store"))
+    for number in range(len(store)):
+        found = store.document(number, candidates=True)
+        np.testing.assert_array_equal(found.nll, without.document(number).nll)
+        has_loss = np.isfinite(found.nll)
+        assert ((found.candidates.ids >= 0).any(1) == has_loss).all()
 
 
 def test_a_run_whose_scores_a_server_gives(served, config, tmp_path, tokenizer_files):

@@ -14,12 +14,14 @@ torch = pytest.importorskip("torch")
 from folders import contents
 from stand_in_vllm import LLM, stand_in
 from tiny_models import tiny_llama
+from vocagno import TokenSpans
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.integrations import vllm_engine
 from vocagno.integrations.vllm_engine import VllmEngine, VllmError
 from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.scoring import load_scorer
 from vocagno.teacher.windows import Window
 
 CPU = torch.device("cpu")
@@ -75,6 +77,47 @@ def test_the_command(teacher_model, corpus, tmp_path, capsys):
     assert main([*command, str(tmp_path / "ours"), "--teacher.engine", "vllm"]) == 2
     assert "finished scores of another engine (None, now vllm)" in capsys.readouterr().err
     assert contents(tmp_path / "ours") == before
+
+
+def test_candidates_are_those_of_transformers(teacher_model):
+    """And those of ids that pad the model are none."""
+    spans = TokenSpans(teacher_model)
+    config = TeacherConfig(model=str(teacher_model), candidates=5, context=64)
+    theirs, ours = scorer_of(teacher_model, candidates=5), load_scorer(config, spans, CPU)
+    assert (LLM.made[0].options["max_logprobs"], theirs._params.prompt_logprobs) == (5, 5)
+    asked = [window(10), window(20, 7)]
+    found, expected = (dict(one.score(asked)) for one in (theirs, ours))
+    for number, of_ours in expected.items():
+        np.testing.assert_allclose(found[number].nll, of_ours.nll, rtol=1e-5)
+        in_both = of_ours.ids < SPANS.vocabulary_size
+        np.testing.assert_array_equal(
+            found[number].ids[in_both.all(1)], of_ours.ids[in_both.all(1)]
+        )
+        assert in_both.mean() > 0.5
+        assert (found[number].ids < SPANS.vocabulary_size).all()
+        near = found[number].codes.astype(int) - of_ours.codes
+        assert np.abs(near[in_both.all(1)]).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("logprobs", np.nan, "vllm gives a candidate a log-probability of nan"),
+        ("logprobs", -1e-3, r"vllm gives candidates whose probabilities sum to 2\."),
+        ("token_ids", -1, "vllm gives 2 candidates of a token instead of 3"),
+        ("end_indices", 3, "of other tokens than it was asked for"),
+    ],
+)
+def test_candidates_that_are_none(teacher_model, name, value, words):
+    def change(flat):
+        at = 2 if name == "end_indices" else slice(5, 7)  # of the second token
+        getattr(flat, name)[at] = value if name == "end_indices" else [value] * 2
+        return flat
+
+    scorer = scorer_of(teacher_model, candidates=3)
+    LLM.change = staticmethod(change)
+    with pytest.raises(VllmError, match=words):
+        list(scorer.score([window()]))
 
 
 def test_what_vllm_is_asked_for(teacher_model, monkeypatch):

@@ -22,6 +22,11 @@ def log_probability(ids, place):
     return -(1 + (31 * ids[place] + 17 * ids[place - 1] + place) % 1000 / 128)
 
 
+def most_likely(ids, place, count):
+    """Log-probabilities and ids at a place, not those of a real model."""
+    return [(-1.0 - one, (7 * ids[place - 1] + 11 * one) % 400) for one in range(count)]
+
+
 class State:
     """How the server behaves, and what it was asked."""
 
@@ -31,6 +36,7 @@ class State:
         """Of the next requests, before it answers well; 0: the connection is closed."""
         self.change = lambda found, ids: found
         """Of the log-probabilities of a request."""
+        self.tops = most_likely
         self.ids = lambda ids: ids
         """The ids that it says it has read."""
         self.asked = []
@@ -43,15 +49,27 @@ def reply(path, body, state):
     ids = body.get("input_ids") or body["prompt"]
     found = state.change([log_probability(ids, place) for place in range(len(ids))], ids)
     read = state.ids(ids)
+    count = body.get("prompt_logprobs", 0) or body.get("top_logprobs_num", 0)
+    places = range(len(found) if count else 0)
+    tops = [state.tops(ids, place, count) if 0 < place < len(ids) else [] for place in places]
     if path == "/generate":
         tokens = [[one, number, None] for one, number in zip(found, read, strict=False)]
-        return {"text": "", "meta_info": {"input_token_logprobs": tokens}}
+        meta = {"input_token_logprobs": tokens}
+        if count:
+            meta["input_top_logprobs"] = [[[*one, None] for one in at] or None for at in tops]
+        return {"text": "", "meta_info": meta}
     choice = {"index": 0, "text": "x", "finish_reason": "length"}
     if body.get("echo"):
         return {"choices": [choice | {"logprobs": {"token_logprobs": [*found, -1.0]}}]}
     prompt = [
-        None if one is None else {str(number): {"logprob": one, "rank": 1, "decoded_token": "x"}}
-        for one, number in zip_longest(found, ids[: len(found)], fillvalue=0)
+        None
+        if one is None
+        else {
+            str(n): {"logprob": p, "rank": 1, "decoded_token": "x"} for p, n in [*at, (one, number)]
+        }
+        for one, number, at in zip_longest(
+            found, ids[: len(found)], tops or [[]] * len(found), fillvalue=0
+        )
     ]
     return {"choices": [choice | {"prompt_logprobs": prompt, "prompt_token_ids": read}]}
 

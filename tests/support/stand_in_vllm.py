@@ -27,21 +27,26 @@ class LLM:
         self.params = params
         prompts = [prompt["prompt_token_ids"] for prompt in prompts]
         self.calls.append([len(ids) for ids in prompts])
-        return [types.SimpleNamespace(prompt_logprobs=self.flat(ids)) for ids in prompts]
+        count = params.prompt_logprobs
+        assert count <= self.options["max_logprobs"]
+        return [types.SimpleNamespace(prompt_logprobs=self.flat(ids, count)) for ids in prompts]
 
     @torch.inference_mode()
-    def flat(self, ids):
-        """As vLLM's `FlatLogprobs`: the first token has no log-probability."""
+    def flat(self, ids, count):
+        """As vLLM's `FlatLogprobs`: the first token has no log-probability; the others have their
+        own, then those of the most likely ones."""
         if len(ids) >= self.options["max_model_len"]:
             raise ValueError("the prompt and the token to generate are longer than max_model_len")
         logits = self.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
-        values = [logits[place, ids[place + 1]].item() for place in range(len(ids) - 1)]
+        own = torch.tensor(ids[1:], dtype=torch.int64)[:, None]
+        shown = torch.cat([own, logits[:-1].topk(count).indices], 1)
+        starts = [place * (1 + count) for place in range(len(ids) - 1)]
         return LLM.change(
             types.SimpleNamespace(
-                start_indices=[0, *range(len(values))],
-                end_indices=list(range(len(ids))),
-                token_ids=ids[1:],
-                logprobs=values,
+                start_indices=[0, *starts],
+                end_indices=[0, *(start + 1 + count for start in starts)],
+                token_ids=shown.flatten().tolist(),
+                logprobs=logits[:-1].gather(1, shown).flatten().tolist(),
             )
         )
 

@@ -27,9 +27,10 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.text_store import TextStore
 from vocagno.guidance.batches import Collator
 from vocagno.models.losses import causal_shift
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import load_scorer, text_reader
+from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer, text_reader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
@@ -108,6 +109,36 @@ def test_live_is_scoring_the_pieces_as_documents(
             np.testing.assert_allclose(found, wanted, atol=4e-3, rtol=2e-3)
             before += len(row.ids)
     assert np.isfinite(flat).mean() > 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"context": 16, "min_context": 5, "batch_tokens": 40}])
+def test_live_candidates_are_those_of_a_store_of_the_pieces(
+    tmp_path, setting, teacher_model, options
+):
+    rows, _, build = setting
+    live, collator = build(candidates=5, **options)
+    texts = [text for index in range(len(rows)) for _, text, _ in pieces(rows[index])]
+    given = TeacherConfig(model=str(teacher_model), candidates=5, **options)
+    corpus = scan(write_corpus(tmp_path / "pieces.jsonl", texts))
+    teacher = ConfiguredTeacher(given, tmp_path / "cache", CPU)
+    store = teacher.scores(lambda: corpus, None, show_progress=False)
+    batch = collator([rows[index] for index in range(len(rows))])
+    passes = live.plan(batch.live)
+    nll_M, ids_MK, codes_MK = live.token_candidates(batch.live, passes, len(passes) + 1)
+    assert torch.equal(nll_M.nan_to_num(), live.token_losses(batch.live, passes).nan_to_num())
+    documents = [store.document(number, candidates=True) for number in range(len(texts))]
+    stored = Candidates.concatenate([one.candidates for one in documents])
+    np.testing.assert_array_equal(batch.live.windowed.tokens.ids, stored.tokens)
+    assert ids_MK.dtype == torch.int32
+    # Batches of other shapes round otherwise: equal but for neighbours that are as likely.
+    is_same = (ids_MK.numpy() == stored.ids).all(1)
+    assert is_same.mean() > 0.99
+    far = np.abs(codes_MK.numpy().astype(int) - stored.codes)
+    assert far.max() <= 1
+    assert (far > 0).mean() < 0.01
+    has_none = (ids_MK < 0).all(1)
+    assert torch.equal(has_none, nll_M.isnan())
+    assert 0 < has_none.sum() < len(has_none) / 2
 
 
 def check_that_cuts_are_hard(rows, teacher_model):

@@ -107,6 +107,20 @@ def assert_same(first, second):
     assert steps <= 1
 
 
+def assert_same_candidates(first, second):
+    """Ids that are as likely may change places; their probabilities are near."""
+    same = tokens = 0
+    for number in range(len(first)):
+        one, other = (
+            store.document(number, candidates=True).candidates for store in (first, second)
+        )
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=0.05, atol=1e-6)
+        same, tokens = same + int((one.ids == other.ids).all(1).sum()), tokens + len(one.tokens)
+    print(f"{tokens:,} tokens, {same:,} with the same {first.candidates} candidates")
+    assert same > 0.99 * tokens
+
+
 def start(arguments, code=None):
     """The command in a process of its own."""
     program = ["-m", "vocagno"] if code is None else ["-c", code]
@@ -144,6 +158,24 @@ def test_each_protocol(folder, server, ours, tmp_path, protocol):
     store = ScoreStore(tmp_path / "store")
     assert store.manifest.made_from["teacher"] == f"{protocol} server: tiny"
     assert_same(store, ours)
+
+
+def test_candidates(folder, server, ours, tmp_path):
+    """Of the server, and of vLLM in process: those of transformers."""
+    options = {"shard_bytes": 100_000}
+    model = ["--teacher.model", folder / "model", "--candidates", 5]
+    assert main(command(folder, tmp_path / "ours", *model, **options)) == 0
+    expected = ScoreStore(tmp_path / "ours")
+    assert_same(expected, ours)
+    served = by_server(folder, tmp_path / "served", server, **options)
+    assert main([*served, "--candidates", "5"]) == 0
+    done = in_vllm(
+        command(folder, tmp_path / "vllm", *model, "--teacher.engine", "vllm", **options)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("served", "vllm"):
+        assert_same(ScoreStore(tmp_path / name), ours)
+        assert_same_candidates(ScoreStore(tmp_path / name), expected)
 
 
 def test_vllm_in_process(folder, ours, tmp_path):

@@ -31,8 +31,9 @@ pytestmark = [
 ]
 
 
-def command(corpus, store, cache, teacher_model):
+def command(corpus, store, cache, teacher_model, candidates=4):
     given = ["score", corpus, "--out", store, "--cache", cache, "--json"]
+    given += ["--candidates", candidates]
     return [str(word) for word in (*given, "--teacher.model", teacher_model)]
 
 
@@ -58,7 +59,8 @@ def score_with_kills(shard_bytes, kills, folder, arguments):
     return records
 
 
-def test_kills_change_no_byte(tmp_path, teacher_model):
+@pytest.mark.parametrize("candidates", [0, 4])
+def test_kills_change_no_byte(tmp_path, teacher_model, candidates):
     """At every point of writing, and at any time of it; each resumed, the last one to the end. A
     hundred under `make chaos`.
 
@@ -66,7 +68,7 @@ def test_kills_change_no_byte(tmp_path, teacher_model):
     """
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6][:30]}" for i in range(400)])
     cache = tmp_path / "cache"
-    undisturbed = command(corpus, tmp_path / "whole", cache, teacher_model)
+    undisturbed = command(corpus, tmp_path / "whole", cache, teacher_model, candidates)
     (whole,) = score_with_kills(1, [], tmp_path, undisturbed)
     assert whole["exit"] == 0
     rng = random.Random(0)
@@ -74,7 +76,7 @@ def test_kills_change_no_byte(tmp_path, teacher_model):
     kills += [["time", rng.uniform(0, 0.1)] for _ in range(repeats(22, 5))]
     rng.shuffle(kills)
     manifests = [["manifest " + point, 0] for point in (*POINTS[:4], *POINTS[1:])]
-    disturbed = command(corpus, tmp_path / "killed", cache, teacher_model)
+    disturbed = command(corpus, tmp_path / "killed", cache, teacher_model, candidates)
     records = score_with_kills(1, kills + manifests, tmp_path, disturbed)
     died = [record for record in records if record["died"]]
     interrupted = [r for r in died if any(name.startswith(".shard-") for name in r["left"])]
@@ -86,7 +88,9 @@ def test_kills_change_no_byte(tmp_path, teacher_model):
     assert len(torn_manifest) == 7
     assert records[-1]["exit"] == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    assert list(ScoreStore(tmp_path / "killed").damages()) == []
+    store = ScoreStore(tmp_path / "killed")
+    assert list(store.damages()) == []
+    assert store.candidates == candidates
 
 
 @pytest.fixture

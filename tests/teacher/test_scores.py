@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 import numpy as np
 
@@ -15,10 +15,14 @@ from shared_data import shared, shared_texts
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
+from vocagno.guidance.batches import Collator
 from vocagno.teacher.scores import (
     SCORES,
     DocumentScores,
@@ -26,7 +30,7 @@ from vocagno.teacher.scores import (
     ScoresOfTexts,
     ScoreStore,
 )
-from vocagno.teacher.scoring import write_scored
+from vocagno.teacher.scoring import ConfiguredTeacher, write_scored
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 
@@ -60,6 +64,40 @@ def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_sha
     tokens = rows.documents()[1]
     assert found.missing_share == tokens[refused] / tokens.sum()
     assert found.piece(refused, 0, 5).missing
+
+
+RULES = (
+    {},
+    {"unit": "token", "aggregation": "mean", "unmapped": "mean"},
+    {"max_threshold": 2.0},
+    {"window": "line", "window_max_loss": 2.0},
+    {"method": "alm"},
+    {"method": "chunk", "selection": "teacher"},
+)
+
+
+def test_a_store_with_candidates_serves_the_other_rules_with_the_same_rows(
+    tmp_path, teacher_model, tokenizer_files
+):
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    rows, _ = prepared_rows(corpus, student, 64, tmp_path, show_progress=False)
+    chosen, data = [rows[number] for number in range(len(rows))], DataConfig(train="", seq_len=64)
+    matched = []
+    for count in (0, 4):
+        config = TeacherConfig(model=str(teacher_model), candidates=count)
+        teacher = ConfiguredTeacher(config, tmp_path, torch.device("cpu"))
+        store = teacher.scores(lambda: corpus, None, show_progress=False)
+        assert store.candidates == count
+        matched.append(MatchedScores(store, rows))
+    for rule in RULES:
+        guidance, line_ends = GuidanceConfig(**rule), student.spans.line_ends()
+        batches = [Collator(scores, guidance, data, line_ends)(chosen) for scores in matched]
+        without, with_some = (batch.tensors for batch in batches)
+        assert without.keys() == with_some.keys() >= {"teacher_loss"}
+        for name, values in without.items():
+            assert torch.equal(values.nan_to_num(-1.0), with_some[name].nan_to_num(-1.0)), name
+        assert batches[0].counts == batches[1].counts
 
 
 @pytest.mark.slow

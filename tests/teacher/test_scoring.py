@@ -23,8 +23,9 @@ from vocagno.models.batching import boundaries, keeps_apart
 from vocagno.models.head import UnsupportedModelError, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.teacher import scorer
+from vocagno.teacher.candidates import NONE, Scored, codes_of
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, score_corpus
+from vocagno.teacher.scoring import ConfiguredTeacher, ScorerError, Teacher, score_corpus
 from vocagno.teacher.windows import TextReader, cuts
 
 CPU = torch.device("cpu")
@@ -70,6 +71,58 @@ def test_scores_are_those_of_the_full_logits(teacher_model, monkeypatch, bos, ch
         )
         np.testing.assert_array_equal(document.spans, tokens.spans)
         np.testing.assert_allclose(document.nll, expected, atol=4e-3)
+
+
+@pytest.mark.parametrize("batching", ["packed", "buckets"])
+@pytest.mark.parametrize(("bos", "chunk", "count"), [(None, 50, 3), ("<s>", 10**6, 70)])
+def test_candidates_are_those_of_the_full_logits(
+    same_vocabulary_model, monkeypatch, bos, chunk, count, batching
+):
+    """Of a head with ids to spare. The losses are the same bits as without candidates."""
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", chunk)
+    given = {"bos": bos, "batch_tokens": 64, "context": 40, "batching": batching}
+    teacher = teacher_of(same_vocabulary_model, candidates=count, **given)
+    alone = teacher_of(same_vocabulary_model, **given)
+    model, spans = teacher.scorer.model, teacher.reader.spans
+    model.lm_head.weight.data[spans.vocabulary_size :] *= 100  # ids to spare are likely
+    alone.scorer.model.load_state_dict(model.state_dict())
+    texts, total = [*TEXTS[:4], "", "a"], 0
+    for text, found, other in zip(texts, teacher.score(texts), alone.score(texts), strict=True):
+        tokens, ours = spans.encode([text]).ids.tolist(), found.candidates
+        np.testing.assert_array_equal(found.nll, other.nll)
+        assert other.candidates is None
+        assert ours.tokens.tolist() == tokens
+        assert ours.ids.shape == ours.codes.shape == (len(tokens), count)
+        prefix = teacher.reader.prefix.tolist()
+        if len(prefix) + len(tokens) > 40:  # several windows, which the next lines do not make
+            continue
+        with torch.no_grad():
+            ids = torch.tensor([[*prefix, *tokens]] if tokens else [[0]])
+            log_p = model(ids).logits[0].double().log_softmax(-1).numpy()
+        for place, row in enumerate(ours.ids):
+            before = len(prefix) + place - 1
+            if before < 0:
+                assert (row == -1).all()
+                assert (ours.codes[place] == NONE).all()
+                continue
+            likely = log_p[before, : spans.vocabulary_size]
+            assert len(set(row.tolist())) == count
+            np.testing.assert_allclose(likely[row], np.sort(likely)[::-1][:count], atol=1e-5)
+            near = codes_of(likely[row]).astype(int) - ours.codes[place]
+            assert np.abs(near).max() <= 1
+            total += 1
+    assert total > 30
+
+
+def test_a_long_document_has_candidates_of_its_windows(teacher_model):
+    given = {"context": 16, "min_context": 5, "batch_tokens": 64}
+    with_some, alone = (teacher_of(teacher_model, candidates=k, **given) for k in (4, 0))
+    text = " ".join(TEXTS[:3])
+    (found,), (other,) = with_some.score([text]), alone.score([text])
+    np.testing.assert_array_equal(found.nll, other.nll)
+    assert len(found.nll) > 50
+    assert ((found.candidates.ids >= 0).all(1) == np.isfinite(found.nll)).all()
 
 
 def test_windows_by_hand():
@@ -310,20 +363,24 @@ def test_a_launched_process_works_on_its_own_device(monkeypatch):
 class Failing:
     """A scorer that is not transformers', with losses of its own: a protocol, no base class."""
 
-    def __init__(self, *losses):
-        self.losses = losses
+    def __init__(self, *losses, candidates=0):
+        self.losses, self.candidates = losses, candidates
 
     def score(self, windows):
         for number in reversed(range(len(windows))):
             count = len(windows[number].ids) - windows[number].asked_from
-            yield number, np.resize(np.array(self.losses, np.float32), count)
+            losses = np.resize(np.array(self.losses, np.float32), count)
+            ids = np.tile(np.arange(self.candidates, dtype=np.int32), (count, 1))
+            yield number, Scored(losses, ids, ids.astype(np.uint8)) if self.candidates else losses
 
 
 def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_path, capsys):
-    """NaN, infinite, or beyond what float16 holds: never silently a number."""
+    """NaN, infinite, or beyond what float16 holds: never silently a number. Its token has no
+    candidates."""
     spans = TokenSpans(teacher_model)
-    scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0)
-    teacher = Teacher(scores, TextReader(spans, (), context=64, min_context=8))
+    scores = Failing(1.0, np.nan, np.inf, -np.inf, 1e5, 2.0, candidates=3)
+    reader = TextReader(spans, (), context=64, min_context=8)
+    teacher = Teacher(scores, reader, candidates=3)
     texts = ["The sum of 17", "", "a", TEXTS[0]]
     documents = teacher.score(texts)
     for document in documents:
@@ -332,11 +389,64 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
         np.testing.assert_array_equal(document.nll[1:], expected)
         assert np.isnan(document.nll[:1]).all()  # without a BOS it is not asked for
         assert document.num_unscored == np.isnan(expected).sum()
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", texts))
-    score_corpus(corpus, tmp_path / "store", {}, lambda: teacher, show_progress=False)
+        ids, codes = document.candidates.ids, document.candidates.codes
+        has_loss = np.isfinite(document.nll)[:, None]
+        np.testing.assert_array_equal(ids, np.where(has_loss, [[0, 1, 2]], -1))
+        np.testing.assert_array_equal(codes, np.where(has_loss, [[0, 1, 2]], NONE))
+    corpus, made_from = scan(write_corpus(tmp_path / "c.jsonl", texts)), {"candidates": 3}
+    score_corpus(corpus, tmp_path / "store", made_from, lambda: teacher, show_progress=False)
     store = ScoreStore(tmp_path / "store")
+    found = store.document(0, candidates=True).candidates
+    np.testing.assert_array_equal(found.ids, documents[0].candidates.ids)
     assert store.manifest.count("unscored_tokens") == sum(d.num_unscored for d in documents) > 8
     assert store.manifest.count("unscored_documents") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found.nll, "Failing: gives losses without candidates"),
+        (lambda found: found._replace(ids=found.ids[:, :2]), r"of shape \(\d+, 2\) and"),
+        (lambda found: found._replace(codes=found.codes[1:]), r"expected \(\d+, 3\) \(teacher\.c"),
+        (lambda found: found._replace(ids=found.ids + 9999), "ids from 9999 to 10001; expected"),
+        (lambda found: found._replace(ids=found.ids - 2), "ids from -2 to 0; expected"),
+        (lambda found: found._replace(ids=found.ids - 1), "or -1 with code 255"),
+        (lambda found: found._replace(codes=found.codes | NONE), "or -1 with code 255"),
+    ],
+)
+def test_a_scorer_of_impossible_candidates_is_refused(teacher_model, change, words):
+    failing = Failing(1.0, candidates=3)
+    score = failing.score
+    reader = TextReader(TokenSpans(teacher_model), (), context=64, min_context=8)
+    teacher = Teacher(failing, reader, candidates=3)
+    assert teacher.score(TEXTS[:1])
+    failing.score = lambda windows: ((n, change(found)) for n, found in score(windows))
+    with pytest.raises(ScorerError, match=words):
+        teacher.score(TEXTS[:1])
+
+
+def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
+    """What `teacher.scores` names is used as it is, if the options do not ask for another one."""
+    corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
+    made = configured(teacher_model, tmp_path, candidates=3)
+    store = made.scores(lambda: corpus, None, show_progress=False)
+    assert store.candidates == 3
+    (direct,) = made.load().score([TEXTS[2]])
+    found = store.document(2, candidates=True).candidates
+    np.testing.assert_array_equal(found.ids, direct.candidates.ids)
+    without = configured(teacher_model, tmp_path)
+    assert without.scores_folder(corpus) != store.folder
+    assert without.scores(None, store.folder, show_progress=False).candidates == 3
+    for count, given, folder in (
+        (5, 3, store.folder),
+        (5, 0, without.make_scores(corpus, show_progress=False)[0]),
+    ):
+        words = rf"made with another number of candidates \({given}, now {count}\); drop teacher\.c"
+        other = configured(teacher_model, tmp_path, candidates=count)
+        with pytest.raises(StoreError, match=words):
+            other.scores(None, folder, show_progress=False)
+    with pytest.raises(StoreError, match=r"finished scores of another candidates \(3, now 5\)"):
+        other.make_scores(corpus, store.folder, show_progress=False)
 
 
 def test_a_head_that_is_offloaded_is_refused(teacher_model):

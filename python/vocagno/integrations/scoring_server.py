@@ -118,7 +118,7 @@ class _SglangModel(TypedDict):
 
 class _SglangMeta(TypedDict):
     input_token_logprobs: list[tuple[float | None, int]]
-    input_top_logprobs: list[list[tuple[float, int]] | None] | None
+    input_top_logprobs: list[list[tuple[float, Count]] | None] | None
 
 
 class _SglangCompletion(TypedDict):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from vocagno.config.teacher import MOST_CANDIDATES
+from vocagno.errors import InputError
 from vocagno.teacher.windows import MINUS_INFINITY, ROUNDING
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ BLOCK_TOKENS = 8_192
 """Tokens of a frame: a piece of a long document decodes only the frames that it needs."""
 CANDIDATE_BYTES = 2.0
 """Of one candidate, about: SmolLM2-135M, 16 of each token."""
+_MOST_IDS = 1 << 24
+"""An id takes three bytes at most."""
 _STEPS = 254
 _BLOCK = 64
 _MOST = 1 + 1e-2
@@ -70,6 +74,51 @@ class Candidates:
         """(M, K) places without a candidate; the real tokens are -1."""
         ids = np.full((num_tokens, count), -1, np.int32)
         return cls(np.full(num_tokens, -1, np.int32), ids, np.full(ids.shape, NONE, np.uint8))
+
+    @classmethod
+    def of(cls, tokens: ArrayLike, ids: ArrayLike, log_p: ArrayLike, num_ids: int) -> "Candidates":
+        """Candidates of arrays, for a store of another tool's distributions (`DocumentScores`).
+
+        Args:
+            tokens: (M,) integers, the ids of the real tokens.
+            ids: (M, K) integers, K from 1 to 255, each id at most once in a row, in any order; -1
+                where a token has fewer candidates.
+            log_p: (M, K) their natural logarithms of the probability (nats); minus infinity for -1.
+                An id with minus infinity is no candidate.
+            num_ids: of the teacher's tokenizer, at most 2 ** 24.
+        Raises: InputError for other shapes, types or ids, NaN, log-probabilities above 0 (by more
+            than 0.1, which is rounding), and probabilities of a row that sum to more than 1.01.
+        """
+
+        def error(words: str) -> InputError:
+            return InputError(f"Candidates.of: the caller {words}")
+
+        real, given, given_p = np.asarray(tokens), np.asarray(ids), np.asarray(log_p, np.float64)
+        if (
+            given.ndim != 2
+            or given.shape[0] != real.size
+            or real.ndim != 1
+            or not (given.shape == given_p.shape and 1 <= given.shape[1] <= MOST_CANDIDATES)
+        ):
+            raise error(
+                f"gives tokens, ids and log_p of shape {real.shape}, {given.shape} and "
+                f"{given_p.shape}; expected (M,), (M, K) and (M, K), K from 1 to {MOST_CANDIDATES}"
+            )
+        for name, one, least in (("tokens", real, 0), ("ids", given, -1)):
+            if not np.issubdtype(one.dtype, np.integer):
+                raise error(f"gives {name} of type {one.dtype}; expected integers")
+            if one.size and not least <= one.min() <= one.max() < min(num_ids, _MOST_IDS):
+                raise error(
+                    f"gives {name} from {one.min()} to {one.max()}; expected ids from {least} "
+                    f"to {min(num_ids, _MOST_IDS) - 1:,}"
+                )
+        if ((given < 0) & (given_p > -np.inf)).any():
+            raise error("gives the id -1 with a probability; expected minus infinity there")
+        in_order, in_order_p, is_one = _distinct(given.astype(np.int64), given_p, error)
+        if (is_one != (in_order >= 0)).any():
+            raise error("gives an id twice for one token")
+        found = _coded(in_order, in_order_p, is_one, given.shape[1])
+        return cls(real.astype(np.int32), *found)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
@@ -171,24 +220,42 @@ def given_candidates(
     Args:
         ids: (n, W), in any order; -1 for nothing, and the real token may be there twice.
         log_p: (n, W) their log-probabilities.
-        num_ids: of the teacher's tokenizer. Further ids of the model, which pad it, are no candidates.
+        num_ids: of the teacher's tokenizer. Further ids of the model, which pad it, are no
+            candidates.
         error: makes the exception for what is no distribution.
     """
-    if np.isnan(log_p).any() or (log_p > ROUNDING).any():
-        bad = log_p[np.isnan(log_p) | (log_p > ROUNDING)][0]
-        raise error(f"gives a candidate a log-probability of {bad:g}; expected at most 0")
+    if ids.size and ids.max() >= _MOST_IDS:
+        raise error(f"gives a candidate {ids.max()}; expected ids below {_MOST_IDS:,}")
+    ids, log_p, is_one = _distinct(ids, log_p, error)
+    least = count if num_ids is None else min(count, num_ids)
+    if (is_one.sum(1) < least).any():
+        raise error(f"gives {is_one.sum(1).min()} candidates of a token instead of {least}")
+    if num_ids is not None:
+        is_one &= ids < num_ids
+    return _coded(ids, log_p, is_one, count)
+
+
+def _distinct(
+    ids: NDArray[np.int64], log_p: NDArray[np.float64], error: Callable[[str], Exception]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+    """(n, W) both in the order of ids, and where an id is the first of its kind. Raises: `error`
+    for what is no distribution."""
+    if (bad := log_p[~(log_p <= ROUNDING)]).size:  # NaN, too
+        raise error(f"gives a candidate a log-probability of {bad[0]:g}; expected at most 0")
     ids, log_p = _in_order(ids, log_p, np.lexsort((-log_p, ids)))
     is_one = ids >= 0
     is_one[:, 1:] &= ids[:, 1:] != ids[:, :-1]
     sums = np.where(is_one, np.exp(log_p), 0).sum(1)
     if (sums > _MOST).any():
         raise error(f"gives candidates whose probabilities sum to {sums.max():.3f}")
-    least = count if num_ids is None else min(count, num_ids)
-    if (is_one.sum(1) < least).any():
-        raise error(f"gives {is_one.sum(1).min()} candidates of a token instead of {count}")
-    is_one &= log_p > MINUS_INFINITY
-    if num_ids is not None:
-        is_one &= ids < num_ids
+    return ids, log_p, is_one
+
+
+def _coded(
+    ids: NDArray[np.int64], log_p: NDArray[np.float64], is_one: NDArray[np.bool_], count: int
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """(n, K) ids and codes of the most likely ones."""
+    is_one = is_one & (log_p > MINUS_INFINITY)
     ids, log_p = np.where(is_one, ids, -1), np.where(is_one, log_p, -np.inf)
     ids, log_p = _in_order(ids, log_p, np.lexsort((ids, -log_p))[:, :count])
     missing = ((0, 0), (0, count - ids.shape[1]))
@@ -212,7 +279,7 @@ def encode(candidates: Candidates) -> bytes:
     ids, codes = candidates.ids, candidates.codes
     numbers = [np.where(codes == NONE, 0, ids), candidates.tokens]
     if (
-        any(((one < 0) | (one >= 1 << 24)).any() for one in numbers)
+        any(((one < 0) | (one >= _MOST_IDS)).any() for one in numbers)
         or (ids[codes == NONE] >= 0).any()
     ):
         raise ValueError("candidates: an id is out of range, or has no code")

@@ -1,0 +1,234 @@
+"""Candidates: what is coded comes back, codes are near, the most likely ids are those of a sort."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vocagno.errors import InputError
+from vocagno.teacher import candidates as module
+from vocagno.teacher.candidates import (
+    NONE,
+    Candidates,
+    candidates_in,
+    codes_of,
+    decode,
+    device_codes_of,
+    encode,
+    frames_of,
+    given_candidates,
+    most_likely,
+    probabilities_of,
+)
+
+
+def drawn(num_tokens, count, num_ids, seed=0, missing=0.2):
+    """Ids in no order, codes that rise along a row, and places without any."""
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(0, num_ids, (num_tokens, count)).astype(np.int32)
+    codes = np.sort(draw.integers(0, NONE, ids.shape), 1).astype(np.uint8)
+    is_none = draw.random(ids.shape) < missing
+    ids[is_none], codes[is_none] = -1, NONE
+    return Candidates(draw.integers(0, num_ids, num_tokens).astype(np.int32), ids, codes)
+
+
+def assert_same(found, expected):
+    for name in Candidates.__slots__:
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("num_ids", [3, 1 << 16, (1 << 16) + 1, 1 << 24])
+@pytest.mark.parametrize("num_tokens", [0, 1, 300])
+@pytest.mark.parametrize("count", [1, 16, 64])
+def test_what_is_encoded_comes_back(num_tokens, count, num_ids):
+    given = drawn(num_tokens, count, num_ids)
+    given.tokens[:1] = num_ids - 1
+    data = encode(given)
+    assert data[0] == (num_tokens > 0 and num_ids > 1 << 16)
+    assert_same(decode(data, num_tokens, count), given)
+    assert_same(decode(np.frombuffer(data, np.uint8), num_tokens, count), given)
+
+
+@pytest.mark.parametrize("change", [(-1, 3), (1 << 24, 3), (5, NONE)])
+def test_an_id_out_of_range_or_without_a_code_is_not_encoded(change):
+    given = drawn(4, 2, 100, missing=0)
+    given.ids[1, 1], given.codes[1, 1] = change
+    with pytest.raises(ValueError, match="an id is out of range, or has no code"):
+        encode(given)
+
+
+def test_a_part_decodes_the_frames_that_it_needs(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_TOKENS", 10)
+    given = drawn(35, 3, 70_000)
+    frames = frames_of(given)
+    assert len(frames) == 4
+    joined = np.frombuffer(b"".join(frames), np.uint8)
+    sizes = np.array(list(map(len, frames)), np.int32)
+    sizes_read, decode_ = [], module.decode
+
+    def noted(data, num_tokens, count):
+        sizes_read.append(num_tokens)
+        return decode_(data, num_tokens, count)
+
+    monkeypatch.setattr(module, "decode", noted)
+    for start in range(36):
+        for stop in range(start, 36):
+            rows = slice(start, stop)
+            assert_same(candidates_in(joined, sizes, 35, 3, rows), given[rows])
+    sizes_read.clear()
+    candidates_in(joined, sizes, 35, 3, slice(18, 21))
+    assert sizes_read == [10, 10]
+    assert frames_of(given[:0]) == []
+
+
+def test_codes_are_as_near_as_the_docstring_says():
+    """Half a step of sixteen nats times a square; below, one code."""
+    nats = np.concatenate([np.linspace(0, 16, 100_001), -np.log([0.9, 0.37]), [16.5, 60.0]])
+    one = np.zeros((len(nats), 1), np.int32)
+    found = Candidates(one[:, 0], one, codes_of(-nats)[:, None]).probabilities[:, 0]
+    far = np.abs(np.log(found) + np.minimum(nats, 16))
+    assert (far <= 4 * np.sqrt(nats) / 254 + 4 / 254**2 + 1e-6).all()
+    assert far.max() <= np.log(1.065)
+    assert (far[-4:-2] <= (0.0052, 0.0158)).all()
+    np.testing.assert_array_equal(
+        codes_of(np.array([-np.inf, np.nan, np.inf, 0.05])), [255] * 3 + [0]
+    )
+
+
+def test_codes_of_a_device_are_those_of_the_host():
+    """At the edges between two codes, too, and one step of float32 to each side."""
+    edges = module._BETWEEN
+    near = [np.nextafter(edges, np.float32(to)) for to in (0, 99)]
+    drawn_ones = np.random.default_rng(0).gamma(1, 4, 10_000).astype(np.float32)
+    odd = np.array([0, -1e-7, np.inf, -np.inf, np.nan, 1e30], np.float32)
+    log_p = -np.concatenate([edges, *near, drawn_ones, odd])
+    found = codes_of(log_p)
+    assert (np.diff(np.sort(found[: len(edges)])) == 1).all()
+    np.testing.assert_array_equal(device_codes_of(torch.from_numpy(log_p)).numpy(), found)
+    codes = found[: len(found) // 8 * 8].reshape(-1, 8)
+    given = Candidates(codes[:, 0].astype(np.int32), codes.astype(np.int32), codes)
+    of_device = probabilities_of(torch.from_numpy(codes)).numpy()
+    np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
+
+
+def test_only_a_sum_above_one_is_divided():
+    codes = np.array([[0, 0], [40, NONE], [NONE, NONE]], np.uint8)
+    found = Candidates(np.zeros(3, np.int32), codes.astype(np.int32), codes).probabilities
+    np.testing.assert_allclose(
+        found, [[0.5, 0.5], [np.exp(-16 * (40 / 254) ** 2), 0], [0, 0]], 1e-6
+    )
+
+
+@pytest.mark.parametrize("num_ids", [1, 5, 63, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("count", [1, 7, 64, 80])
+def test_the_most_likely_ids_are_those_of_a_sort(num_ids, count):
+    """Of equal logits the smaller id comes first; few values make many of them."""
+    draw = torch.Generator().manual_seed(num_ids)
+    few = torch.randint(-3, 4, (9, num_ids), generator=draw).float()
+    few[few == 0] *= -1  # negative zeros
+    few[1] = -torch.inf
+    few[2, ::2] = -torch.inf
+    many = torch.randn(9, num_ids, generator=draw)
+    wide = torch.randn(9, num_ids + 3, generator=draw)[:, :num_ids]  # a head with ids to spare
+    for logits_CV in (few, many, wide, many[:0]):
+        found, ids = most_likely(logits_CV, count)
+        order = np.argsort(-logits_CV.numpy(), axis=1, kind="stable")[:, :count].astype(np.int32)
+        missing = ((0, 0), (0, count - order.shape[1]))
+        expected = np.take_along_axis(logits_CV.numpy(), order.astype(np.int64), 1)
+        np.testing.assert_array_equal(ids.numpy(), np.pad(order, missing, constant_values=-1))
+        assert ids.dtype == torch.int32
+        np.testing.assert_array_equal(
+            found.numpy(), np.pad(expected, missing, constant_values=-np.inf)
+        )
+
+
+IDS = np.array([[7, 2, 9, 2], [4, 99, 1, -1]])
+LOG_P = np.log([[0.2, 0.4, 0.2, 0.4], [0.5, 0.3, 0.1, 1.0]])
+LOG_P[1, 3] = -np.inf
+
+
+def test_given_candidates_are_put_in_order():
+    """The real token may be there twice; ids that pad the model, or of probability 0, are none."""
+    ids, codes = given_candidates(IDS, LOG_P, 3, 50, ValueError)
+    assert ids.tolist() == [[2, 7, 9], [4, 1, -1]]
+    expected = codes_of(np.log([[0.4, 0.2, 0.2], [0.5, 0.1, 1]]))
+    expected[1, 2] = NONE
+    np.testing.assert_array_equal(codes, expected)
+    log_p = LOG_P.copy()
+    log_p[0, 0] = -9999.0  # of vLLM's server
+    assert given_candidates(IDS, log_p, 3, 50, ValueError)[0][0].tolist() == [2, 9, -1]
+    few = given_candidates(np.array([[1, 0]]), np.log([[0.3, 0.6]]), 5, 2, ValueError)
+    assert few[0].tolist() == [[0, 1, -1, -1, -1]]
+    assert few[1][0, 2:].tolist() == [NONE] * 3
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "words"),
+    [
+        ((0, 0), np.nan, "log-probability of nan; expected at most 0"),
+        ((1, 2), 0.5, "log-probability of 0.5; expected at most 0"),
+        ((0, 2), np.log(0.5), "probabilities sum to 1.100"),
+        ((1, 0), None, "gives 2 candidates of a token instead of 3"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(place, change, words):
+    ids, log_p = IDS.copy(), LOG_P.copy()
+    if change is None:
+        ids[place] = -1
+    else:
+        log_p[place] = change
+    with pytest.raises(RefusedError, match=words):
+        given_candidates(ids, log_p, 3, 50, RefusedError)
+
+
+class RefusedError(ValueError):
+    pass
+
+
+def test_an_id_beyond_all_vocabularies_is_refused():
+    with pytest.raises(RefusedError, match=r"gives a candidate 16777216; expected ids below"):
+        given_candidates(np.array([[1 << 24]]), np.array([[-1.0]]), 1, None, RefusedError)
+
+
+OF = {
+    "tokens": np.array([5, 0]),
+    "ids": np.array([[3, 9, 4], [1, 8, -1]], np.int16),
+    "log_p": np.array([[-3.0, -0.5, -2.0], [-1.0, -np.inf, -np.inf]], np.float32),
+    "num_ids": 10,
+}
+
+
+def test_candidates_of_arrays():
+    found = Candidates.of(**OF)
+    assert found.ids.tolist() == [[9, 4, 3], [1, -1, -1]]
+    expected = codes_of(np.array([[-0.5, -2, -3], [-1, -np.inf, -np.inf]]))
+    np.testing.assert_array_equal(found.codes, expected)
+    assert_same(decode(encode(found), 2, 3), found)
+    empty = {"tokens": np.empty(0, int), "ids": np.empty((0, 3), int), "log_p": np.empty((0, 3))}
+    assert_same(Candidates.of(**empty, num_ids=10), Candidates.none(0, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("log_p", OF["log_p"] * np.nan, "log-probability of nan"),
+        ("log_p", OF["log_p"] + 4, "log-probability of 1; expected at most 0"),
+        ("log_p", OF["log_p"] / 10, "probabilities sum to 2.5"),
+        ("log_p", np.where(np.isinf(OF["log_p"]), -4, OF["log_p"]), "id -1 with a probability"),
+        ("log_p", OF["log_p"][:, :2], r"of shape \(2,\), \(2, 3\) and \(2, 2\); expected \(M,\)"),
+        ("log_p", OF["log_p"][:1], r"and \(1, 3\); expected"),
+        ("num_ids", 9, "gives ids from -1 to 9; expected ids from -1 to 8"),
+        ("ids", OF["ids"] - 1, "gives ids from -2 to 8"),
+        ("ids", OF["ids"] * 1.0, "gives ids of type float64; expected integers"),
+        ("ids", np.array([[3, 3, 4], [1, 8, -1]]), "an id twice for one token"),
+        ("ids", OF["ids"].ravel(), r"of shape \(2,\), \(6,\)"),
+        ("tokens", np.array([5, -1]), "gives tokens from -1 to 5; expected ids from 0 to 9"),
+        ("tokens", np.array([5, 10]), "gives tokens from 5 to 10"),
+        ("tokens", np.array([5]), r"of shape \(1,\), \(2, 3\)"),
+    ],
+)
+def test_arrays_that_are_no_candidates_are_refused(name, value, words):
+    with pytest.raises(InputError, match=f"Candidates.of: the caller .*({words})"):
+        Candidates.of(**OF | {name: value})
