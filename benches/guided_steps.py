@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import head_losses
 from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
@@ -23,15 +24,21 @@ from vocagno.config.options import DataConfig, OptimizerConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
+from vocagno.guidance import token_weights
 from vocagno.guidance.batches import Batch, Collator
+from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
-from vocagno.teacher.scores import KIND, ScoreStore
+from vocagno.models.losses import IGNORED
+from vocagno.teacher.candidates import Scored, codes_of
+from vocagno.teacher.scores import KIND, MatchedScores, ScoreStore
 from vocagno.teacher.scoring import Teacher, score_corpus
 from vocagno.teacher.windows import TextReader
+from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.step import GuidedStudent, build_optimizer
 
@@ -80,14 +87,35 @@ DOCUMENTS = 60
 OPTIMIZER = OptimizerConfig()
 
 
-class DrawnLosses:
-    """A scorer that draws: what a teacher says does not change what it costs to follow it."""
+CANDIDATES = 16
+MATCHING = {
+    "alm": GuidanceConfig(method="alm"),
+    "distill": GuidanceConfig(method="distill", distill_where="all"),
+}
+"""Kinds of steps that train towards the teacher, on all tokens."""
 
-    def score(self, windows) -> Iterator[tuple[int, np.ndarray]]:
+
+class DrawnLosses:
+    """A scorer that draws: what a teacher says does not change what it costs to follow it. The
+    first candidate is the real token, the others are drawn from all real tokens, so that frequent
+    ones, whose buckets are large, are frequent here, too."""
+
+    def score(self, windows) -> Iterator[tuple[int, Scored]]:
         generator = np.random.default_rng(0)
+        tokens, counts = np.unique(
+            np.concatenate([window.ids for window in windows]), return_counts=True
+        )
+        mass = 1 / np.arange(1, CANDIDATES + 1) ** 1.2
+        codes = codes_of(np.log(0.85 * mass / mass.sum()))
         for number, window in enumerate(windows):
-            count = len(window.ids) - window.asked_from
-            yield number, generator.exponential(1.5, count).astype(np.float32)
+            real = np.asarray(window.ids[window.asked_from :])
+            keys = np.log(counts) + generator.gumbel(size=(len(real), len(tokens)))
+            keys[tokens == real[:, None]] = np.inf
+            best = np.argpartition(-keys, CANDIDATES, 1)[:, :CANDIDATES]
+            order = np.argsort(-np.take_along_axis(keys, best, 1), 1)
+            ids = tokens[np.take_along_axis(best, order, 1)].astype(np.int32)
+            nll = generator.exponential(1.5, len(real)).astype(np.float32)
+            yield number, Scored(nll, ids, np.tile(codes, (len(real), 1)))
 
 
 def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, ScoreStore]:
@@ -99,16 +127,35 @@ def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, Scor
     student = student_tokenizer(options.student, options.eos)
     rows, _ = prepared_rows(corpus, student, options.seq_len, folder, show_progress=False)
     spans = TokenSpans(options.teacher)
-    teacher = Teacher(DrawnLosses(), TextReader(spans, (), context=2048, min_context=512))
-    made_from = {"format": KIND, "tokenizer": spans.fingerprint}
+    reader = TextReader(spans, (), context=2048, min_context=512)
+    teacher = Teacher(DrawnLosses(), reader, candidates=CANDIDATES)
+    made_from = {"format": KIND, "tokenizer": spans.fingerprint, "candidates": CANDIDATES}
     score_corpus(corpus, folder / "scores", made_from, lambda: teacher, show_progress=False)
     return rows, ScoreStore(folder / "scores")
 
 
-def _renumbered(groups_BT: torch.Tensor) -> torch.Tensor:
+def _renumbered(groups_BT: Tensor) -> Tensor:
     """Groups numbered from 0 on; -1 stays."""
     found, numbers_BT = groups_BT.unique(return_inverse=True)
     return numbers_BT - int(found[0] < 0)
+
+
+def matched(
+    log_p_NV: Tensor, nll_N: Tensor, tensors: dict[str, Tensor], table: BucketTable, share: float
+) -> Tensor:
+    """(N,) the loss of `distill` by its definition, with autograd's gradient."""
+    bucket_NS, mass_NS = (tensors[name].flatten(0, 1) for name in ("candidates", "candidate_mass"))
+    q_NB = log_p_NV.new_zeros(len(log_p_NV), len(table.begins))  # the last is for no bucket
+    of_id_V = torch.full((log_p_NV.shape[1],), len(table.begins) - 1, device=log_p_NV.device)
+    of_id_V[table.members] = torch.repeat_interleave(table.begins.diff())
+    q_NB = q_NB.index_add(1, of_id_V, log_p_NV.exp())
+    is_one_NS = bucket_NS >= 0
+    q_NS = q_NB.gather(1, bucket_NS.clamp_min(0).long())
+    others_N, of_others_N = (
+        1 - torch.where(is_one_NS, one_NS, 0.0).sum(1) for one_NS in (mass_NS, q_NS)
+    )
+    cross_N = -(mass_NS * q_NS.log().where(is_one_NS, 0.0)).sum(1) - others_N * of_others_N.log()
+    return torch.where(is_one_NS.any(1), (1 - share) * nll_N + share * cross_N, nll_N)
 
 
 class Steps:
@@ -134,20 +181,41 @@ class Steps:
         """Steps of `_ours` under this guidance; `data`: options of the rows."""
         config = DataConfig(train="", seq_len=self.options.seq_len, **data)
         self.guidance[kind] = guidance
-        scores = self.scores if guidance.needs_teacher else None
-        self.collators[kind] = Collator(scores, guidance, config)
+        scores, targets = None, None
+        if guidance.needs_teacher:
+            candidates = guidance.needs_candidates
+            scores = MatchedScores(self.scores, self.rows, candidates=candidates)
+            targets = self._targets() if candidates else None
+        self.collators[kind] = Collator(scores, guidance, config, targets=targets)
 
-    def kinds(self) -> dict[str, Callable[[], torch.Tensor]]:
+    def add_matching(self) -> None:
+        """Steps of `MATCHING`."""
+        for kind, guidance in MATCHING.items():
+            self.add(kind, guidance)
+
+    def _targets(self) -> BucketTargets:
+        """Of the real tokenizers; a model may have fewer ids here (`_within`)."""
+        sides = (TokenSpans(name) for name in (self.options.student, self.options.teacher))
+        of = buckets(*sides)
+        student = of.student[: self.fields["vocab_size"]]
+        teacher = np.where(np.isin(of.teacher, student), of.teacher, np.int32(-1))
+        pieces = int(np.count_nonzero(student >= 0)), int(np.count_nonzero(teacher >= 0))
+        of = replace(of, student=student, teacher=teacher, pieces=pieces)
+        return BucketTargets(of, CANDIDATES)
+
+    def kinds(self) -> dict[str, Callable[[], Tensor]]:
         """A loss, from rows to a sum divided by a count, of each kind."""
         found = {"guided": lambda: self._ours("guided"), **self.naive()}
+        for kind in MATCHING.keys() & self.guidance.keys():
+            found[kind] = lambda kind=kind: self._ours(kind)
         if self.device.type == "cuda":
             for how in head_losses.installed(self.device):
                 found[f"guided by {how}"] = lambda how=how: self._ours("guided", how)
         return found
 
-    def naive(self) -> dict[str, Callable[[], torch.Tensor]]:
+    def naive(self) -> dict[str, Callable[[], Tensor]]:
         """As `kinds`, without guidance: our own, `cpt`, and its rivals."""
-        found: dict[str, Callable[[], torch.Tensor]] = {
+        found: dict[str, Callable[[], Tensor]] = {
             "dense": self._dense,
             "cpt": lambda: self._ours("naive"),
         }
@@ -155,11 +223,11 @@ class Steps:
             found[how] = lambda how=how: self._ours("naive", how)
         return found
 
-    def step(self, loss: Callable[[], torch.Tensor]) -> float:
+    def step(self, loss: Callable[[], Tensor]) -> float:
         """Seconds of one optimizer step."""
         return seconds_of(lambda: self.update(loss))
 
-    def update(self, loss: Callable[[], torch.Tensor]) -> None:
+    def update(self, loss: Callable[[], Tensor]) -> None:
         """One optimizer step."""
         loss().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -176,7 +244,7 @@ class Steps:
     def _within(row: Row, vocabulary: Any) -> Row:
         return replace(row, ids=row.ids % vocabulary)
 
-    def _ours(self, kind: str, how: str | None = None) -> torch.Tensor:
+    def _ours(self, kind: str, how: str | None = None) -> Tensor:
         """`how`: the rival that computes head and loss; default: our own loop."""
         with head_losses.in_place_of_ours(how) if how else nullcontext():
             output, predicted = self.passed(kind)
@@ -187,10 +255,11 @@ class Steps:
         batch, guidance = batch or self.batch(kind), self.guidance[kind]
         given = batch.to(self.device)
         with autocast(self.options.precision):
-            output = self._students(guidance)(**given, num_kept=batch.counts.kept)
+            student = self._students(guidance, self.collators[kind].method.targets)
+            output = student(**given, num_kept=batch.counts.kept)
         return output, batch.counts.predicted
 
-    def _dense(self) -> torch.Tensor:
+    def _dense(self) -> Tensor:
         tensors = self.batch("naive").to(self.device)
         with autocast(self.options.precision):
             logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits
@@ -209,29 +278,41 @@ class Steps:
             way: what the forward pass is taken under.
         """
         batch, guidance = self.batch(kind).to(self.device), self.guidance[kind]
-        batch.pop("chunk_ends", None)  # those of the whole batch
-        tensors = {name: value[:2, :128] for name, value in batch.items()}
+        # Numbers on the host are those of the whole batch.
+        tensors = {
+            name: value[:2, :128] for name, value in batch.items() if isinstance(value, Tensor)
+        }
         if "groups" in tensors:
             tensors["groups"] = _renumbered(tensors["groups"])
+        targets = self.collators[kind].method.targets
         with way():
-            self._students(guidance)(**tensors)[0].backward()
+            self._students(guidance, targets)(**tensors)[0].backward()
         ours = self._gradients()
-        weights = self._weights(tensors, guidance)
         logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits
-        nll = torch.nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), tensors["labels"].flatten(), reduction="none"
-        )
-        (nll * weights.flatten()).sum().backward()
+        log_p_NV = logits.float().flatten(0, 1).log_softmax(1)
+        labels_N = tensors["labels"].flatten()
+        nll_N = torch.nn.functional.nll_loss(log_p_NV, labels_N, reduction="none")
+        if targets is None:
+            loss_N = nll_N * self._weights(tensors, guidance, nll_N).flatten()
+        else:
+            loss_N = matched(log_p_NV, nll_N, tensors, targets.table, guidance.weight_of_distance)
+        loss_N[labels_N != IGNORED].sum().backward()
         pairs = zip(ours, self._gradients(), strict=True)
         return max(float((ours - dense).norm() / dense.norm()) for ours, dense in pairs)
 
-    def _gradients(self) -> list[torch.Tensor]:
+    def _gradients(self) -> list[Tensor]:
         """Of all weights, which hold none afterwards."""
         gradients = [p.grad.clone() for p in self.model.parameters()]
         self.model.zero_grad()
         return gradients
 
-    def _weights(self, tensors: dict[str, torch.Tensor], guidance: GuidanceConfig) -> torch.Tensor:
+    def _weights(
+        self, tensors: dict[str, Tensor], guidance: GuidanceConfig, nll_N: Tensor
+    ) -> Tensor:
+        if guidance.method == "alm":
+            nll_BT = nll_N.detach().view(tensors["labels"].shape)
+            given = GuidanceTensors.of(tensors), tensors["labels"], guidance
+            return token_weights(nll_BT, *given)
         with torch.no_grad():
             states = hidden_states(self.model, tensors["input_ids"])
             _, metrics = selective_cross_entropy(
@@ -244,7 +325,7 @@ class Steps:
         return metrics.weights_BT
 
     def seconds(
-        self, kinds: dict[str, Callable[[], torch.Tensor]], repeats: int
+        self, kinds: dict[str, Callable[[], Tensor]], repeats: int
     ) -> dict[str, list[float]]:
         """Of whole steps of each kind, taken in turn, after one that is not counted."""
         ways = {kind: partial(self.update, loss) for kind, loss in kinds.items()}

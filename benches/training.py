@@ -8,8 +8,9 @@ A step is: rows collated (guided: aligned with the teacher's scores), forward, b
 AdamW. The rows are real text under real tokenizers; weights and the teacher's losses are drawn at
 random. Naive are: the model's own logits with torch's cross-entropy; torch's chunked op; liger on
 CUDA; and our own `method: cpt`. All take turns in one run, after a check that the guided gradient
-is that of all logits. Memory is the peak of a process (on CUDA: of the allocator) that takes two
-steps of one kind, for each kind again.
+is that of all logits. `alm` and `distill` (16 candidates a token, drawn from the text's tokens, and
+the buckets of both tokenizers) take turns with them. Memory is the peak of a process (on CUDA: of
+the allocator) that takes two steps of one kind, for each kind again.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from gpu.gauge import device_name, ratio
-from guided_steps import PAIRS, SHAPES, Steps
+from guided_steps import MATCHING, PAIRS, SHAPES, Steps
 from machine import machine, print_lines
 from vocagno.system.progress import peak_megabytes
 
@@ -40,16 +41,18 @@ LARGEST_DIFFERENCE = 1e-4
 def step(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(options, Path(folder))
-        difference = judged("guided", steps.check())
+        steps.add_matching()
+        difference = {kind: judged(kind, steps.check(kind)) for kind in ("guided", *MATCHING)}
         seconds = steps.seconds(steps.kinds(), options.repeats)
         rival = steps.rival(seconds)
         collating = _collating(steps, options.repeats)
-    memory = {kind: peak_of_a_process(__file__, options, kind) for kind in ("guided", rival, "cpt")}
+    kinds = ("guided", rival, "cpt", *MATCHING)
+    memory = {kind: peak_of_a_process(__file__, options, kind) for kind in kinds}
     tokens = options.rows * options.seq_len
     return {
         "what": "step",
         **measured_case(options),
-        "gradient_difference": difference,
+        "gradient_difference": difference["guided"],
         "rival": rival,
         "ratio": ratio(seconds["guided"], seconds[rival]),
         "ratio_to_cpt": ratio(seconds["guided"], seconds["cpt"]),
@@ -58,6 +61,15 @@ def step(options: argparse.Namespace) -> dict:
         "collating_seconds": collating,
         "peak_mb": memory,
         "memory_ratio": round(memory["guided"] / memory[rival], 3),
+        "matching": {
+            kind: {
+                "gradient_difference": difference[kind],
+                "ratio": ratio(seconds[kind], seconds[rival]),
+                "ratio_to_cpt": ratio(seconds[kind], seconds["cpt"]),
+                "memory_ratio": round(memory[kind] / memory[rival], 3),
+            }
+            for kind in MATCHING
+        },
         **machine("torch", "transformers"),
     }
 
@@ -83,7 +95,7 @@ def measured_case(options: argparse.Namespace) -> dict[str, Any]:
 
 def _collating(steps: Steps, repeats: int) -> dict[str, float]:
     found = {}
-    for kind in ("naive", "guided"):
+    for kind in ("naive", "guided", *MATCHING):
         began = time.perf_counter()
         for _ in range(repeats):
             steps.batch(kind)
@@ -122,6 +134,8 @@ def peak_of_a_process(script: str, options: argparse.Namespace, kind: str, *more
 def memory(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(options, Path(folder))
+        if options.kind in MATCHING:
+            steps.add_matching()
         return peak(steps, options.kind, steps.kinds()[options.kind])
 
 

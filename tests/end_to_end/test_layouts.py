@@ -48,9 +48,11 @@ METHODS = {
     "random": {**_CHUNK, "guidance.selection": "random"},
     "groups": {**_GROUPS, "guidance.top_fraction": "null", "guidance.max_threshold": "0.0"},
     "quota of groups": {**_GROUPS, "guidance.top_fraction": "0.5"},
+    "alm": {"guidance.method": "alm", "guidance.top_fraction": "null"},
+    "distill": {"guidance.method": "distill", "guidance.top_fraction": "null"},
 }
-"""The paper's other methods, and lines of noise with a threshold on groups (one pass) and with a
-quota (two), in steps of four micro-batches."""
+"""The paper's other methods, lines of noise with a threshold on groups (one pass) and with a quota
+(two), and methods that train towards the teacher, in steps of four micro-batches."""
 BERT = {
     "model_type": "bert",
     "is_decoder": True,
@@ -207,6 +209,7 @@ def test_two_processes_train_as_one_by_every_method(
     measured = {
         "kld": ("mean_distance", "paired"),
         "uld": ("mean_distance", "paired"),
+        "distill": ("mean_distance", "paired"),
         "random": (),
     }.get(method, ("mean_teacher_loss", "mean_excess_loss"))
     logs = (metrics(matrix / which)[0] for which in (name, f"1-ddp-{method}"))

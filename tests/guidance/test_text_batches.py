@@ -1,5 +1,7 @@
 """Batches of texts for a loop of one's own, against their definition and the collator's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,9 @@ from vocagno.guidance import (
     selective_cross_entropy,
     token_weights,
 )
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.rules import known_weights, teacher_loss_of_neighbours
+from vocagno.teacher.candidates import Candidates
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
 PAPER = GuidanceConfig(top_fraction=0.4)
@@ -241,6 +245,46 @@ def test_what_does_not_belong_together_is_refused(sides):
     for method in ({"method": "kld"}, {"method": "chunk", "selection": "random"}):
         with pytest.raises(ConfigError, match="needs more than stored losses"):
             guided_batch(student, own, other, nll, GuidanceConfig(**method), eos_id=2)
+
+
+def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
+    rule, texts = GuidanceConfig(method="distill", distill_where="all"), TEXTS[:6]
+    other = sides[1].encode(texts)
+    targets = BucketTargets(vocagno.buckets(*sides), 3)
+    known = Candidates.none(len(other.ids), 3)
+    known = replace(known, tokens=other.ids.astype(np.int32))
+    known.ids[:], known.codes[:] = other.ids[:, None] - np.arange(3) * (other.ids[:, None] > 9), 80
+    both = {"targets": targets, "candidates": known}
+    *_, batch = made(sides, texts, rule, **both)
+    size = sides[0].vocabulary_size
+    hidden = torch.randn(*batch.labels_BT.shape, 8)
+    for rows in (size, size + 3):  # a head may have more ids
+        given = hidden, torch.randn(rows, 8), batch.labels_BT, batch.teacher, rule
+        assert selective_cross_entropy(*given)[0].isfinite()
+    given = hidden, torch.randn(size - 1, 8), batch.labels_BT, batch.teacher, rule
+    with pytest.raises(
+        ValueError, match=r"^buckets: of 513 ids of the student's tokenizer, but th"
+    ):
+        selective_cross_entropy(*given)
+
+    third = TokenSpans(tokenizers["metaspace-first"])
+    moved = replace(known, tokens=np.roll(known.tokens, 1))
+    for wrong, message in (
+        ({}, "^targets: guidance.method: distill needs BucketTargets"),
+        ({"candidates": known}, "^targets: guidance.method: distill needs BucketTargets"),
+        ({"targets": targets}, "^candidates: guidance.method: distill needs the candidates of"),
+        ({**both, "candidates": moved}, "^candidates: are not of the tokens in `other`"),
+        ({**both, "candidates": known[:-1]}, "^candidates: are not of the tokens in `other`"),
+        (
+            {**both, "targets": BucketTargets(vocagno.buckets(third, sides[1]), 3)},
+            "^targets: their buckets are of another student tokenizer",
+        ),
+        ({**both, "targets": BucketTargets(targets.buckets, 4)}, "needs scores with 4 candidates"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made(sides, texts, rule, **wrong)
+    with pytest.raises(ConfigError, match=r"^candidates: guidance.method: vocagno needs none"):
+        made(sides, texts, PAPER, candidates=known)
 
 
 def test_texts_without_a_token(sides):

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
+import vocagno
 from corpora import write_corpus
 from families import HARD_TEXTS, TEXTS, without_unknown_token
 from vocagno.cli.app import main
@@ -22,6 +23,7 @@ from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batches import Collator
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.tensors import BatchFacts, TokenCounts, check_columns
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
@@ -38,7 +40,11 @@ RULES = {
     "groups": GuidanceConfig(unit="group", max_threshold=0.0),
     "lines of tokens": GuidanceConfig(unit="token"),
     "chunks": GuidanceConfig(method="chunk", top_fraction=0.4),
+    "alm": GuidanceConfig(method="alm"),
+    "distill": GuidanceConfig(method="distill", window_max_loss=9.0),
+    "everywhere": GuidanceConfig(method="distill", distill_where="all"),
 }
+CANDIDATES = 8
 STUDENT = (
     "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' %}{% generation %}"
     "{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
@@ -74,7 +80,7 @@ def teacher_tokenizer(tokenizers):
 
 @pytest.fixture(scope="module")
 def teacher(teacher_model):
-    config = TeacherConfig(model=str(teacher_model), context=256)
+    config = TeacherConfig(model=str(teacher_model), context=256, candidates=CANDIDATES)
     return ConfiguredTeacher(config, teacher_model, torch.device("cpu")).load()
 
 
@@ -84,9 +90,18 @@ def store(tmp_path_factory, teacher_model):
     folder = tmp_path_factory.mktemp("columns")
     corpus = write_corpus(folder / "c.jsonl", DOCUMENTS[::-1])
     words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
+    words += ["--candidates", str(CANDIDATES)]
     scores = folder / "scores"
     assert main(["score", str(corpus), *words, "--out", str(scores)]) == 0
     return ScoreStore(scores)
+
+
+@pytest.fixture(scope="module")
+def over_buckets(student, teacher_model):
+    """`targets` of a guidance, as an option."""
+    of = vocagno.buckets(TokenSpans(student), TokenSpans(teacher_model))
+    targets = BucketTargets(of, CANDIDATES)
+    return lambda guidance: {"targets": targets} if guidance.needs_candidates else {}
 
 
 class Known:
@@ -99,7 +114,7 @@ class Known:
         return self.scores[document]
 
 
-def own_batch(documents, student, teacher, guidance, prompt_bytes=None):
+def own_batch(documents, student, teacher, guidance, prompt_bytes=None, **targets):
     """The batch of our own collator, each document a row."""
     spans = TokenSpans(student)
     tokens = spans.encode(documents)
@@ -107,7 +122,13 @@ def own_batch(documents, student, teacher, guidance, prompt_bytes=None):
     rows = document_rows(join_documents(tokens, 0, *around, prompt_bytes))
     width = max(len(row.ids) for row in rows)
     data = DataConfig(train="", seq_len=width - 1)
-    return Collator(Known(teacher.score(documents)), guidance, data, spans.line_ends())(rows)
+    scores = Known(teacher.score(documents))
+    return Collator(scores, guidance, data, spans.line_ends(), **targets)(rows)
+
+
+def examples_of(columns):
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, values, strict=True)) for values in rows]
 
 
 def canonical(numbers):
@@ -119,13 +140,15 @@ def canonical(numbers):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("source", ["teacher", "store"])
-def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, rule, source):
+def test_a_padded_batch_is_that_of_our_own_collator(
+    request, student, teacher, over_buckets, rule, source
+):
     guidance = RULES[rule]
-    given = request.getfixturevalue(source)
-    made = TeacherLossColumns(student, given, guidance)({"text": DOCUMENTS})
-    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
-    ours = DataCollatorWithTeacherLoss(guidance)(examples)
-    expected = own_batch(DOCUMENTS, student, teacher, guidance)
+    given, targets = request.getfixturevalue(source), over_buckets(guidance)
+    made = TeacherLossColumns(student, given, guidance, **targets)({"text": DOCUMENTS})
+    examples = examples_of(made)
+    ours = DataCollatorWithTeacherLoss(guidance, **targets)(examples)
+    expected = own_batch(DOCUMENTS, student, teacher, guidance, **targets)
     inputs = expected.inputs()
     assert ours.keys() == inputs.keys() | {"num_kept", "facts"}
     for name, value in inputs.items():
@@ -144,20 +167,25 @@ def test_a_padded_batch_is_that_of_our_own_collator(request, student, teacher, r
         assert text or not np.isfinite(example["teacher_loss"]).any()
 
 
-@pytest.mark.parametrize("rule", ["default", "groups", "lines of tokens"])
-def test_rows_may_be_longer_than_a_chunk_of_logits(monkeypatch, student, teacher, rule):
+@pytest.mark.parametrize("rule", ["default", "groups", "lines of tokens", "alm", "distill"])
+def test_rows_may_be_longer_than_a_chunk_of_logits(
+    monkeypatch, student, teacher, over_buckets, rule
+):
     """A chunk then holds the end of one row and the start of the next one."""
-    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 7)
     guidance = RULES[rule]
-    made = TeacherLossColumns(student, teacher, guidance)({"text": DOCUMENTS})
-    examples = [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
-    batch = DataCollatorWithTeacherLoss(guidance)(examples)
+    targets = over_buckets(guidance)
+    made = TeacherLossColumns(student, teacher, guidance, **targets)({"text": DOCUMENTS})
+    batch = DataCollatorWithTeacherLoss(guidance, **targets)(examples_of(made))
     size = TokenSpans(student).vocabulary_size
     hidden, weight = torch.randn(*batch["labels"].shape, 8), torch.randn(size, 8)
-    given = weight, batch["labels"], GuidanceTensors.of(batch), guidance
-    _, of_rows = selective_cross_entropy(hidden, *given)
+    table = targets["targets"].table if targets else None
+    teacher = GuidanceTensors.of(batch, buckets=table)
+    given = weight, batch["labels"], teacher, guidance
     with torch.no_grad():
-        _, expected = selective_cross_entropy(hidden, *given)
+        whole, expected = selective_cross_entropy(hidden, *given)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 7)
+    loss, of_rows = selective_cross_entropy(hidden, *given)
+    torch.testing.assert_close(loss, whole)
     assert torch.equal(of_rows.weights_BT, expected.weights_BT)
     assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
 
@@ -265,6 +293,104 @@ def test_a_group_with_text_around_an_answer_has_no_loss(tokenizers, teacher, tea
     inside = np.add.outer(at_ends[::2], [1, 2]).ravel()
     assert groups[inside].tolist() == list(range(6))
     assert np.isfinite(losses[inside]).all()
+
+
+def starting(spans):
+    """The token that starts at each byte; spans are proved."""
+    return {start: index for index, (start, end) in enumerate(spans.tolist()) if start < end}
+
+
+def test_an_answer_has_the_candidates_of_the_teachers_own_template(
+    student, teacher, teacher_tokenizer, over_buckets
+):
+    """Found again in both texts, token by token; nothing else has any."""
+    guidance, options = RULES["everywhere"], {"teacher_tokenizer": teacher_tokenizer}
+    targets = over_buckets(guidance)
+    columns = TeacherLossColumns(student, teacher, guidance, **options, **targets)
+    made, of = columns({"messages": CHAT}), targets["targets"].buckets[0]
+    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    compared = 0
+    for number, (messages, scores) in enumerate(zip(CHAT, teacher.score(texts), strict=True)):
+        text = student.apply_chat_template(messages, tokenize=False)
+        tokens, theirs = TokenSpans(student).encode([text]), starting(scores.spans)
+        mine, at, behind = starting(tokens.spans), 0, 0
+        expected = [{} for _ in tokens.ids]
+        for message in messages:
+            content = message["content"].strip()
+            at, behind = text.index(content, at), texts[number].index(content, behind)
+            first, other = len(text[:at].encode()), len(texts[number][:behind].encode())
+            size = len(content.encode())
+            at, behind = at + len(content), behind + len(content)
+            for byte in range(size) if message["role"] == "assistant" else ():
+                row, own = theirs.get(other + byte), mine.get(first + byte)
+                if row is None or own is None or scores.spans[row, 1] > other + size:
+                    continue
+                known = scores.candidates
+                if of.student[tokens.ids[own]] != of.teacher[known.tokens[row]]:
+                    continue
+                for candidate, p in zip(known.ids[row], known.probabilities[row], strict=True):
+                    bucket = int(of.teacher[candidate])
+                    if candidate >= 0 <= bucket:
+                        expected[own][bucket] = expected[own].get(bucket, 0.0) + p
+        found = zip(made["candidates"][number], made["candidate_mass"][number], strict=True)
+        for (bucket_S, mass_S), sums in zip(found, expected, strict=True):
+            assert (bucket_S.dtype, mass_S.dtype) == (np.int32, np.float32)
+            given = {b: p for b, p in zip(bucket_S.tolist(), mass_S, strict=True) if b >= 0}
+            assert given == pytest.approx(sums, rel=1e-5)
+            compared += bool(sums)
+    assert compared > 15
+
+
+def test_buckets_of_columns_are_those_of_the_loss(
+    student, teacher, store, tokenizers, over_buckets, tmp_path
+):
+    """A saved data set gives the batch again; other buckets, and none, are refused."""
+    guidance = RULES["distill"]
+    targets = over_buckets(guidance)
+    data = datasets.Dataset.from_dict({"text": TEXTS[:6]})
+    made = add_teacher_loss(data, student, store, guidance, **targets)
+    made.save_to_disk(str(tmp_path / "saved"))
+    again = datasets.load_from_disk(str(tmp_path / "saved"))
+    kinds = {name: again.features[name].feature.feature.dtype for name in CANDIDATE_COLUMNS}
+    assert kinds == {"candidates": "int32", "candidate_mass": "float32"}
+    collate = DataCollatorWithTeacherLoss(guidance, **targets)
+    whole = TeacherLossColumns(student, store, guidance, **targets)(data[:])
+    expected = collate(examples_of(whole))
+    for name, value in collate(list(again)).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    padded = DataCollatorWithTeacherLoss(guidance, pad_to_multiple_of=16, **targets)(list(again))
+    width = expected["labels"].shape[1]
+    assert padded["candidates"].shape == (6, -(-width // 16) * 16, CANDIDATES)
+    assert torch.equal(padded["candidates"][:, :width], expected["candidates"])
+    assert (padded["candidates"][:, width:] == -1).all()
+
+    def refused(words, call, *given, **options):
+        with pytest.raises(ConfigError, match=words):
+            call(*given, **options)
+
+    own, of = TokenSpans(student), targets["targets"].buckets[0]
+    half = BucketTargets(of, CANDIDATES // 2)
+    refused(
+        "^columns of other buckets than `targets`",
+        DataCollatorWithTeacherLoss(guidance, targets=half),
+        list(again),
+    )
+    refused("^targets: guidance.method: distill needs B", DataCollatorWithTeacherLoss, guidance)
+    refused("distill needs B", TeacherLossColumns, student, teacher, guidance)
+    refused("vocagno needs none", DataCollatorWithTeacherLoss, **targets)
+    refused("vocagno needs none", TeacherLossColumns, student, teacher, **targets)
+    third = TokenSpans(tokenizers["metaspace-first"])
+    for side, pair in (("student", (third, teacher.reader.spans)), ("teacher", (own, third))):
+        other = BucketTargets(vocagno.buckets(*pair), CANDIDATES)
+        for given in (teacher, store):
+            words = f"^targets: their buckets are of another {side} tokenizer; make buckets of"
+            refused(words, TeacherLossColumns, student, given, guidance, targets=other)
+    few = TeacherLossColumns(student, teacher, guidance, targets=half)
+    with pytest.raises(GuidanceError, match="needs scores with 4 candidates of each token: give"):
+        few(data[:])
+
+
+CANDIDATE_COLUMNS = ("candidates", "candidate_mass")
 
 
 def test_scores_of_conversations_are_found(
@@ -391,9 +517,7 @@ def test_columns_of_an_earlier_version_are_refused_with_what_they_lack():
     ids=str,
 )
 def test_columns_of_other_guidance_are_refused(student, teacher, made, used, message):
-    columns = TeacherLossColumns(student, teacher, RULES[made])({"text": TEXTS[:3]})
-    rows = zip(*columns.values(), strict=True)
-    examples = [dict(zip(columns, values, strict=True)) for values in rows]
+    examples = examples_of(TeacherLossColumns(student, teacher, RULES[made])({"text": TEXTS[:3]}))
     collate = DataCollatorWithTeacherLoss(RULES.get(used, used))
     with pytest.raises(ValueError, match=message) if message else nullcontext():
         collate(examples)

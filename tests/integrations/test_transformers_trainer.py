@@ -12,16 +12,40 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+datasets = pytest.importorskip("datasets")
 
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    TrainingArguments,
+)
+
+import vocagno
+from corpora import write_corpus
+from families import TEXTS
+from runs import metrics, train_here, write_config
 from tiny_models import tiny_llama
+from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.rows import Row
+from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError, GuidanceError, InputError
-from vocagno.guidance import DataCollatorWithTeacherLoss, GuidedCollator, GuidedTrainer
+from vocagno.guidance import (
+    DataCollatorWithTeacherLoss,
+    GuidedCollator,
+    GuidedTrainer,
+    guided_batch,
+    selective_cross_entropy,
+)
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.tensors import LossSums, TokenCounts, made_for
+from vocagno.integrations.columns import add_teacher_loss
 from vocagno.integrations.transformers_trainer import _check_arguments
+from vocagno.models.head import head_of, hidden_states
+from vocagno.teacher.candidates import Candidates
+from vocagno.teacher.scores import MatchedScores, ScoreStore
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]
@@ -51,13 +75,11 @@ def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options)
         "use_cpu": True,
         "disable_tqdm": True,
     }
-    given = {
-        "train_dataset": examples(guidance=guidance),
-        "data_collator": DataCollatorWithTeacherLoss(guidance),
-        **options,
-    }
+    options.setdefault("train_dataset", examples(guidance=guidance))
+    if "data_collator" not in options:
+        options["data_collator"] = DataCollatorWithTeacherLoss(guidance)
     arguments = TrainingArguments(str(folder), **{**usual, **(arguments or {})})
-    return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **given)
+    return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **options)
 
 
 def test_a_step_of_an_example_without_scores_stops_nothing(tmp_path):
@@ -70,6 +92,76 @@ def test_a_step_of_an_example_without_scores_stops_nothing(tmp_path):
     trained._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(data)
     trained.train()
     assert [line.get("missing") for line in trained.state.log_history][:3] == [None, None, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["alm", "distill"])
+def test_every_loop_takes_the_step_of_train_py(tmp_path, tokenizer_files, teacher_model, method):
+    """From rows of a store, from columns, and from a batch of texts."""
+    texts, student = TEXTS[:6], tmp_path / "student"
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer_files / "student.json"), eos_token="</s>"
+    ).save_pretrained(student)
+    spans, other = TokenSpans(student), TokenSpans(teacher_model)
+    model = tiny_llama(spans.vocabulary_size)
+    model.save_pretrained(student)
+    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+    config = write_config(
+        tmp_path,
+        corpus,
+        tokenizer_files,
+        teacher_model,
+        student={"model": str(student), "tokenizer": None, "architecture": None},
+        teacher={"candidates": 5},
+        guidance={"method": method, "top_fraction": None},
+        train={"steps": 1, "global_batch": 4, "micro_batch": 4, "log_every": 1},
+        optimizer={"max_grad_norm": 1e9},
+    )
+    assert train_here(config) == 0
+    (expected,) = metrics(tmp_path / "run")[0]
+
+    (rows,), (store,) = (list((tmp_path / "cache" / kind).iterdir()) for kind in ("rows", "scores"))
+    rows, store = RowStore(rows), ScoreStore(store)
+    assert len(rows) == 4
+    guidance = GuidanceConfig(method=method)
+    targets = {}
+    if guidance.needs_candidates:
+        targets["targets"] = BucketTargets(vocagno.buckets(spans, other), 5)
+
+    def stepped(data, collate):
+        options = {"max_steps": 1, "per_device_train_batch_size": 6, "max_grad_norm": 1e9}
+        given = {"guidance": guidance, "train_dataset": data, "data_collator": collate}
+        found = trainer(tmp_path, model=copy.deepcopy(model), arguments=options, **given, **targets)
+        found.train()
+        return found.state.log_history[0]
+
+    scores = MatchedScores(store, rows, candidates=bool(targets))
+    collate = GuidedCollator(scores, guidance, seq_len=32, **targets)
+    ours = stepped([rows[index] for index in range(4)], collate)
+    names = "kept_loss", "grad_norm", "mean_teacher_loss", *(["mean_distance"] if targets else [])
+    assert [ours[name] for name in names] == pytest.approx([expected[name] for name in names])
+
+    tokenizer = AutoTokenizer.from_pretrained(student)
+    data = datasets.Dataset.from_dict({"text": texts})
+    columns = add_teacher_loss(data, tokenizer, store, guidance, **targets)
+    ours = stepped(columns, DataCollatorWithTeacherLoss(guidance, **targets))
+    documents = [store.document(index, candidates=bool(targets)) for index in range(6)]
+    if targets:
+        known = Candidates.concatenate([one.candidates for one in documents])
+        targets["candidates"] = known
+    nll = np.concatenate([one.nll for one in documents])
+    both = spans.encode(texts), other.encode(texts)
+    eos = tokenizer.eos_token_id
+    given = guided_batch(spans, *both, nll, guidance, eos_id=eos, **targets)
+    states = hidden_states(model, given.input_ids_BT)
+    loss, _ = selective_cross_entropy(
+        states, head_of(model), given.labels_BT, given.teacher, guidance
+    )
+    loss = loss / given.counts.predicted
+    loss.backward()
+    norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters()])
+    found = [ours["loss"], ours["grad_norm"]]
+    assert found == pytest.approx([loss.item(), norm.item()], rel=1e-4)
 
 
 def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
@@ -250,8 +342,6 @@ def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_p
     refused("^a batch without `facts`: give a GuidedColl", examples(), without_facts, InputError)
     both = [*examples(1, student="a"), *examples(1, student="b")]
     refused("^columns of several student tokenizers", both)
-    from transformers import PreTrainedTokenizerFast
-
     trained.processing_class = PreTrainedTokenizerFast(tokenizer_object=tokenizers["llama"])
     refused("^processing_class: is not the student's tokenizer that", examples(student="a"))
 

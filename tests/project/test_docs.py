@@ -280,6 +280,17 @@ def test_the_picture_of_rules_shows_the_table():
     assert all(f"<!-- {text} -->" in drawn for text in shown)
 
 
+def test_the_picture_of_buckets_shows_its_results():
+    pytest.importorskip("matplotlib")
+    pictures = ROOT / "docs" / "pictures"
+    draw = runpy.run_path(str(pictures / "buckets.py"))["draw"]
+    picture = draw(json.loads((pictures / "buckets.json").read_text(encoding="utf-8")))
+    shown = [text.get_text() for panel in picture.axes for text in panel.texts]
+    drawn = (pictures / "buckets.svg").read_text(encoding="utf-8")
+    assert len(shown) > 20
+    assert all(f"<!-- {text} -->" in drawn for text in shown)
+
+
 def test_the_table_of_many_shards_is_that_of_the_results():
     table = table_of("scale", "many shards")
     results = (ROOT / "benches" / "results" / "2026-11-23-many-shards.jsonl").read_text()

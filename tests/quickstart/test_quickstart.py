@@ -26,7 +26,7 @@ def small(tmp_path, monkeypatch):
     for module in (students, students):
         monkeypatch.setattr(module, "CONFIGS", tmp_path / "configs")
     (tmp_path / "configs").mkdir()
-    for name in ("teacher", "naive", "paper", "guided"):
+    for name in ("teacher", *students.STUDENTS):
         config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
         config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
         config["optimizer"]["warmup_steps"] = 1
@@ -41,10 +41,13 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
     assert lines["naive"][-1] == "100.0%"
     assert 40 < float(lines["paper"][-1].rstrip("%")) < 50
     assert 0 < float(lines["guided"][-1].rstrip("%")) < 100  # to a teacher of 4 steps all is noise
+    assert lines["distilled"][-1] == lines["guided"][-1]
+    scores = small / "runs" / "quickstart" / "cache" / "scores"
+    assert len([*scores.iterdir()]) == 1  # one store serves all students
     page = (small / "runs" / "quickstart" / "quickstart.html").read_text(encoding="utf-8")
     assert "<html" in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    for row in ("teacher", "naive", "paper", "guided"):
+    for row in ("teacher", *students.STUDENTS):
         assert row in page
 
 
@@ -60,14 +63,14 @@ def test_train_without_a_configuration_makes_what_it_needs(small):
 
 def test_the_students_differ_in_guidance_only():
     """Same start, same tokens: nothing else in the files may differ."""
-    naive, paper, guided = (
+    naive, *guided = (
         yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in students.STUDENTS
     )
-    assert paper["teacher"] == guided["teacher"]
-    for config in (naive, paper, guided):
+    assert all(config["teacher"] == guided[0]["teacher"] for config in guided)
+    for config in (naive, *guided):
         for key in ("guidance", "teacher", "output"):
             config.pop(key, None)
-    assert naive == paper == guided
+    assert all(config == naive for config in guided)
 
 
 @pytest.mark.parametrize("seeds", [0, -3])

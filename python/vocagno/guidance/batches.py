@@ -30,6 +30,7 @@ from vocagno.guidance.tensors import TokenCounts
 from vocagno.models.batching import isolation
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.live import LiveText
+from vocagno.teacher.scores import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 
 AnyItem = TypeVar("AnyItem")
@@ -135,7 +136,7 @@ class Collator:
         """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`. `targets`: the
         buckets of both vocabularies, for `distill`.
 
-        Raises: ValueError if `line_ends` are missing; ConfigError if `targets` are.
+        Raises: ValueError if `line_ends` are missing; ConfigError as `check_targets`.
         """
         self._needs_lines: bool = guidance.window == "line" and scores is not None
         if self._needs_lines and line_ends is None:
@@ -147,7 +148,8 @@ class Collator:
         self.scores = scores
         self.guidance = guidance
         if scores is not None:
-            check_targets(guidance, targets)
+            known = scores.tokenizers if isinstance(scores, MatchedScores) else (None, None)
+            check_targets(guidance, targets, *known)
         self.method: Method = method_of(guidance, targets)
         self.line_ends = line_ends
         self.seq_len: int = data.seq_len

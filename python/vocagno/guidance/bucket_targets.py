@@ -7,6 +7,7 @@ B: rows, T: predicted tokens of a row, n: student tokens of all rows, M: the tea
 their pieces, K: candidates of a token, S: places for buckets at a token, K for each store.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,7 +63,10 @@ class BucketTargets:
             f"buckets of {len(self.buckets)} teachers, candidates of {len(places)} and "
             f"{len(given)} shares; give one for each",
         )
-        require(min(given) > 0, f"shares: expected numbers above 0, got {given}")
+        require(
+            all(0 < share < math.inf for share in given),
+            f"shares: expected numbers above 0, got {given}",
+        )
         require(min(places) > 0, "the scores have no candidates; score with `--candidates 16`")
         students = {one.fingerprints[0] for one in self.buckets}
         require(len(students) == 1, "the buckets are of several student tokenizers")
@@ -135,12 +139,32 @@ class BucketTargets:
         return Targets(bucket_nK.int().view(shape), mass_nK.view(shape))
 
 
-def check_targets(guidance: GuidanceConfig, targets: BucketTargets | None) -> None:
-    """Raises: ConfigError if a method needs buckets and has none, or has some without need."""
+def check_targets(
+    guidance: GuidanceConfig,
+    targets: BucketTargets | None,
+    student: str | None = None,
+    teacher: str | None = None,
+) -> None:
+    """Compares the buckets with what they are to be used with.
+
+    Args: student, teacher: `TokenSpans.fingerprint` of the student's tokenizer and of that of the
+        scores, if known.
+    Raises: ConfigError if a method needs buckets and has none, has some without need, or has those
+        of other tokenizers.
+    """
     if guidance.needs_candidates == (targets is None):
         raise ConfigError(
             f"targets: guidance.method: {guidance.method} needs "
             + ("BucketTargets(vocagno.buckets(STUDENT, TEACHER), K)" if targets is None else "none")
+        )
+    if targets is None:
+        return
+    pairs = {"student": (student, targets.student), "teacher": (teacher, targets.teachers[0])}
+    for side, (given, known) in pairs.items():
+        require(
+            given in (None, known),
+            f"targets: their buckets are of another {side} tokenizer; make buckets of this one "
+            "with vocagno.buckets",
         )
 
 

@@ -106,8 +106,8 @@ def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
             parts.append(one.candidates)
         if len(one.nll) and (one.candidates is None or one.candidates.ids.shape[1] != count):
             raise GuidanceError(
-                f"guidance.method: distill needs scores with {count} candidates of each token; "
-                "score again with --candidates"
+                f"guidance.method: distill needs scores with {count} candidates of each token: "
+                "give MatchedScores(..., candidates=True), or score again with --candidates"
             )
     return Candidates.concatenate(parts)
 
@@ -122,14 +122,19 @@ def _targets(
     """The stored candidates of each teacher, over buckets."""
     ids = np.concatenate([row.ids for row in rows])
     counts = targets.table.places
+    others = scores.others if isinstance(scores, SeveralTeachers) else []
+    if len(counts) != 1 + len(others):
+        raise GuidanceError(
+            f"targets: buckets of {len(counts)} teachers, scores of {1 + len(others)}; give one "
+            "for each (SeveralTeachers)"
+        )
     found = [targets.of_stored(pieces, ids, _candidates(documents, counts[0]))]
-    if isinstance(scores, SeveralTeachers):
-        for number, other in enumerate(scores.others, 1):
-            given = pieces.numbers, pieces.first_bytes, pieces.end_bytes
-            documents = list(map(other.piece, *given))
-            side = replace(pieces, **_teacher_side(documents))
-            candidates = _candidates(documents, counts[number])
-            found.append(targets.of_stored(side, ids, candidates, number))
+    for number, other in enumerate(others, 1):
+        given = pieces.numbers, pieces.first_bytes, pieces.end_bytes
+        documents = list(map(other.piece, *given))
+        side = replace(pieces, **_teacher_side(documents))
+        candidates = _candidates(documents, counts[number])
+        found.append(targets.of_stored(side, ids, candidates, number))
     return Targets(*(torch.cat(columns, 1) for columns in zip(*found, strict=True)))
 
 

@@ -17,7 +17,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Collator, line_ends
-from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import GuidanceTensors, TokenCounts
@@ -84,12 +84,15 @@ def guided_batch(
             (`Candidates.of`).
     Raises: ValueError for other numbers of texts or losses, for negative losses (log-probabilities
         have the other sign), and if less than `guidance.min_coverage` of the student's tokens share
-        text with one of the teacher's; ConfigError for a method that needs more than losses.
+        text with one of the teacher's; ConfigError for a method that needs more than losses, and as
+        `check_targets`.
     """
     guidance = guidance or GuidanceConfig()
     method = method_of_other_loops(guidance, targets)
-    if targets is not None and targets.student != student.fingerprint:
-        raise ConfigError("targets: their buckets are of another student tokenizer")
+    check_targets(guidance, targets, student.fingerprint)
+    if (candidates is None) != (targets is None):
+        needs = "the candidates of the teacher's tokens" if targets else "none"
+        raise ConfigError(f"candidates: guidance.method: {guidance.method} needs {needs}")
     if candidates is not None and not np.array_equal(candidates.tokens, other.ids):
         raise ValueError("candidates: are not of the tokens in `other`")
     nll = _checked(teacher_nll, own, other, prompt_bytes)

@@ -215,7 +215,7 @@ class TeacherLossColumns:
         self._allow_missing = allow_missing
         self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
         self._targets = targets
-        check_targets(self.guidance, targets)
+        check_targets(self.guidance, targets, self._spans.fingerprint, _tokenizer_of(teacher))
         table = None if targets is None else targets.table
         self._made_for: str = made_for(self.guidance, self._spans.fingerprint, table)
 
@@ -300,6 +300,14 @@ class TeacherLossColumns:
                 "the texts that TeacherTexts gives, or set allow_missing"
             )
         return found
+
+
+def _tokenizer_of(teacher: Teacher | ScoreStore) -> str | None:
+    """The fingerprint of a teacher's tokenizer, if its store names it."""
+    if isinstance(teacher, Teacher):
+        return teacher.reader.spans.fingerprint
+    found: str | None = teacher.manifest.made_from.get("tokenizer")
+    return found
 
 
 def _say_omitted(texts: Sequence[str], why: Mapping[int, str]) -> None:

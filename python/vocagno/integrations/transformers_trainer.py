@@ -86,8 +86,12 @@ class DataCollatorWithTeacherLoss:
         targets: BucketTargets | None = None,
     ) -> None:
         """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example.
-        `targets`: for `distill`, those that the columns were made with."""
+        `targets`: for `distill`, those that the columns were made with.
+
+        Raises: ConfigError for `distill` without `targets`.
+        """
         self._guidance: GuidanceConfig = guidance or GuidanceConfig()
+        check_targets(self._guidance, targets)
         self._table = None if targets is None else targets.table
         self._method: Method = method_of(self._guidance)
         self._multiple: int = pad_to_multiple_of or 1
@@ -116,8 +120,9 @@ class DataCollatorWithTeacherLoss:
         tensors: dict[str, Any] = {}
         for name in OF_TOKENS:
             if name in examples[0]:
-                inputs, labels = causal_shift(padded(examples, name, width))
-                tensors[name] = (inputs if name == "input_ids" else labels).contiguous()
+                shifted = causal_shift(padded(examples, name, width).movedim(1, -1))
+                values = shifted[0 if name == "input_ids" else 1]
+                tensors[name] = values.movedim(-1, 1).contiguous()
         if "teacher_sums" in examples[0]:
             sums = np.array([example["teacher_sums"] for example in examples])
             tensors["teacher_sums"] = torch.from_numpy(sums)

@@ -327,6 +327,12 @@ class MatchedScores:
         Args: candidates: whether pieces have them.
         """
         self.store = store
+        name = "tokenizer"
+        self.tokenizers: tuple[str | None, str | None] = (
+            rows.manifest.made_from.get(name),
+            store.manifest.made_from.get(name),
+        )
+        """`TokenSpans.fingerprint` of those of the rows and of the scores, if known."""
         self._candidates = candidates
         self.missing_documents: int = 0
         self.refused_documents: int = 0

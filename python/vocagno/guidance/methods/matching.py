@@ -157,6 +157,11 @@ class Distill(Matching):
             raise ValueError(
                 "candidates: of other buckets than those of the loss; give both the same buckets"
             )
+        if (size := student.head.vocabulary_size) < table.vocabulary_size:
+            raise ValueError(
+                f"buckets: of {table.vocabulary_size:,} ids of the student's tokenizer, but the "
+                f"head has {size:,}: they do not belong together"
+            )
         kept_N = self.kept(labels_BT, teacher).flatten()
         share_N = self.share * (bucket_NS >= 0).any(1)
         groups_N = None if ends is None else required(teacher.groups, what).flatten()
