@@ -129,8 +129,9 @@ def steps(lines: Lines) -> Iterator[str]:
 
 
 def profile(lines: Lines) -> Iterator[str]:
-    for line in lines["gradient"][-1:]:
-        yield f"The guided gradient differs from that of all logits by {line['difference']:.1e}."
+    for line in {line.get("kind", "guided"): line for line in lines["gradient"]}.values():
+        kind = line.get("kind", "guided")
+        yield f"The gradient of {kind} differs from that of all logits by {line['difference']:.1e}."
     for line in lines["profile"][-1:]:
         yield ""
         yield (
@@ -172,6 +173,11 @@ def scoring(lines: Lines) -> Iterator[str]:
         )
     yield ""
     yield "A teacher of Qwen2.5-Math-7B's shape with random weights, bf16."
+    for line in lines["candidates"][-1:]:
+        yield (
+            f"With {line['count']} candidates of each token scoring takes {line['time_ratio']:.3f} "
+            "of the time of losses only."
+        )
     for line in lines["packing"][-1:]:
         yield f"Packed under a mask: {line['outcome']}."
 

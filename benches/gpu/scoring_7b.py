@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import scoring
-from gpu.gauge import drawn_model, peak_if_it_fits, seconds_of
+from gpu.gauge import drawn_model, in_turn, peak_if_it_fits, ratio, seconds_of
 from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
@@ -19,6 +20,7 @@ from vocagno.errors import ConfigError
 from vocagno.models.batching import attention_of
 from vocagno.models.head import language_head
 from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.windows import Window
 
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
@@ -43,6 +45,7 @@ def _lines(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
             repeats=min(3, sizes.repeats),
         )
         yield {"batch_tokens": batch_tokens} | _throughput(options, model, spans)
+    yield _candidates(model, sizes)
 
 
 def _throughput(options: argparse.Namespace, model: Any, spans: TokenSpans) -> dict[str, Any]:
@@ -53,6 +56,21 @@ def _throughput(options: argparse.Namespace, model: Any, spans: TokenSpans) -> d
 
     peak = peak_if_it_fits(run, warm=False)
     return line | ({"outcome": "out of memory"} if peak is None else {"peak_mb": peak})
+
+
+def _candidates(model: Any, sizes: Sizes) -> dict[str, Any]:
+    """Scoring with 16 candidates a token over scoring losses only, in turn."""
+    draw, size = np.random.default_rng(0), min(1_024, sizes.batch_tokens[0])
+    windows = [Window(draw.integers(0, model.config.vocab_size, size), 1) for _ in range(4)]
+    ways = {}
+    for count in (0, scoring.CANDIDATES):
+        scorer = TransformersScorer(
+            model, batch_tokens=sizes.batch_tokens[0], width=size, candidates=count
+        )
+        ways[str(count)] = lambda scorer=scorer: list(scorer.score(windows))
+    in_turn(ways, 1)  # warm
+    without, with_some = in_turn(ways, sizes.repeats).values()
+    return {"what": "candidates", "count": count, "time_ratio": ratio(with_some, without)}
 
 
 def _packing(model: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from gpu.gauge import free, in_turn, peak_if_it_fits, ratio, seconds_of
 from gpu.material import Material
 from gpu.part import main
 from gpu.sizes import Sizes
-from guided_steps import GUIDED, Steps
+from guided_steps import GUIDED, MATCHING, Steps
 from vocagno.models import head
 from vocagno.models.loading import compile_layers, decoder_layers
 from vocagno.models.throughput import model_flops, peak_flops
@@ -35,6 +35,7 @@ class Kinds(Steps):
         options = self.made.options(rows=sizes.rows, seq_len=sizes.seq_len, precision="bf16")
         super().__init__(options, folder, sizes.student)
         self.add("isolated", GUIDED, isolate=True)
+        self.add_matching()
 
     def eager(self) -> dict[str, Callable[[], None]]:
         """The usual kinds; the guided one also under each switch."""
@@ -82,7 +83,8 @@ class Kinds(Steps):
 
 def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     steps = Kinds(sizes, folder)
-    yield {"what": "gradient", "difference": steps.check()}
+    for kind in ("guided", *MATCHING):
+        yield {"what": "gradient", "kind": kind, "difference": steps.check(kind)}
     yield from _group(steps, sizes, "eager", steps.eager(), "dense")
     yield from _group(steps, sizes, "logits at a time", steps.chunks(sizes.chunk_elements))
     yield _profile(steps)

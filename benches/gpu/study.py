@@ -60,7 +60,7 @@ def _as_they_end(
 
 
 def _small_plan(sizes: Sizes, folder: Path) -> Path:
-    """The same plan over tiny models that are made here: two variants, one seed."""
+    """The same plan over tiny models that are made here: three variants, one seed."""
     _, shared = small_run(folder, sizes)
     config = folder / "run.yaml"
     config.write_text(
@@ -75,7 +75,7 @@ def _small_plan(sizes: Sizes, folder: Path) -> Path:
     sizes_of_plan = [name for name in plan["common"] if name.startswith("student.")]
     for name in sizes_of_plan:
         del plan["common"][name]
-    kept = list(plan["variants"])[:2]
+    kept = list(plan["variants"])[:3]
     plan["variants"] = {name: {**plan["variants"][name]} for name in kept}
     for options in plan["variants"].values():
         del options["data.train"]

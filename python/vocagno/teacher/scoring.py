@@ -35,7 +35,7 @@ from vocagno.system.collectives import Together
 from vocagno.teacher.candidates import NONE, Candidates, Scored
 from vocagno.teacher.scorer import Scorer, TransformersScorer
 from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, ScoreStore, write_scores
-from vocagno.teacher.windows import TextReader
+from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 
 ENGINES: dict[str, str] = {
@@ -44,6 +44,10 @@ ENGINES: dict[str, str] = {
     "server": "vocagno.integrations.scoring_server:ServerEngine",
 }
 """The `Engine` of each `teacher.engine`, and of `teacher.server`; imported when a run needs it."""
+_ENOUGH = 8_192
+"""Tokens in a quarter of contexts before their losses are compared."""
+_LATE = 1.05
+"""How much larger the losses of the last quarter are beyond chance."""
 _OF_SERVER = "of the server"
 """In place of a type of weights that only the server knows."""
 
@@ -71,6 +75,8 @@ class Teacher:
         self.reader = reader
         self._check = check
         self._is_doubted = False
+        self._quarters: NDArray[np.float64] = np.zeros((2, 2))
+        """Sum and number of the losses in the second and the last quarter of whole contexts."""
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
@@ -95,6 +101,7 @@ class Teacher:
             nll[rows] = losses
             if candidates is not None:
                 candidates.ids[rows], candidates.codes[rows] = self._checked(found)
+            self._note_places(windowed.windows[number], losses)
             scored += len(losses)
             advance(scored / len(tokens.ids), scored)
         if self._check is not None:
@@ -136,15 +143,38 @@ class Teacher:
         return found.ids, found.codes
 
     def _doubt(self, nll: NDArray[np.float32]) -> None:
-        """Warns once if the losses are worse than guessing, as with ids of another tokenizer."""
+        """Warns once if the losses are worse than guessing, as with ids of another tokenizer, or
+        grow with what the teacher has read, as beyond the length that it was trained on."""
+        if self._is_doubted:
+            return
         guessing = math.log(max(2, self.reader.spans.vocabulary_size))
-        if not self._is_doubted and len(nll) and nll.mean() > guessing + 1:
-            self._is_doubted = True
-            print(
-                f"warning: the mean teacher loss is {nll.mean():.1f} nats per token, worse than "
-                f"guessing ({guessing:.1f}): is this its tokenizer, and text that it knows?",
-                file=sys.stderr,
+        (second, last), context = self._quarters, self.reader.context
+        warning = ""
+        if len(nll) and nll.mean() > guessing + 1:
+            warning = (
+                f"the mean teacher loss is {nll.mean():.1f} nats per token, worse than guessing "
+                f"({guessing:.1f}): is this its tokenizer, and text that it knows?"
             )
+        elif min(second[1], last[1]) >= _ENOUGH and last[0] / last[1] > (
+            _LATE * second[0] / second[1]
+        ):
+            warning = (
+                f"the teacher loses {last[0] / last[1]:.2f} nats a token in the last quarter of "
+                f"its context of {context:,}, and {second[0] / second[1]:.2f} in the second: is it "
+                f"longer than those that it was trained on? Try teacher.context: {context // 2}"
+            )
+        if warning:
+            self._is_doubted = True
+            print(f"warning: {warning}", file=sys.stderr)
+
+    def _note_places(self, window: Window, losses: NDArray[np.float32]) -> None:
+        if len(window.ids) <= self.reader.context:
+            return
+        quarter = self.reader.context // 4
+        for of_quarter, first in zip(self._quarters, (1, 3), strict=True):
+            start, stop = (max(0, n * quarter - window.asked_from) for n in (first, first + 1))
+            part = losses[start:stop][np.isfinite(losses[start:stop])]
+            of_quarter += part.sum(dtype=np.float64), len(part)
 
 
 def _scored(

@@ -82,6 +82,7 @@ class TextReader:
         `context` and `min_context` are as in `TeacherConfig`."""
         self.spans = spans
         self.prefix: NDArray[np.int64] = np.array(prefix, np.int64)
+        self.context = context
         self._capacity = context + 1 - len(self.prefix)  # the last token is not read
         self._min_context = min_context
 

@@ -1,0 +1,39 @@
+#!/bin/bash
+# The study of distributions across vocabularies: two hours on two cores, half an hour of it for the web teacher's scores.
+#   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
+# From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
+# used, and half of the held-out ones. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
+set -euo pipefail
+train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
+texts=$out/texts
+[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+python -m research.study configs/study/guidance-models.yaml --out "$out/models"
+python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
+import sys
+from transformers import AutoTokenizer
+AutoTokenizer.from_pretrained(sys.argv[1], gguf_file=sys.argv[2]).save_pretrained(sys.argv[3])
+PYTHON
+
+# Documents of a text until there are 0.75 MB.
+half() { awk '{ print; bytes += length($0) } bytes > 750000 { exit }' "$1" > "$2"; }
+
+cell() {  # NAME TEXT HELD_OUT OPTIONS...
+  local folder=$out/$1
+  mkdir -p "$folder"
+  half "$texts/$2.jsonl" "$folder/text.jsonl"
+  vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
+    --candidates 16 --out "$folder/like"
+  if [ "$1" = clean ]; then
+    vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
+      --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
+  fi
+  python -m research.study configs/study/distributions.yaml --out "$folder" --set "data.train=$folder/text.jsonl" "data.validation=$3" "${@:4}"
+}
+
+for part in dev test; do
+  awk 'NR % 2' "$texts/valid-$part.jsonl" > "$out/valid-$part-half.jsonl"
+done
+cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill 0.8" "distill, 2e-4" alm \
+  "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
+cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, SmolLM2" "distill, all, SmolLM2" "alm, SmolLM2" default
+cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill"
