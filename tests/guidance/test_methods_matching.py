@@ -205,6 +205,20 @@ def test_a_student_that_agrees_has_no_gradient():
     assert parts[:, 2].abs().max() < 1e-14
 
 
+def test_a_bucket_that_the_student_rules_out_has_its_gradient():
+    tables, first, table, bucket, mass = drawn(0, double=False)
+    logits, labels = torch.zeros(24, 11), torch.full((24,), 5)
+    logits[:, torch.from_numpy(tables[0] == 0)] = -40.0  # all of a bucket
+    shares, weights = torch.where((bucket >= 0).any(1), 0.4, 0.0), torch.ones(24)
+    objective = BucketCrossEntropy(labels, bucket, mass, table, lambda *_: (weights, shares))
+    gradient, leaf = logits.clone(), logits.double().requires_grad_()
+    objective(gradient, slice(0, 24))
+    given = tables, first, table, bucket, mass.double(), shares.double(), weights.double()
+    by_autograd(leaf, labels, *given).backward()
+    torch.testing.assert_close(gradient.double(), leaf.grad, atol=1e-6, rtol=1e-5)
+    assert leaf.grad[:, 0].min() < -0.1
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

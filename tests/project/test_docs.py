@@ -147,10 +147,10 @@ def runs_of(study):
         return {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
 
 
-def differences_of_rules(text):
-    """By variant, on a text of the study of rules: the mean and the standard deviation of the
-    differences from naive training, and the percentage of tokens kept."""
-    runs = runs_of(f"guidance/{text}")
+def differences_of_rules(text, study="guidance"):
+    """By variant, on a text of a study: the mean and the standard deviation of the differences from
+    naive training, and the percentage of tokens kept."""
+    runs = runs_of(f"{study}/{text}")
     found = {}
     for variant in dict.fromkeys(variant for variant, _ in runs):
         seeds = [seed for name, seed in runs if name == variant]
@@ -204,6 +204,29 @@ def test_the_table_of_teachers_follows_from_its_runs():
         for usual, found in pairs
     ]
     assert cells_of_table("guidance", "teachers") == expected
+
+
+def test_the_tables_of_distributions_follow_from_their_runs():
+    of_text = [differences_of_rules(text, "distributions") for text in ("clean", "junk")]
+    shown = [name for name in dict.fromkeys([*of_text[0], *of_text[1]]) if name != "naive"]
+    expected = [[found.get(name, "") for found in of_text] for name in shown]
+    assert sorted(cells_of_table("guidance", "distributions")) == sorted(expected)
+
+    losses = {name: run["held_out_loss"] for (name, _), run in runs_of("distributions/dev").items()}
+    rates = ("5e-5", "1e-4", "2e-4", "5e-4")
+    of_method = {
+        name: [losses.get(f"{name}, {rate}" if rate != "1e-4" else name, "") for rate in rates]
+        for name in losses
+        if not name.endswith(rates)
+    }
+    of_method = {
+        name: [loss and f"{float(loss):.4f}" for loss in row] for name, row in of_method.items()
+    }
+    assert sorted(cells_of_table("guidance", "learning rates")) == sorted(of_method.values())
+    starts = {run["start_loss"] for run in runs_of("distributions/dev").values()}
+    (start,) = starts
+    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    assert f"{float(start):.4f}" in page
 
 
 @pytest.mark.parametrize(

@@ -476,3 +476,27 @@ def test_a_context_without_room_is_refused(teacher_model):
     words = r"min_context 39 and 2 prefix tokens leave no room in teacher\.context 40"
     with pytest.raises(ConfigError, match=words):
         teacher.check()
+
+
+class Forgetful:
+    """A scorer that loses `late` times as much on the last quarter of a context of 64."""
+
+    def __init__(self, late):
+        self.late = late
+
+    def score(self, windows):
+        for number, window in enumerate(windows):
+            places = np.arange(window.asked_from, len(window.ids))
+            yield number, np.where(places < 48, 1, self.late).astype(np.float32)
+
+
+@pytest.mark.parametrize(("late", "is_named"), [(1.04, False), (1.06, True)])
+def test_a_context_longer_than_the_teacher_has_learnt_is_named(
+    teacher_model, capsys, monkeypatch, late, is_named
+):
+    monkeypatch.setattr("vocagno.teacher.scoring._ENOUGH", 32)
+    reader = TextReader(TokenSpans(teacher_model), (), context=64, min_context=16)
+    teacher = Teacher(Forgetful(late), reader)
+    for _ in range(2):
+        teacher.score([" ".join(TEXTS)])
+    assert capsys.readouterr().err.count("Try teacher.context: 32") == is_named

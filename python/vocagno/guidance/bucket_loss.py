@@ -18,7 +18,7 @@ from vocagno.guidance.chunked_loss import Objective, kept_rows
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED, losses_
 
-_LEAST = 1e-9
+_LEAST = 1e-30
 """Least probability of a bucket under the student, so that its logarithm is finite."""
 _LEAST_OTHER = 1e-6
 """The same of all ids in no bucket of the teacher: a difference of float32 numbers."""
