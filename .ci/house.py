@@ -1,7 +1,8 @@
 """Sizes of the project and directions of its imports, each with its bound: `python .ci/house.py`.
 
 A bound is what the project has reached, not what it may grow to: a change that needs more of one
-takes it away elsewhere, and one that needs less lowers it. `make lint` runs this.
+takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
+across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests.
 """
 
 import subprocess

@@ -210,7 +210,7 @@ def test_the_tables_of_distributions_follow_from_their_runs():
     of_text = [differences_of_rules(text, "distributions") for text in ("clean", "junk")]
     shown = [name for name in dict.fromkeys([*of_text[0], *of_text[1]]) if name != "naive"]
     expected = [[found.get(name, "") for found in of_text] for name in shown]
-    assert sorted(cells_of_table("guidance", "distributions")) == sorted(expected)
+    assert sorted(cells_of_table("distributions", "distributions")) == sorted(expected)
 
     losses = {name: run["held_out_loss"] for (name, _), run in runs_of("distributions/dev").items()}
     rates = ("5e-5", "1e-4", "2e-4", "5e-4")
@@ -222,10 +222,10 @@ def test_the_tables_of_distributions_follow_from_their_runs():
     of_method = {
         name: [loss and f"{float(loss):.4f}" for loss in row] for name, row in of_method.items()
     }
-    assert sorted(cells_of_table("guidance", "learning rates")) == sorted(of_method.values())
+    assert sorted(cells_of_table("distributions", "learning rates")) == sorted(of_method.values())
     starts = {run["start_loss"] for run in runs_of("distributions/dev").values()}
     (start,) = starts
-    page = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
     assert f"{float(start):.4f}" in page
 
 
