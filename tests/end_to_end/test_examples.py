@@ -245,7 +245,7 @@ def test_the_trainer_chooses_chunks(prepared, trained):
     ids=str,
 )
 def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
-    with pytest.raises(ValueError, match=r"which only `train.py` gives; use vocagno, alm, distill, rho1"):
+    with pytest.raises(ValueError, match=r"`train.py` gives; use vocagno, alm, distill, rho1"):
         trained(2, 1, **guidance)
 
 

@@ -99,7 +99,7 @@ class BucketTargets:
         """(n,) the teacher token that starts where each student token does, if both are in one
         bucket; else -1.
 
-        Where they are not, what follows in the text decided, which a token alone does not tell; or
+        Where they are not, what follows in the text decided, which no token tells; or
         one side has a space of its own there, as before the first word of a text.
 
         Args:

@@ -46,7 +46,8 @@ class SeveralTeachers:
     others add their candidates, for `distill`."""
 
     def __init__(self, stores: Sequence[StoredScores]) -> None:
-        self._first, *self.others = stores
+        self._first = stores[0]
+        self.others: list[StoredScores] = [*stores[1:]]
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
         """As `StoredScores.piece`, of the first teacher."""
