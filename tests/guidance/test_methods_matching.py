@@ -187,6 +187,11 @@ def test_the_number_of_members_may_be_known_beforehand(small_chunks):
     assert (loss, gradient.tolist()) == (distilled("all")[0], distilled("all")[1].tolist())
 
 
+def test_numbers_of_another_batch_are_refused(small_chunks):
+    with pytest.raises(ValueError, match="members_before: is of 5 tokens, the labels of 24"):
+        distilled("all", members_before=np.zeros(6, np.int64))
+
+
 def test_a_student_that_agrees_has_no_gradient():
     """The share of the teacher pulls nowhere if the sums over buckets are the same."""
     tables, _, table, bucket, mass = drawn(0)

@@ -279,6 +279,7 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
             {**both, "targets": BucketTargets(vocagno.buckets(third, sides[1]), 3)},
             "^targets: their buckets are of another student tokenizer",
         ),
+        ({**both, "targets": BucketTargets(vocagno.buckets(sides[0], third), 3)}, "^targets: only"),
         ({**both, "targets": BucketTargets(targets.buckets, 4)}, "needs scores with 4 candidates"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -4,6 +4,7 @@ import json
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,6 +16,7 @@ from runs import TRAIN, metrics, run
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.models import throughput
+from vocagno.teacher.windows import Window
 from vocagno.training import estimate as module
 
 pytestmark = pytest.mark.slow
@@ -230,9 +232,10 @@ def test_the_time_of_every_batch_counts():
     def score(windows):
         for first in range(0, len(windows), 4):
             time.sleep(0.05)
-            yield from ((number, range(10)) for number in range(first, min(first + 4, 8)))
+            yield from ((number, None) for number in range(first, min(first + 4, 8)))
 
-    reader = SimpleNamespace(read=lambda texts: SimpleNamespace(windows=texts))
+    windows = [Window(np.zeros(11, np.int64), 1)] * 8
+    reader = SimpleNamespace(read=lambda texts: SimpleNamespace(windows=windows))
     teacher = SimpleNamespace(reader=reader, scorer=SimpleNamespace(score=score))
     speed, tokens = module._scoring_burst(teacher, ["x"] * 8)
     assert tokens == 80

@@ -166,3 +166,17 @@ def test_an_empty_corpus_is_refused_with_rows_of_its_own(
         given = {"data.rows": rows, "data.train": blank, "teacher.mode": mode}
         assert train_here(config(), *options(given)) == 2
         assert "data.train: every document of" in capsys.readouterr().err
+
+
+def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
+    tmp_path, config, corpus, same_vocabulary_model
+):
+    """Its log has the loss of the start, which is measured again."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "validation_loss": 3.0}\n')
+    student = {"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None}
+    data = {"validation": str(corpus)}
+    assert train_here(config(student=student, data=data, train={"steps": 2})) == 0
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [line.count('{"step": 0,') for line in lines].count(1) == 1
+    assert (tmp_path / "run" / "report.html").is_file()

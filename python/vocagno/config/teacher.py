@@ -1,7 +1,7 @@
 """Options of the teacher: the model, how it reads, or the scores that it left."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -53,7 +53,7 @@ class TeacherConfig:
     those in the cache, made where missing."""
     candidates: int = 0
     """Most likely ids kept of each teacher token, with their log-probabilities, at most 255."""
-    also: list[FurtherTeacher] = field(default_factory=list)
+    also: list[FurtherTeacher] | None = None
     """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""

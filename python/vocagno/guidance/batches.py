@@ -24,7 +24,14 @@ from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, Targets, c
 from vocagno.guidance.mappings import NO_GROUP, chunk_ends_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
-from vocagno.guidance.pieces import SameRows, Scores, TeacherView, live_text, teacher_view
+from vocagno.guidance.pieces import (
+    SameRows,
+    Scores,
+    SeveralTeachers,
+    TeacherView,
+    live_text,
+    teacher_view,
+)
 from vocagno.guidance.rules import Units, known_weights, teacher_loss_of_neighbours
 from vocagno.guidance.tensors import TokenCounts
 from vocagno.models.batching import isolation
@@ -148,8 +155,10 @@ class Collator:
         self.scores = scores
         self.guidance = guidance
         if scores is not None:
-            known = scores.tokenizers if isinstance(scores, MatchedScores) else (None, None)
-            check_targets(guidance, targets, *known)
+            several = scores.stores if isinstance(scores, SeveralTeachers) else [scores]
+            for number, one in enumerate(several[: len(targets.teachers) if targets else 1]):
+                known = one.tokenizers if isinstance(one, MatchedScores) else (None, None)
+                check_targets(guidance, targets, *known, number)
         self.method: Method = method_of(guidance, targets)
         self.line_ends = line_ends
         self.seq_len: int = data.seq_len

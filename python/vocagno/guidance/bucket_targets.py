@@ -144,11 +144,12 @@ def check_targets(
     targets: BucketTargets | None,
     student: str | None = None,
     teacher: str | None = None,
+    number: int = 0,
 ) -> None:
     """Compares the buckets with what they are to be used with.
 
     Args: student, teacher: `TokenSpans.fingerprint` of the student's tokenizer and of that of the
-        scores, if known.
+        scores, if known. number: of the teacher, where there are several.
     Raises: ConfigError if a method needs buckets and has none, has some without need, or has those
         of other tokenizers.
     """
@@ -159,7 +160,7 @@ def check_targets(
         )
     if targets is None:
         return
-    pairs = {"student": (student, targets.student), "teacher": (teacher, targets.teachers[0])}
+    pairs = {"student": (student, targets.student), "teacher": (teacher, targets.teachers[number])}
     for side, (given, known) in pairs.items():
         require(
             given in (None, known),

@@ -46,12 +46,11 @@ class SeveralTeachers:
     others add their candidates, for `distill`."""
 
     def __init__(self, stores: Sequence[StoredScores]) -> None:
-        self._first = stores[0]
-        self.others: list[StoredScores] = [*stores[1:]]
+        self.stores: list[StoredScores] = [*stores]
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
         """As `StoredScores.piece`, of the first teacher."""
-        return self._first.piece(document, first_byte, end_byte)
+        return self.stores[0].piece(document, first_byte, end_byte)
 
 
 def read_pieces(
@@ -123,7 +122,7 @@ def _targets(
     """The stored candidates of each teacher, over buckets."""
     ids = np.concatenate([row.ids for row in rows])
     counts = targets.table.places
-    others = scores.others if isinstance(scores, SeveralTeachers) else []
+    others = scores.stores[1:] if isinstance(scores, SeveralTeachers) else []
     if len(counts) != 1 + len(others):
         raise GuidanceError(
             f"targets: buckets of {len(counts)} teachers, scores of {1 + len(others)}; give one "

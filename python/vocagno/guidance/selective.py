@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import GuidanceTensors, StudentSide, check_guidance
@@ -81,13 +82,17 @@ def token_weights(
     labels_BT: Tensor,
     guidance: GuidanceConfig,
 ) -> Tensor:
-    """(B, T) float32 without gradient: 1.0 for the tokens that train the student, else 0.0 (Eq. 4).
+    """(B, T) float32 without gradient: 1.0 for the tokens that train the student, else 0.0 (Eq. 4);
+    under `alm` what each token's loss is multiplied by, which may be negative.
 
     Args:
         student_nll_BT: the student's loss on each token, nats.
         teacher, labels_BT, guidance: as `selective_cross_entropy`.
-    Raises: ValueError if the configuration needs something that is not given.
+    Raises: ValueError if the configuration needs something that is not given; ConfigError for
+        `distill`, which is no weight.
     """
+    if guidance.needs_candidates:
+        raise ConfigError("guidance.method: distill is no weight; use selective_cross_entropy")
     given = _as_tensors(teacher)
     given.check_shapes(labels_BT)
     return method_of(guidance).choose(student_nll_BT, labels_BT, given).weights_BT

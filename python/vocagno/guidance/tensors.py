@@ -80,6 +80,12 @@ class GuidanceTensors:
                     f"{name} {tuple(value.shape)}: expected the shape of the labels, "
                     f"{tuple(labels_BT.shape)}; cut all tensors of a batch alike"
                 )
+        before = self.members_before
+        if before is not None and len(before) != labels_BT.numel() + 1:
+            raise ValueError(
+                f"members_before: is of {len(before) - 1} tokens, the labels of "
+                f"{labels_BT.numel()}; omit it where a batch is cut"
+            )
 
     def to(self, device: torch.device) -> "GuidanceTensors":
         """The same on a device."""

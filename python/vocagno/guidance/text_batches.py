@@ -28,6 +28,10 @@ from vocagno.tokens.token_spans import TokenSpans
 
 _BELOW_ZERO = -1e-3
 """Least that rounding may make of a loss."""
+_ENOUGH = 64
+"""Tokens with text before the share of those that can be compared says something."""
+_LEAST_COMPARED = 0.05
+"""Buckets of this pair of tokenizers give 60 % or more, those of another pair 1 %."""
 
 
 class GuidedBatch(NamedTuple):
@@ -117,6 +121,13 @@ def guided_batch(
             "share text with one of the teacher's (guidance.min_coverage "
             f"{guidance.min_coverage}): are these the same texts in the same order?"
         )
+    if targets is not None:
+        compared = int((given["candidates"] >= 0).any(-1).sum())
+        if counts.with_text >= _ENOUGH and compared < _LEAST_COMPARED * counts.with_text:
+            raise ConfigError(
+                f"targets: only {compared} of {counts.with_text} tokens can be compared: their "
+                "buckets are of another teacher tokenizer than `other` and `candidates`"
+            )
     num_kept = counts.kept if method.knows_kept else None
     teacher = GuidanceTensors.of(
         given,

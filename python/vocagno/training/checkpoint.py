@@ -148,7 +148,8 @@ def publish_folder(temporary: Path, final: Path) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, none after the step that the run resumed from."""
+    """`metrics.jsonl`: one JSON object a line, none after the step that the run resumed from, and
+    none at all in a run that begins again."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self.path = path
@@ -157,7 +158,7 @@ class MetricsLog:
         self.evaluated_step: int = 0
         """The last step of whose student benchmarks were asked."""
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        kept = [line for line in lines if _step_of(line) <= resumed_step]
+        kept = [line for line in lines if resumed_step and _step_of(line) <= resumed_step]
         for entry in map(json.loads, kept):
             self.last_loss = entry.get("loss", self.last_loss)
             if "eval_seconds" in entry:

@@ -253,7 +253,8 @@ def _measured(
         most_bytes = round(wanted * _BYTES_A_TOKEN / len(samples))
         for sample, weight in zip(samples, config.data.corpora.values(), strict=True):
             path = folder / f"{len(corpora)}.jsonl"
-            sample.write(path, most_bytes, cut=config.teacher.scores is None)
+            is_cut = config.teacher.scores is None and not config.teacher.also
+            sample.write(path, most_bytes, cut=is_cut)
             corpora[str(path)] = weight
         data = replace(config.data, train=corpora, rows=None, validation=None)
         train = replace(config.train, sample_every=None, log_with=[], profile_steps=0)

@@ -125,7 +125,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         ConfiguredTeacher(
             TeacherConfig(scores=one.scores, tokenizer=one.tokenizer), config.data.cache, device
         )
-        for one in config.teacher.also
+        for one in config.teacher.also or []
     ]
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
     if show_progress and len(rows.stores) > 1:
@@ -292,7 +292,7 @@ def _targets(
         )
         tables.append(buckets(tokenizer.spans, teacher.spans, cache=cache))
         places.append(counts.pop())
-    return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also)])
+    return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also or [])])
 
 
 def _live(
