@@ -28,10 +28,6 @@ class FurtherTeacher:
     share: float = 1.0
     """How much it counts, above 0; the first teacher counts 1."""
 
-    def __post_init__(self) -> None:
-        check_types("teacher.also", self)
-        require(0 < self.share < math.inf, f"teacher.also.share: not above 0: {self.share}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
@@ -111,6 +107,9 @@ class TeacherConfig:
             "teacher.candidates: a server of teacher.protocol: openai names candidates by their "
             "text, not by id; use teacher.protocol: vllm or sglang",
         )
+        for one in self.also or []:
+            check_types("teacher.also", one)
+            require(0 < one.share < math.inf, f"teacher.also.share: not above 0: {one.share}")
         live = self.mode == "live"
         require(
             self.server is None or self.tokenizer is not None,
