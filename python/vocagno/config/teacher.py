@@ -129,7 +129,7 @@ class TeacherConfig:
         )
         for name in ("scores", "also"):
             require(
-                not (live and getattr(self, name)), f"teacher.{name}: for teacher.mode: stored only"
+                not (live and getattr(self, name)), f"teacher.{name}: are for teacher.mode: stored"
             )
         require(
             not (live and self.tensor_parallel),
