@@ -266,11 +266,12 @@ def _commands(text, where, _, place):
 
 def _yaml(text, *_):
     from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.options import DataConfig, EvaluationConfig
+    from vocagno.config.options import DataConfig, EvaluationConfig, TeacherConfig
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take
         sections = {"data": DataConfig, "eval": EvaluationConfig, "guidance": GuidanceConfig}
+        sections["teacher"] = TeacherConfig
         for name, values in options.items():
             sections[name](**values)
 
