@@ -10,6 +10,7 @@ from runs import final_weights, metrics, train_here, write_config
 from vocagno.cli.app import main
 from vocagno.teacher import scoring
 from vocagno.tokens.token_spans import TokenSpans
+from vocagno.training.checkpoint import MetricsLog
 
 
 @pytest.fixture
@@ -171,7 +172,9 @@ def test_an_empty_corpus_is_refused_with_rows_of_its_own(
 def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
     tmp_path, config, corpus, same_vocabulary_model
 ):
-    """Its log has the loss of the start, which is measured again."""
+    """Its log has the loss of the start, which is measured again. One without a step has no log."""
+    MetricsLog(tmp_path / "run" / "metrics.jsonl", 0).write({"step": 0, "validation_loss": 3.0})
+    assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "validation_loss": 3.0}\n')
     student = {"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None}

@@ -9,6 +9,7 @@ their pieces, K: candidates of a token, S: places for buckets at a token, K for 
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -81,16 +82,16 @@ class BucketTargets:
             order = np.argsort(ids, kind="stable")
             members.append(order[np.count_nonzero(ids < 0) :])
             counts.append(np.bincount(ids[ids >= 0]))
-        total = sum(given)
-        of_teachers = [one.teacher.tobytes() for one in self.buckets]
-        facts = [places, [share / total for share in given], self.teachers]
+        self._of_teachers: list[Tensor] = [torch.from_numpy(one.teacher) for one in self.buckets]
+        tables = of_student, *(one.teacher for one in self.buckets)
+        of_each = [share / sum(given) for share in given]
         self.table: BucketTable = BucketTable(
             torch.from_numpy(np.concatenate(members)),
             torch.from_numpy(np.cumsum(np.concatenate([[0], *counts]))),
             places,
-            tuple(share / total for share in given),
+            tuple(of_each),
             of_student.shape[1],
-            digest(str(facts), of_student.tobytes(), *of_teachers),
+            digest(str([places, of_each, self.teachers]), *(one.tobytes() for one in tables)),
         )
 
     def rows(
@@ -131,7 +132,7 @@ class BucketTargets:
             nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
             return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
         ids_nK, codes_nK = ids_MK[rows_n.clamp_min(0)], codes_MK[rows_n.clamp_min(0)]
-        bucket_of = torch.from_numpy(self.buckets[number].teacher).to(rows_n.device)
+        bucket_of = _moved(self._of_teachers[number], rows_n.device)
         is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
         bucket_nK = torch.where(is_known, bucket_of[torch.where(is_known, ids_nK, 0).long()], -1)
         bucket_nK, mass_nK = _added_up(bucket_nK, probabilities_of(codes_nK))
@@ -167,6 +168,12 @@ def check_targets(
             f"targets: their buckets are of another {side} tokenizer; make buckets of this one "
             "with vocagno.buckets",
         )
+
+
+@lru_cache(maxsize=8)
+def _moved(table: Tensor, device: torch.device) -> Tensor:
+    """A table on a device, copied once: a copy waits for the device."""
+    return table.to(device)
 
 
 def _looked_up(table: NDArray[np.int32], ids: ArrayLike) -> NDArray[np.int32]:

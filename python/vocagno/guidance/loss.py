@@ -24,7 +24,7 @@ class Choice(NamedTuple):
     """Weights and thresholds; nothing here carries a gradient."""
 
     weights_BT: Tensor
-    """Float32, 0.0 or 1.0."""
+    """Float32, 0.0 or 1.0; under `alm` from -1 to 1."""
     thresholds_S: Tensor | None
     """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
     where none competes, and for a `criterion` that ranks by more than the excess loss. None for

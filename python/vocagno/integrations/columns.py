@@ -379,8 +379,7 @@ def _of_answers(
     """
     spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
     compared = mine.copy()
-    known = scores.candidates
-    candidates = [] if known is None else [known[:0]]
+    places = [np.empty(0, np.intp)]  # of the tokens in the text of the teacher; the last is none
     for number, ((start, end), (begins, ends)) in enumerate(
         zip(theirs.tolist(), mine.tolist(), strict=True)
     ):
@@ -394,17 +393,16 @@ def _of_answers(
         if is_whole.any():
             compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
         losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
-        if known is not None:
-            nothing = Candidates.none(len(shared) + 1, known.ids.shape[1])
-            of_whole = np.flatnonzero(is_whole)
-            for name in ("tokens", "ids", "codes"):
-                getattr(nothing, name)[1 + of_whole] = getattr(known, name)[shared[of_whole]]
-            candidates.append(nothing)
+        places += [np.array([-1]), np.where(is_whole, shared, -1)]
     # Tokens stand before the first answer, so none of these is the first of its text.
     nll = np.concatenate(losses)
-    found = Candidates.concatenate(candidates) if candidates else None
-    scores = replace(scores, spans=np.concatenate(spans), nll=nll, candidates=found, first_row=1)
-    return scores, compared
+    candidates = scores.candidates
+    if candidates is not None:
+        nothing = Candidates.none(1, candidates.ids.shape[1])
+        candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
+    spans_of_all = np.concatenate(spans)
+    found = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)
+    return found, compared
 
 
 def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:

@@ -126,7 +126,7 @@ class Candidates:
         columns = ([getattr(part, name) for part in parts] for name in cls.__slots__)
         return cls(*map(np.concatenate, columns))
 
-    def __getitem__(self, rows: slice) -> "Candidates":
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> "Candidates":
         return Candidates(self.tokens[rows], self.ids[rows], self.codes[rows])
 
     @property

@@ -153,6 +153,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self.path = path
+        self._waiting: list[str] = []
         self.last_loss: float | None = None
         """Of the last window before that step."""
         self.evaluated_step: int = 0
@@ -168,10 +169,15 @@ class MetricsLog:
                 file.writelines(kept)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Appends one line, flushed, so that a killed run keeps it."""
+        """Appends one line, flushed, so that a killed run keeps it. One of step 0 waits for the
+        next: a run that fails in its first step has no log."""
+        self._waiting.append(json.dumps(entry) + "\n")
+        if entry["step"] == 0:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.writelines(self._waiting)
+        self._waiting.clear()
 
 
 def _step_of(line: bytes) -> float:

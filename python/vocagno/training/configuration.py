@@ -156,10 +156,7 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
 
 def _is_begun(output: Path) -> bool:
     """Whether a run has come as far as its first step, and not failed before."""
-    log = output / "metrics.jsonl"
-    lines = log.read_bytes().splitlines() if log.is_file() else []
-    is_logged = any(not line.startswith(b'{"step": 0,') for line in lines)  # of the start
-    return is_logged or any((output / name).exists() for name in ("checkpoints", "final"))
+    return any((output / name).exists() for name in ("metrics.jsonl", "checkpoints", "final"))
 
 
 def _plain(value: Any) -> Any:

@@ -84,11 +84,11 @@ class Inputs:
     def made_from(self) -> dict[str, dict[str, Any]]:
         """The facts that determine the stores and the teacher, by name."""
         made_from = {}
-        matched: list[tuple[str, Mapping[str, MatchedScores]]] = [("scores", self.scores)]
-        matched += [(f"scores of teacher {n}", one) for n, one in enumerate(self.others, 2)]
-        of_scores = [(what, {name: one.store for name, one in of.items()}) for what, of in matched]
-        given: list[tuple[str, Mapping[str, RowStore | ScoreStore]]] = [*of_scores]
-        for what, stores in [("rows", self.rows.stores), *given]:
+        given: dict[str, Mapping[str, RowStore | ScoreStore]] = {"rows": self.rows.stores}
+        for number, scores in enumerate((self.scores, *self.others), 1):
+            what = "scores" if number == 1 else f"scores of teacher {number}"
+            given[what] = {name: matched.store for name, matched in scores.items()}
+        for what, stores in given.items():
             for name, store in stores.items():
                 key = what if len(stores) == 1 else f"{what} of {name}"
                 made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
