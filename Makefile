@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers lint format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -101,19 +101,25 @@ test-servers: $(VENV)/.built $(SERVERS)/.packages ## scoring by a real vLLM on t
 # Paths that are checked against the word list in .ci/words.py.
 WORDS := python research examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
 
-lint: $(VENV)/.built ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, sizes, workflows, rustfmt, clippy
+lint: lint-text lint-types lint-rust ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, sizes, workflows, rustfmt, clippy
+
+lint-text: $(VENV)/.built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/words.py $(WORDS)
-	$(BIN)/mypy
-	$(BIN)/stubtest vocagno._vocagno
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/house.py
 	$(BIN)/python tests/planted.py --list > /dev/null
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --quiet --offline --config .github/zizmor.yml .github/workflows
+
+lint-types: $(VENV)/.built
+	$(BIN)/mypy
+	$(BIN)/stubtest vocagno._vocagno
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --ignoreexternal --verifytypes vocagno > target/types.txt || { cat target/types.txt; exit 1; }
+
+lint-rust:
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(FUZZ)/Cargo.toml --check
 	cargo fmt --manifest-path examples/rust/Cargo.toml --check

@@ -18,7 +18,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_080,
     "modules of python/vocagno": 131,
     "lines of research": 2_280,
-    "lines of tests": 31_320,
+    "lines of tests": 31_330,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

@@ -74,9 +74,9 @@ def test_every_layout_gives_the_same_step(tmp_path, config):
 
 
 def test_waiting_for_a_slow_teacher_outlasts_the_process_group(tmp_path, config):
-    """20 s of scoring under a timeout of 5 s: nobody waits inside a collective."""
+    """12 s of scoring under a timeout of 5 s: nobody waits inside a collective."""
     path = config("slow", train={"steps": 2, "micro_batch": 4, "collective_timeout": 5.0})
-    given = {"SECONDS": "20", "SHARD_BYTES": "2000000"}
+    given = {"SECONDS": "12", "SHARD_BYTES": "2000000"}
     run(2, SCRIPTS / "slow_command.py", "train", "--config", path, **given)
     (entry,) = metrics(tmp_path / "slow")[0]
     assert entry["coverage"] == 1.0

@@ -1,5 +1,6 @@
 """Plans of studies: what they name, and those that make no sense."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,8 @@ def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_seeds"), [("quickstart", 3), ("math", 3), ("guidance", 5), ("noise", 3)]
+    ("name", "num_seeds"),
+    [("quickstart", 3), ("math", 3), ("guidance", 5), ("noise", 3), ("distributions", 3)],
 )
 def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
     from vocagno.training.configuration import parse
@@ -105,7 +107,7 @@ def test_the_plans_of_the_project_are_plans(tmp_path, name, num_seeds):
     plan = read_plan(ROOT / "configs" / "study" / f"{name}.yaml")
     assert {variant for table in plan.tables.values() for variant in table} == set(plan.variants)
     assert len(plan.seeds) == num_seeds
-    for run in plan.runs(tmp_path, {}):
+    for run in replace(plan, seeds=plan.seeds[:1]).runs(tmp_path, {}):  # others differ in the seed
         arguments = [str(part) for part in run.arguments]
         arguments[1] = str(ROOT / arguments[1])
         config = parse([*arguments, "--output", str(run.folder)])
