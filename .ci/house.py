@@ -15,10 +15,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_080,
-    "modules of python/vocagno": 131,
+    "lines of python/vocagno": 28_390,
+    "modules of python/vocagno": 132,
     "lines of research": 2_280,
-    "lines of tests": 31_330,
+    "lines of tests": 31_595,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

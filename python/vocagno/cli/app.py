@@ -59,6 +59,7 @@ main: Program = Program(
         "score": Command(stores.add_score, stores.score),
         "bake": Command(scores.add_bake, scores.bake),
         "scores info": Command(scores.add_info, scores.info),
+        "scores compare": Command(scores.add_compare, scores.compare),
         "scores finish": Command(scores.add_finish, scores.finish),
         "scores verify": Command(scores.add_verify, scores.verify),
         "scores export": Command(scores.add_export, scores.export),
@@ -68,6 +69,6 @@ main: Program = Program(
         "train": Command(add_train, train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),
     },
-    groups={"scores": "Check, describe and share a store of teacher scores."},
+    groups={"scores": "Check, describe, compare and share stores of teacher scores."},
 )
 """Runs the command line of the process, or the given words; the exit status."""

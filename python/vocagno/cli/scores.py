@@ -1,5 +1,5 @@
-"""`vocagno scores` and `vocagno bake`: describe, check and share a store of teacher scores, and
-write its losses parallel to a token file of another trainer."""
+"""`vocagno scores` and `vocagno bake`: describe, compare, check and share stores of teacher scores,
+and write losses parallel to a token file of another trainer."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vocagno.alignment.mapping import Reduction
 from vocagno.cli.guidance import add_rule
-from vocagno.config.arguments import TOKENIZER, add_max_refused
+from vocagno.config.arguments import CORPUS, TOKENIZER, add_max_refused
 from vocagno.errors import require
 from vocagno.system.hub import HubRepository
-from vocagno.system.progress import Progress, in_columns
+from vocagno.system.progress import Progress, in_columns, in_table, tracked
 from vocagno.system.signals import DONE, FOUND_WRONG, terminable
 
 if TYPE_CHECKING:
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 def add_info(parser: Any) -> None:
     """Describe a store: sizes, counts, what it was made from, and the spread of the losses."""
     _add_store(parser)
+
+
+def add_compare(parser: Any) -> None:
+    """Compare teachers on texts by their stored losses: nats a byte, and where one is ahead.
+
+    Losses are compared where every teacher has one for the same bytes. A teacher is ahead of
+    another on the lines on which it loses less: on a share of the bytes, by nats a byte there.
+    "mixture": the loss of the mean of the teachers' probabilities of each smallest run of bytes at
+    whose ends all teachers' tokens end. "partial": documents with bytes without a loss of this one.
+    """
+    parser.add_argument(
+        "stores", type=Path, nargs="+", metavar="STORE", help="scores of each teacher, two or more"
+    )
+    parser.add_argument(
+        "--corpus", type=str, nargs="+", required=True, help=f"texts, one or more: {CORPUS}"
+    )
 
 
 def add_verify(parser: Any) -> None:
@@ -76,8 +92,7 @@ def info(options: Any) -> dict[str, Any] | None:
     with Progress("reading", store.num_tokens, unit="tokens", show=True) as progress:
         losses = losses_of(store, progress.at)
     found = _counts(store) | {
-        "bytes": store.num_bytes,
-        "bytes_per_token": round(store.num_bytes / max(1, store.num_tokens), 3),
+        **_size(store),
         "unscored_documents": store.manifest.count("unscored_documents"),
         "unscored_tokens": store.manifest.count("unscored_tokens"),
         REFUSED: store.manifest.count(REFUSED),
@@ -95,6 +110,55 @@ def info(options: Any) -> dict[str, Any] | None:
     print("\nmade from\n" + in_columns(made_from))
     print("\nlosses, in nats\n" + in_columns(_in_words(losses)))
     return None
+
+
+def compare(options: Any) -> dict[str, Any] | None:
+    """The comparison on each text and on all of them."""
+    from vocagno.data.corpus import read_batches
+    from vocagno.teacher.comparison import compare
+    from vocagno.teacher.scores import ScoreStore
+
+    corpora = {name: tracked(read_batches(name), f"comparing {name}") for name in options.corpus}
+    for name in corpora:
+        require(options.corpus.count(name) == 1, f"--corpus: {name} is named twice; name it once")
+    stores = [ScoreStore(folder) for folder in options.stores]
+    of_corpora = compare(stores, corpora)
+    first, *others = of_corpora.values()
+    names = [str(store.folder) for store in stores]
+    found = {name: sums.as_dict(names) for name, sums in of_corpora.items()}
+    total = sum(others, start=first).as_dict(names)
+    sizes = [_counts(store) | _size(store) for store in stores]
+    if options.json:
+        return {"stores": sizes, "corpora": found, "total": total}
+    labels = [f"{number} {name}" for number, name in enumerate(names, 1)]
+    words = ("tokens", "bytes", "bytes_per_token")
+    lines = [[f"{size[word]:,}" for word in words] for size in sizes]
+    lines = [[label, *cells] for label, cells in zip(labels, lines, strict=True)]
+    print(in_table([["store", "tokens", "bytes", "bytes a token"], *lines]))
+    for name, one in [*found.items(), *([("total", total)] if others else [])]:
+        share = f"{one['compared_bytes'] / one['bytes']:.2%} compared"
+        print(f"\n{name}: {one['documents']:,} documents, {one['bytes']:,} bytes, {share}")
+        print(in_table(_comparison_lines(one, labels)))
+    return None
+
+
+def _comparison_lines(found: dict[str, Any], labels: list[str]) -> list[list[str]]:
+    """The table of one text: a line for each teacher, and one for their mixture."""
+    counts, names = ("missing", "refused", "partial"), list(found["teachers"])
+    heading = ["", "nats a byte", *(f"ahead of {n}" for n in range(1, len(names) + 1)), *counts]
+    lines = [heading]
+    for label, one in zip(labels, found["teachers"].values(), strict=True):
+        leads = [one["ahead_of"].get(other, {}) for other in names]
+        cells = [
+            "{share_of_bytes:.1%} by {nats_per_byte:.3f}".format(**lead)
+            if any(lead.values())
+            else "-"
+            for lead in leads
+        ]
+        numbers = (f"{one[f'{name}_documents']:,}" for name in counts)
+        lines.append([label, f"{one['nats_per_byte']:.4f}", *cells, *numbers])
+    blank = [""] * (len(heading) - 2)
+    return [*lines, ["mixture", f"{found['mixture_nats_per_byte']:.4f}", *blank]]
 
 
 def verify(options: Any) -> dict[str, Any] | int:
@@ -184,6 +248,12 @@ def _counts(store: "ScoreStore") -> dict[str, Any]:
         "documents": len(store),
         "tokens": store.num_tokens,
     }
+
+
+def _size(store: "ScoreStore") -> dict[str, Any]:
+    """On disk."""
+    per_token = round(store.num_bytes / max(1, store.num_tokens), 3)
+    return {"bytes": store.num_bytes, "bytes_per_token": per_token}
 
 
 def _in_words(losses: dict[str, Any]) -> dict[str, str]:
