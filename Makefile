@@ -8,7 +8,7 @@ FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers bridges lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -98,8 +98,39 @@ $(SERVERS)/.packages:
 test-servers: $(VENV)/.built $(SERVERS)/.packages ## scoring by a real vLLM on this CPU, as a server and in process; installs 6 GB first
 	VOCAGNO_VLLM_PYTHON=$(CURDIR)/$(SERVERS)/bin/python OMP_NUM_THREADS=1 $(BIN)/pytest -q -s tests/teacher/test_real_server.py --durations=0
 
+# What each trainer is installed with; torch is that of the project. OLMo-core asks for torch < 2.14.
+BRIDGES := target/bridges
+BRIDGE_RESULTS := benches/results/bridges.jsonl
+.PRECIOUS: $(BRIDGES)/%/.packages
+BRIDGE_trl := trl==1.16.0
+BRIDGE_litgpt := litgpt==0.5.13 requests
+BRIDGE_torchtitan := torchtitan==0.3.0
+BRIDGE_olmo_core := cached-path dataclass-extensions bettermap importlib_resources pandas safetensors rich pyyaml requests packaging \
+  --no-deps ai2-olmo-core==3.0.0
+BRIDGE_megatron_core := megatron-core==0.16.1
+BRIDGE_verl := verl==0.9.1 cachetools fastapi uvicorn
+# Not next to the project's torch: the line says what it requires.
+BRIDGES_UNMET := axolotl==0.19.0
+BRIDGE_PATH := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/python:$(CURDIR)/benches:$(CURDIR)/examples
+$(BRIDGES)/material: $(VENV)/.built
+	rm -rf $@
+	$(BRIDGE_PATH) $(BIN)/python -m bridges.material $@
+
+$(BRIDGES)/%/.packages: $(VENV)/.packages
+	$(BRIDGE_PATH) $(BIN)/python -m bridges.environment $(@D) $(BRIDGE_$*)
+	touch $@
+
+# The last line of a trainer counts; TRL prints its logs, too.
+bridge-%: $(BRIDGES)/%/.packages $(BRIDGES)/material
+	$(BRIDGE_PATH) OMP_NUM_THREADS=1 $(BRIDGES)/$*/bin/python -m bridges.$* $(BRIDGES)/material > $(BRIDGES)/$*/printed; code=$$?; \
+	  tail -1 $(BRIDGES)/$*/printed >> $(BRIDGE_RESULTS); exit $$code
+
+bridges: bridge-trl bridge-litgpt bridge-torchtitan bridge-olmo_core bridge-megatron_core bridge-verl ## our weights in other trainers; writes docs/bridges.md
+	$(BRIDGE_PATH) $(BIN)/python -m bridges.unmet $(BRIDGES_UNMET) >> $(BRIDGE_RESULTS)
+	$(BIN)/python benches/bridges/page.py $(BRIDGE_RESULTS) docs/bridges.md
+
 # Paths that are checked against the word list in .ci/words.py.
-WORDS := python research examples $(wildcard benches/*.py) benches/gpu README.md CONTRIBUTING.md docs
+WORDS := python research examples $(wildcard benches/*.py) benches/bridges benches/gpu README.md CONTRIBUTING.md docs
 
 lint: lint-text lint-types lint-rust ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, sizes, workflows, rustfmt, clippy
 

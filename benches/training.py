@@ -8,9 +8,10 @@ A step is: rows collated (guided: aligned with the teacher's scores), forward, b
 AdamW. The rows are real text under real tokenizers; weights and the teacher's losses are drawn at
 random. Naive are: the model's own logits with torch's cross-entropy; torch's chunked op; liger on
 CUDA; and our own `method: cpt`. All take turns in one run, after a check that the guided gradient
-is that of all logits. `alm` and `distill` (16 candidates a token, drawn from the text's tokens, and
-the buckets of both tokenizers) take turns with them. Memory is the peak of a process (on CUDA: of
-the allocator) that takes two steps of one kind, for each kind again.
+is that of all logits. `matching` compares `alm` and `distill` (16 candidates a token, drawn from
+the text's tokens, and the buckets of both tokenizers) with `method: cpt` in the same way. Memory is
+the peak of a process (on CUDA: of the allocator) that takes two steps of one kind, for each kind
+again.
 """
 
 import argparse
@@ -41,18 +42,16 @@ LARGEST_DIFFERENCE = 1e-4
 def step(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(options, Path(folder))
-        steps.add_matching()
-        difference = {kind: judged(kind, steps.check(kind)) for kind in ("guided", *MATCHING)}
+        difference = judged("guided", steps.check("guided"))
         seconds = steps.seconds(steps.kinds(), options.repeats)
         rival = steps.rival(seconds)
-        collating = _collating(steps, options.repeats)
-    kinds = ("guided", rival, "cpt", *MATCHING)
-    memory = {kind: peak_of_a_process(__file__, options, kind) for kind in kinds}
+        collating = _collating(steps, options.repeats, "naive", "guided")
+    memory = {kind: peak_of_a_process(__file__, options, kind) for kind in ("guided", rival, "cpt")}
     tokens = options.rows * options.seq_len
     return {
         "what": "step",
         **measured_case(options),
-        "gradient_difference": difference["guided"],
+        "gradient_difference": difference,
         "rival": rival,
         "ratio": ratio(seconds["guided"], seconds[rival]),
         "ratio_to_cpt": ratio(seconds["guided"], seconds["cpt"]),
@@ -61,15 +60,31 @@ def step(options: argparse.Namespace) -> dict:
         "collating_seconds": collating,
         "peak_mb": memory,
         "memory_ratio": round(memory["guided"] / memory[rival], 3),
-        "matching": {
-            kind: {
-                "gradient_difference": difference[kind],
-                "ratio": ratio(seconds[kind], seconds[rival]),
-                "ratio_to_cpt": ratio(seconds[kind], seconds["cpt"]),
-                "memory_ratio": round(memory[kind] / memory[rival], 3),
-            }
-            for kind in MATCHING
-        },
+        **machine("torch", "transformers"),
+    }
+
+
+def matching(options: argparse.Namespace) -> dict:
+    """`alm` and `distill` next to `cpt`, on as many threads as torch has."""
+    kinds = ("cpt", *MATCHING)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = Steps(options, Path(folder))
+        steps.add_matching()
+        difference = {kind: judged(kind, steps.check(kind)) for kind in MATCHING}
+        losses = {kind: steps.kinds()[kind] for kind in kinds}
+        seconds = steps.seconds(losses, options.repeats)
+        collating = _collating(steps, options.repeats, "naive", *MATCHING)
+    memory = {kind: peak_of_a_process(__file__, options, kind) for kind in kinds}
+    return {
+        "what": "matching",
+        **measured_case(options),
+        "threads": torch.get_num_threads(),
+        "gradient_difference": difference,
+        "ratio_to_cpt": {kind: ratio(seconds[kind], seconds["cpt"]) for kind in MATCHING},
+        "seconds": {kind: round(median(of_kind), 3) for kind, of_kind in seconds.items()},
+        "collating_seconds": collating,
+        "peak_mb": memory,
+        "memory_ratio": {kind: round(memory[kind] / memory["cpt"], 3) for kind in MATCHING},
         **machine("torch", "transformers"),
     }
 
@@ -93,9 +108,9 @@ def measured_case(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _collating(steps: Steps, repeats: int) -> dict[str, float]:
+def _collating(steps: Steps, repeats: int, *kinds: str) -> dict[str, float]:
     found = {}
-    for kind in ("naive", "guided", *MATCHING):
+    for kind in kinds:
         began = time.perf_counter()
         for _ in range(repeats):
             steps.batch(kind)
@@ -150,6 +165,7 @@ def peak(steps: Steps, kind: str, loss: Callable[[], torch.Tensor]) -> dict[str,
 
 def everything(options: argparse.Namespace) -> Iterator[dict]:
     yield from map(step, cases(options))
+    yield from map(matching, cases(options))
 
 
 def cases(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
@@ -189,7 +205,7 @@ def commands(
 
 
 def main() -> None:
-    parser, found = commands(__doc__.splitlines()[0], step, memory, everything)
+    parser, found = commands(__doc__.splitlines()[0], step, matching, memory, everything)
     found["memory"].add_argument("--kind", default="guided")
     options = parser.parse_args()
     print_lines(options.function(options))

@@ -16,7 +16,13 @@ def main() -> None:
     results, page = map(Path, sys.argv[1:])
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     text = page.read_text()
-    tables = {"steps": steps, "thresholds": thresholds, "live": live, "plan": planned}
+    tables = {
+        "steps": steps,
+        "matching": matching,
+        "thresholds": thresholds,
+        "live": live,
+        "plan": planned,
+    }
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
@@ -44,6 +50,31 @@ def steps(lines: list[dict]) -> Iterator[str]:
             f"{line['ratio_to_cpt']:.2f}",
             ", ".join(f"{speed[kind]:,.0f}" for kind in ("guided", "cpt", "dense", "torch")),
             f"{line['memory_ratio']:.2f}",
+        )
+    yield ""
+    yield measured(found[0])
+
+
+def matching(lines: list[dict]) -> Iterator[str]:
+    found = [line for line in lines if line["what"] == "matching"]
+    if not found:
+        yield "Not measured yet."
+        return
+    kinds = list(found[0]["ratio_to_cpt"])
+    yield from plan.head(
+        "student",
+        "device, precision, threads",
+        *(f"`{kind}` over `cpt`" for kind in kinds),
+        *(f"memory: `{kind}`" for kind in kinds),
+        f"seconds: `cpt`, {', '.join(f'`{kind}`' for kind in kinds)}",
+    )
+    for line in found:
+        yield plan.row(
+            f"{line['shape']}, {line['layers']} layers",
+            f"{line['device']}, {line['precision']}, {line['threads']}",
+            *(f"{line['ratio_to_cpt'][kind]:.3f}" for kind in kinds),
+            *(f"{line['memory_ratio'][kind]:.3f}" for kind in kinds),
+            ", ".join(f"{line['seconds'][kind]:.2f}" for kind in ("cpt", *kinds)),
         )
     yield ""
     yield measured(found[0])

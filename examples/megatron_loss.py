@@ -5,8 +5,8 @@ them next to Megatron's `corpus.bin`. Then, in `pretrain_gpt.py`: give `guided(G
 builder, let `get_batch` pass them on, and return `partial(loss_func, token_weights=token_weights)`.
 Or multiply `loss_mask` by them in `guided`: Megatron then divides by the sum of the weights.
 
-The shapes are read from Megatron-LM (pretrain_gpt.py at 000ab9d, gpt_dataset.py at 002398e) and
-torchtitan (00a388d). No trainer of theirs was run.
+The shapes are those of Megatron-LM (pretrain_gpt.py at 000ab9d, gpt_dataset.py at 002398e) and
+torchtitan 0.3. `make bridges` runs them in Megatron-core and in torchtitan (docs/bridges.md).
 """
 
 from copy import copy
@@ -70,10 +70,28 @@ def paper_weights(output_tensor, loss_mask, teacher_loss, top_fraction=0.4):
 
 
 class GuidedCrossEntropy:
-    """torchtitan's CrossEntropyLoss, weighted; `token_weights` comes with the batch."""
+    """torchtitan's CrossEntropyLoss, weighted by the `token_weights` of a micro-batch."""
 
-    def __call__(self, pred, labels, global_valid_tokens=None, *, token_weights, **_):
+    def __init__(self, token_weights):
+        self.token_weights = token_weights
+
+    def __call__(self, pred, labels, global_valid_tokens=None, **_):
         pred, labels = pred.flatten(0, -2).float(), labels.flatten()
         nll = cross_entropy(pred, labels, reduction="none", ignore_index=-100)
-        loss = (nll * token_weights.flatten()).sum()
+        loss = (nll * self.token_weights.flatten()).sum()
         return (loss if global_valid_tokens is None else loss / global_valid_tokens), {}
+
+
+def guided_trainer(trainer_class):
+    """torchtitan's Trainer, for batches with `token_weights` next to `input`.
+
+    torchtitan gives its loss nothing else of a batch. Not for pipeline and context parallelism, the
+    ChunkedLossWrapper and CUDA graphs (`training.disable_cuda_graphs`).
+    """
+
+    class Guided(trainer_class):
+        def post_dataloading_process(self, input_dict, labels):
+            self.loss_fn = GuidedCrossEntropy(input_dict.pop("token_weights"))
+            return super().post_dataloading_process(input_dict, labels)
+
+    return Guided

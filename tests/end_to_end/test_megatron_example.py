@@ -1,6 +1,6 @@
 """examples/megatron_loss.py with stand-ins: Megatron's data set and loss, torchtitan's loss.
 
-No trainer of theirs is run; the stand-ins have the shapes of their sources.
+The stand-ins have the shapes of their sources; `make bridges` runs the trainers.
 """
 
 from types import SimpleNamespace
@@ -152,11 +152,26 @@ def test_torchtitan_s_loss(example):
     labels[0, 0] = -100
     weights = (torch.rand(2, 5, generator=draw) > 0.5).float()
     count = torch.tensor(9)
-    loss, metrics = example.GuidedCrossEntropy()(pred, labels, count, token_weights=weights, x=1)
+    loss, metrics = example.GuidedCrossEntropy(weights)(pred, labels, count, x=1)
     kept = torch.where(weights > 0, labels, -100)
     plain = torch.nn.functional.cross_entropy(pred.view(-1, 7), kept.view(-1), reduction="sum")
     torch.testing.assert_close(loss, plain / 9)
     assert metrics == {}
     flat = SimpleNamespace(pred=pred.flatten(0, 1), labels=labels.flatten())  # [T, V] and [T]
-    again, _ = example.GuidedCrossEntropy()(flat.pred, flat.labels, token_weights=weights.view(-1))
+    again, _ = example.GuidedCrossEntropy(weights.view(-1))(flat.pred, flat.labels)
     torch.testing.assert_close(again, plain)
+
+
+def test_torchtitan_s_trainer_takes_the_weights_from_a_batch(example):
+    """Its model would refuse them, and its loss gets nothing but the positions."""
+
+    class Trainer:
+        def post_dataloading_process(self, input_dict, labels):
+            assert input_dict.keys() == {"input", "positions"}
+            return input_dict["input"], labels, {}
+
+    trainer = example.guided_trainer(Trainer)()
+    for weights in (torch.ones(1, 3), torch.zeros(1, 3)):
+        batch = {"input": torch.zeros(1, 3), "positions": None, "token_weights": weights}
+        trainer.post_dataloading_process(batch, torch.zeros(1, 3))
+        assert trainer.loss_fn.token_weights is weights

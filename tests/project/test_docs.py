@@ -54,6 +54,7 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
         (["scores_page.py"], "2026-11-21-scores.jsonl", "scores.md"),
         (["training_page.py"], "2026-11-22-training.jsonl", "training.md"),
         (["distillation.py", "page"], "2026-11-22-distillation.jsonl", "methods.md"),
+        (["bridges/page.py"], "bridges.jsonl", "bridges.md"),
     ],
 )
 def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, page):

@@ -1,0 +1,151 @@
+"""What all bridges share: rows of the token file, a plain loop, and the line of a result.
+
+B: rows of a step, T: tokens of a row, S: steps, V: vocabulary.
+"""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vocagno.integrations.baked_files import BakedLosses
+from vocagno.models.losses import IGNORED, causal_shift, teacher_guided_loss
+
+STEPS, ROWS, LENGTH = 20, 4, 64
+VOCABULARY = 1_024
+LEARNING_RATE, MAX_NORM = 1e-3, 1.0
+ADAMW = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+TOLERANCE = 1e-5
+"""Of a loss, in nats, in float32."""
+WEIGHT_TOLERANCE = 1e-4
+"""Of a weight of the model, a tenth of what one step of AdamW changes."""
+
+Run = tuple[list[float], dict[str, Tensor]]
+"""The loss of each step, and the weights of the model at the end."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a token file with one weight for each token, not shifted."""
+
+    ids_SBT: Tensor
+    """int64, T = LENGTH + 1."""
+    weights_SBT: Tensor
+    """float32, 0 to 1."""
+
+    @classmethod
+    def read(cls, tokens: Path) -> "Rows":
+        """Of a `.npy`, and of the streams in `NAME.baked` next to it."""
+        baked, count = BakedLosses(tokens.with_suffix(".baked")), STEPS * ROWS * (LENGTH + 1)
+        baked.check(tokens, whole=True)
+        ids = torch.from_numpy(np.load(tokens)[:count].astype(np.int64))
+        weights = torch.from_numpy(baked.weights[:count] / np.float32(255))
+        if not 0.1 < weights.mean() < 0.9:
+            raise ValueError(f"{tokens}: weights of mean {weights.mean():.2f} choose nothing")
+        return cls(*(one.view(STEPS, ROWS, LENGTH + 1) for one in (ids, weights)))
+
+    def permuted(self) -> "Rows":
+        """The same tokens under the weights of others."""
+        order = torch.from_numpy(np.random.default_rng(0).permutation(self.weights_SBT.numel()))
+        return Rows(self.ids_SBT, self.weights_SBT.flatten()[order].view_as(self.weights_SBT))
+
+    def labels(self) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs, labels and the weights of the labels for each step, (B, LENGTH) each."""
+        for ids_BT, weights_BT in zip(self.ids_SBT, self.weights_SBT, strict=True):
+            yield *causal_shift(ids_BT), causal_shift(weights_BT)[1]
+
+
+def bake(folder: Path, tokens: str, *options: str) -> None:
+    """The streams of a token file of a folder of material, in `NAME.baked`, by the command.
+
+    It is that of the project's environment: a trainer's own need only read what is baked.
+    """
+    command = ["vocagno", "bake", str(folder / tokens), "--weights", *options]
+    command += ["--tokenizer", str(folder / "student"), "--scores", str(folder / "scores")]
+    command += ["--out", str((folder / tokens).with_suffix(".baked"))]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def weighted_mean(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """The weighted losses over the number of predicted tokens (Eq. 3)."""
+    nll = cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="none")
+    return teacher_guided_loss(nll, weights_BT.flatten()) / (labels_BT != IGNORED).sum()
+
+
+def plain_loop(
+    model: torch.nn.Module, losses: Iterable[Callable[[], Tensor]], *, clip: bool = True
+) -> Run:
+    """AdamW over the losses of the steps, with nothing of the trainer but its model."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **ADAMW)
+    found = []
+    for compute in losses:
+        optimizer.zero_grad()
+        loss = compute()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        found.append(loss.item())
+    return found, dict(model.state_dict())
+
+
+def of_rows(model: torch.nn.Module, rows: Rows) -> Run:
+    """The plain loop on rows, of a model that returns logits."""
+    steps = rows.labels()
+    return plain_loop(model, (lambda s=s: weighted_mean(model(s[0]), s[1], s[2]) for s in steps))
+
+
+def report(package: str, theirs: Run, ours: Run, permuted: list[float], **words: Any) -> None:
+    """Prints the line of a result: `theirs` is the trainer's run, `permuted` its losses under the
+    weights of other tokens.
+
+    Raises: SystemExit, after the line, for a difference over the tolerance, or for none under
+        permuted weights.
+    """
+    if any(theirs[1][name].data_ptr() == value.data_ptr() for name, value in ours[1].items()):
+        raise ValueError(f"{package}: both runs trained one model; give each its own copy")
+    loss = largest(theirs[0], ours[0])
+    weight = max(largest(theirs[1][name], value) for name, value in ours[1].items())
+    control = largest(permuted, ours[0])
+    is_same = loss <= TOLERANCE and weight <= WEIGHT_TOLERANCE and control > 100 * TOLERANCE
+    line = words | {
+        "largest_difference": loss,
+        "largest_weight_difference": weight,
+        "permuted_difference": control,
+        "tolerance": TOLERANCE,
+        "weight_tolerance": WEIGHT_TOLERANCE,
+        "outcome": "equal" if is_same else "not equal",
+    }
+    print_line(package, importlib.metadata.version(package), steps=STEPS, **line)
+    if not is_same:
+        raise SystemExit(1)
+
+
+def print_line(package: str, version: str, **fields: Any) -> None:
+    head = {
+        "trainer": package,
+        "version": version,
+        "torch": torch.__version__,
+        "python": python_version(),
+        "date": date.today().isoformat(),
+    }
+    print(json.dumps(head | fields), flush=True)
+
+
+def largest(left: Any, right: Any) -> float:
+    """The largest absolute difference; of other lengths an error."""
+    left, right = (torch.as_tensor(one, dtype=torch.float64) for one in (left, right))
+    if left.shape != right.shape or not left.numel():
+        raise ValueError(f"{tuple(left.shape)} and {tuple(right.shape)} are not comparable")
+    return float((left - right).abs().max())

@@ -1,0 +1,54 @@
+"""A corpus, scores and a token file with the streams of `vocagno bake`, for every bridge.
+
+PYTHONPATH=benches python -m bridges.material FOLDER
+
+The teacher's losses are drawn, so that some tokens are dropped and others are not.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bridges.comparison import bake
+from vocagno import TokenSpans
+from vocagno.data.corpus import text_hash
+from vocagno.data.store.building import finish_store
+from vocagno.quickstart.problems import documents
+from vocagno.quickstart.tokenizers import EOS, train_tokenizers
+from vocagno.teacher.scores import SCORES, DocumentScores, write_scores
+
+DOCUMENTS = 200
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True)
+    texts = [document["text"] for document in documents(0, DOCUMENTS, 0.2)]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    student, teacher = map(TokenSpans, train_tokenizers(texts, folder))
+    write_drawn_scores(folder / "scores", teacher, texts)
+    own, eos = student.encode(texts), student.token_id(EOS)
+    ids = [np.append(own.ids[own.text(index)], eos) for index in range(len(texts))]
+    tokens = np.concatenate(ids).astype(np.uint16)
+    np.save(folder / "tokens.npy", tokens)
+    tokens.tofile(folder / "raw.npy")  # as OLMo-core has it, without a header
+    bake(folder, "tokens.npy", "--eos", EOS)
+    bake(folder, "raw.npy", "--eos", EOS, "--dtype", "uint16")
+
+
+def write_drawn_scores(folder: Path, teacher: TokenSpans, texts: list[str]) -> None:
+    draw, tokens, found = np.random.default_rng(0), teacher.encode(texts), []
+    for index in range(len(texts)):
+        spans = tokens.spans[tokens.text(index)]
+        nll = draw.gamma(0.5, 12, len(spans))
+        nll[0] = np.nan  # without BOS, as `vocagno score` has it
+        found.append(DocumentScores(spans, nll))
+    write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), found, {"teacher": "drawn"})
+    finish_store(folder, ["drawn"], SCORES)
+
+
+if __name__ == "__main__":
+    main()
