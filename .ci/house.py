@@ -18,7 +18,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_390,
     "modules of python/vocagno": 132,
     "lines of research": 2_280,
-    "lines of tests": 31_610,
+    "lines of tests": 31_765,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

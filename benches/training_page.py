@@ -148,8 +148,9 @@ def planned(lines: list[dict]) -> list[str]:
 
 
 def measured(line: dict) -> str:
+    cores = "one core" if line["cores"] == 1 else f"{line['cores']} cores"
     return (
-        f"Measured {line['date']} on {line['cores']} cores of an {line['processor']}, Python "
+        f"Measured {line['date']} on {cores} of an {line['processor']}, Python "
         f"{line['python']}, torch {line['torch']}, transformers {line['transformers']}."
     )
 

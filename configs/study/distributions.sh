@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of distributions across vocabularies: two hours on two cores, half an hour of it for the web teacher's scores.
+# The study of distributions across vocabularies: three hours on two cores, one of them for the web teacher's scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
 # used, and half of the held-out ones. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
@@ -23,7 +23,10 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   half "$texts/$2.jsonl" "$folder/text.jsonl"
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/like"
-  if [ "$1" = clean ]; then
+  [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
+  vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
+    --candidates 16 --out "$folder/weak"
+  if [ "$1" != dev ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
@@ -33,7 +36,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 for part in dev test; do
   awk 'NR % 2' "$texts/valid-$part.jsonl" > "$out/valid-$part-half.jsonl"
 done
-cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill 0.8" "distill, 2e-4" alm \
+cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm \
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
-cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, SmolLM2" "distill, all, SmolLM2" "alm, SmolLM2" default
-cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill"
+cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
+  paper "groups -1" default lines "lines and groups -1"
+cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle

@@ -65,7 +65,6 @@ def test_every_example_is_run_here():
         "megatron_loss",
         "on_policy",
         "probe",
-        "trl_gold",
     }
 
 
@@ -333,17 +332,6 @@ def test_what_the_probe_refuses(asked_of_probe, probe_here, capsys, arguments, m
     with pytest.raises(SystemExit):
         probe_here(*(asked_of_probe + arguments if arguments else []))
     assert message in capsys.readouterr().err
-
-
-def test_trl_gold(tokenizer_files):
-    """What TRL refuses is said, and ours goes on."""
-    pytest.importorskip("trl")
-    files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
-    refused, ours, _, arrays = run("trl_gold", *files).splitlines()
-    assert refused.startswith("TRL: ")
-    assert "not ByteLevel" in refused
-    assert ours.startswith("vocagno: ")
-    assert arrays.startswith("vocagno, arrays: ")
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="no Rust toolchain")

@@ -52,7 +52,7 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
     ("command", "results", "page"),
     [
         (["scores_page.py"], "2026-11-21-scores.jsonl", "scores.md"),
-        (["training_page.py"], "2026-11-22-training.jsonl", "training.md"),
+        (["training_page.py"], "2026-11-25-training.jsonl", "training.md"),
         (["distillation.py", "page"], "2026-11-22-distillation.jsonl", "methods.md"),
         (["bridges/page.py"], "bridges.jsonl", "bridges.md"),
     ],
@@ -77,7 +77,7 @@ def test_the_plan_s_bounds_follow_from_the_operations(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benches"))
     import plan
 
-    results = (ROOT / "benches" / "results" / "2026-11-22-training.jsonl").read_text()
+    results = (ROOT / "benches" / "results" / "2026-11-25-training.jsonl").read_text()
     (line,) = (one for one in map(json.loads, results.splitlines()) if one["what"] == "plan")
     for kind, found in plan.bounds().items():
         assert found == pytest.approx(line["bounds"][kind], rel=0.03), kind
