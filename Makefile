@@ -112,18 +112,19 @@ BRIDGE_verl := verl==0.9.1 cachetools fastapi uvicorn
 # Not next to the project's torch: the line says what it requires.
 BRIDGES_UNMET := axolotl==0.19.0
 BRIDGE_PATH := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/python:$(CURDIR)/benches:$(CURDIR)/examples
-$(BRIDGES)/material: $(VENV)/.built
-	rm -rf $@
-	$(BRIDGE_PATH) $(BIN)/python -m bridges.material $@
+$(BRIDGES)/material/.made: $(VENV)/.built $(wildcard benches/bridges/*.py python/vocagno/integrations/bak*.py)
+	rm -rf $(@D)
+	$(BRIDGE_PATH) $(BIN)/python -m bridges.material $(@D)
+	touch $@
 
-$(BRIDGES)/%/.packages: $(VENV)/.packages
+$(BRIDGES)/%/.packages: $(VENV)/.packages Makefile
 	$(BRIDGE_PATH) $(BIN)/python -m bridges.environment $(@D) $(BRIDGE_$*)
 	touch $@
 
 # The last line of a trainer counts; TRL prints its logs, too.
-bridge-%: $(BRIDGES)/%/.packages $(BRIDGES)/material
+bridge-%: $(BRIDGES)/%/.packages $(BRIDGES)/material/.made
 	$(BRIDGE_PATH) OMP_NUM_THREADS=1 $(BRIDGES)/$*/bin/python -m bridges.$* $(BRIDGES)/material > $(BRIDGES)/$*/printed; code=$$?; \
-	  tail -1 $(BRIDGES)/$*/printed >> $(BRIDGE_RESULTS); exit $$code
+	  grep '^{"trainer"' $(BRIDGES)/$*/printed | tail -1 >> $(BRIDGE_RESULTS); exit $$code
 
 bridges: bridge-trl bridge-litgpt bridge-torchtitan bridge-olmo_core bridge-megatron_core bridge-verl ## our weights in other trainers; writes docs/bridges.md
 	$(BRIDGE_PATH) $(BIN)/python -m bridges.unmet $(BRIDGES_UNMET) >> $(BRIDGE_RESULTS)

@@ -115,8 +115,10 @@ def report(package: str, theirs: Run, ours: Run, permuted: list[float], **words:
     """
     if any(theirs[1][name].data_ptr() == value.data_ptr() for name, value in ours[1].items()):
         raise ValueError(f"{package}: both runs trained one model; give each its own copy")
+    if theirs[1].keys() != ours[1].keys():
+        raise ValueError(f"{package}: the runs have different weights")
     loss = largest(theirs[0], ours[0])
-    weight = max(largest(theirs[1][name], value) for name, value in ours[1].items())
+    weight = float(np.max([largest(theirs[1][name], value) for name, value in ours[1].items()]))
     control = largest(permuted, ours[0])
     is_same = loss <= TOLERANCE and weight <= WEIGHT_TOLERANCE and control > 100 * TOLERANCE
     line = words | {

@@ -11,7 +11,7 @@ from typing import Any
 INTRODUCTION = """\
 # Bridges to other trainers
 
-Each trainer trains a small model for {steps} steps on a CPU, with the weights of `vocagno bake`
+A small model takes {steps} steps in each trainer on a CPU, with the weights of `vocagno bake`
 (TRL: the columns of `add_teacher_loss`). A plain torch loop does the same with our loss:
 same rows, initial weights and AdamW, in float32.
 

@@ -129,7 +129,7 @@ def main() -> None:
         theirs,
         ours,
         permuted[0],
-        compared="`SFTTrainer` with `GuidedTrainer`, columns; the logged losses",
+        compared="`SFTTrainer` with `GuidedTrainer`, on its own batches; the logged losses",
         differs="",
     )
 

@@ -31,14 +31,17 @@ def requirements(package: str) -> list[Requirement]:
 
 
 def main() -> None:
-    name, _, release = sys.argv[1].partition("==")
-    for one in requirements(sys.argv[1]):
+    for package in sys.argv[1:]:
+        name, _, release = package.partition("==")
+        print_line(name, release, outcome=why_not(package))
+
+
+def why_not(package: str) -> str:
+    for one in requirements(package):
         applies = one.marker is None or one.marker.evaluate({"extra": ""})
         if one.name in BORROWED and applies and version(one.name) not in one.specifier:
-            why = f"not run: it requires {one.name}{one.specifier}, here is {version(one.name)}"
-            print_line(name, release, outcome=why)
-            return
-    raise SystemExit(f"{name}: all that it requires of {', '.join(BORROWED)} is there; run it")
+            return f"not run: it requires {one.name}{one.specifier}, here is {version(one.name)}"
+    raise SystemExit(f"{package}: all that it requires of {', '.join(BORROWED)} is there; run it")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,9 @@ def prepared(tmp_path_factory, tokenizers, teacher_model):
 
 
 def test_every_example_is_run_here():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+    assert {path.stem for path in EXAMPLES.rglob("*.py")} == {
         *LEARNING,
+        "benchmark",  # of trl_gold
         "align",
         "bits_per_byte",
         "guided_sft",

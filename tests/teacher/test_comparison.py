@@ -187,6 +187,14 @@ def test_three_tokenizers_and_two_corpora(three, capsys):
     assert blocks[-1][3].split()[-3] == "1"
     mixture = f"{shown['total']['mixture_nats_per_byte']:.4f}"
     assert blocks[-1][-1].split() == ["mixture", mixture]
+    share = f"{total.compared_bytes / total.bytes:.2%} compared"
+    assert blocks[-1][0] == f"total: {total.documents:,} documents, {total.bytes:,} bytes, {share}"
+    sizes = shown["stores"][0]
+    figures = [f"{sizes[name]:,}" for name in ("tokens", "bytes", "bytes_per_token")]
+    assert blocks[0][1].split()[-3:] == figures
+    lead = teacher["ahead_of"][names[1]]
+    ahead = [f"{lead['share_of_bytes']:.1%}", "by", f"{lead['nats_per_byte']:.3f}"]
+    assert cells[2:5] == ahead  # after its own column, `-`
 
 
 def test_a_teacher_given_twice_is_ahead_nowhere(three, tmp_path):
@@ -246,7 +254,8 @@ def test_what_cannot_be_compared_is_named(three, tmp_path, capsys):
     refused("expected two or more stores to compare, got 1", stores=names[:1])
     again = f"{tmp_path}/llama/../byte-level"
     refused("one store; name each teacher's", again, stores=[names[0], again])
-    refused(f"--corpus: {first} is named twice", corpora=[first, second, first])
+    for again in (first, first.parent / "x" / ".." / first.name, first.parent):
+        refused("is named twice, or its folder", corpora=[first, second, again])
     refused(f"{empty}: the corpus is empty", corpora=[first, empty])
     refused(f"{blank}: every document is empty", corpora=[blank])
     lacks = f"{names[0]} lacks 2 documents and could not read 0; {names[1]} lacks 2"

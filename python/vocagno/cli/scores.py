@@ -119,8 +119,10 @@ def compare(options: Any) -> dict[str, Any] | None:
     from vocagno.teacher.scores import ScoreStore
 
     corpora = {name: tracked(read_batches(name), f"comparing {name}") for name in options.corpus}
-    for name in corpora:
-        require(options.corpus.count(name) == 1, f"--corpus: {name} is named twice; name it once")
+    paths = [Path(name).resolve() for name in options.corpus]
+    for name, path in zip(options.corpus, paths, strict=True):
+        within = sum(one == path or one in path.parents for one in paths)
+        require(within == 1, f"--corpus: {name} is named twice, or its folder, too; name it once")
     stores = [ScoreStore(folder) for folder in options.stores]
     of_corpora = compare(stores, corpora)
     first, *others = of_corpora.values()
