@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import math
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -91,11 +92,12 @@ def test_its_own_tests(folder):
         "--rootdir=.",
         "tests",
     ]
-    paths = f"{folder}:{environment()['PYTHONPATH']}"
+    given = environment()
+    paths = os.pathsep.join(filter(None, [str(folder), given.get("PYTHONPATH")]))
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment() | {"PYTHONPATH": paths},
+        env=given | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )

@@ -79,7 +79,7 @@ CAUGHT = {
     "sky": ("*", ""),  # tests/project/test_clusters.py runs its task
     "docker": ("*", ""),  # a daemon, and a network
     "python": (
-        "benches/*|*real-text*|*research.study*",  # where a report says what was run
+        "benches/*|*trl_gold*|*real-text*|*research.study*",  # where a report says what was run
         "{python}",
     ),
 }
