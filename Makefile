@@ -61,8 +61,9 @@ test-rust:
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
-chaos: $(VENV)/.built ## tests of kills and hostile strings at full length: a hundred kills, five hundred strings
-	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judge.py tests/training/test_checkpoint.py
+chaos: $(VENV)/.built ## tests of kills, hostile strings and real text at full length: a hundred kills, five hundred strings
+	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_judge.py tests/training/test_checkpoint.py \
+	  tests/tokens/test_real_tokenizers.py
 
 planted: $(VENV)/.built ## forty silent faults, planted one at a time: the tests see each of them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted.py
