@@ -134,9 +134,10 @@ def compare(options: Any) -> dict[str, Any] | None:
         return {"stores": sizes, "corpora": found, "total": total}
     labels = [f"{number} {name}" for number, name in enumerate(names, 1)]
     words = ("tokens", "bytes", "bytes_per_token")
-    lines = [[f"{size[word]:,}" for word in words] for size in sizes]
-    lines = [[label, *cells] for label, cells in zip(labels, lines, strict=True)]
-    print(in_table([["store", "tokens", "bytes", "bytes a token"], *lines]))
+    lines = [["store", "tokens", "bytes", "bytes a token"]]
+    for label, size in zip(labels, sizes, strict=True):
+        lines.append([label, *(f"{size[word]:,}" for word in words)])
+    print(in_table(lines))
     for name, one in [*found.items(), *([("total", total)] if others else [])]:
         share = f"{one['compared_bytes'] / one['bytes']:.2%} compared"
         print(f"\n{name}: {one['documents']:,} documents, {one['bytes']:,} bytes, {share}")

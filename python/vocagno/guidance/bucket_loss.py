@@ -48,7 +48,9 @@ class BucketTable:
 
     def on(self, device: torch.device) -> "BucketTable":
         """The same on a device, copied once."""
-        return self if self.members.device == device else _moved(self, device)
+        return replace(
+            self, members=on_device(self.members, device), begins=on_device(self.begins, device)
+        )
 
     def sizes(self, bucket: Tensor) -> Tensor:
         """How many ids are in each of these buckets; 0 for -1."""
@@ -72,9 +74,10 @@ class BucketTable:
         return place_E, self.members[first_P[place_E] + inside_E]
 
 
-@lru_cache(maxsize=8)
-def _moved(table: BucketTable, device: torch.device) -> BucketTable:
-    return replace(table, members=table.members.to(device), begins=table.begins.to(device))
+@lru_cache(maxsize=16)
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    """A table on a device, copied once: a copy waits for the device."""
+    return table.to(device)
 
 
 class BucketCrossEntropy(Objective):

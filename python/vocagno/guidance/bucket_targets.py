@@ -9,7 +9,6 @@ their pieces, K: candidates of a token, S: places for buckets at a token, K for 
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import starts
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, require
-from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.bucket_loss import BucketTable, on_device
 from vocagno.guidance.mappings import Pieces
 from vocagno.system.files import digest
 from vocagno.teacher.candidates import Candidates, probabilities_of
@@ -132,7 +131,7 @@ class BucketTargets:
             nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
             return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
         ids_nK, codes_nK = ids_MK[rows_n.clamp_min(0)], codes_MK[rows_n.clamp_min(0)]
-        bucket_of = _moved(self._of_teachers[number], rows_n.device)
+        bucket_of = on_device(self._of_teachers[number], rows_n.device)
         is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
         bucket_nK = torch.where(is_known, bucket_of[torch.where(is_known, ids_nK, 0).long()], -1)
         bucket_nK, mass_nK = _added_up(bucket_nK, probabilities_of(codes_nK))
@@ -168,12 +167,6 @@ def check_targets(
             f"targets: their buckets are of another {side} tokenizer; make buckets of this one "
             "with vocagno.buckets",
         )
-
-
-@lru_cache(maxsize=8)
-def _moved(table: Tensor, device: torch.device) -> Tensor:
-    """A table on a device, copied once: a copy waits for the device."""
-    return table.to(device)
 
 
 def _looked_up(table: NDArray[np.int32], ids: ArrayLike) -> NDArray[np.int32]:

@@ -104,9 +104,8 @@ def compare(
         if not shard.is_consistent():  # a damaged hash would make its document a missing one
             raise StoreError(f"{shard.path}: its hashes or counts are damaged; {REMEDY}")
     scores = [ScoresOfTexts(store, check=False) for store in stores]
-    found = {}
+    found, none = {}, _compare_texts([], scores)
     for name, batches in corpora.items():
-        none = _compare_texts([], scores)
         found[name] = sum((_compare_texts(texts, scores) for texts in batches), start=none)
         _check(found[name], name, stores)
     return found
