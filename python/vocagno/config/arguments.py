@@ -29,10 +29,11 @@ REMOVED: dict[str, tuple[Sequence[Any], str]] = {
 may have these values: every run of an older version kept all its options."""
 
 
-def new_parser(**words: Any) -> Any:
+def new_parser(*, with_help: bool = False, **words: Any) -> Any:
     """A parser for `read_arguments` and `read_file`.
 
     An option needs its whole name: as an abbreviation, `--teacher.mode` would be `--teacher.model`.
+    Only one made `with_help` describes the options of dataclasses: it reads their source for that.
     """
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
@@ -47,8 +48,13 @@ def new_parser(**words: Any) -> Any:
             text = super()._get_type_str(action)
             return "Path" if text == "<class 'Path'>" else text
 
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # --help has those of fields
+    set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     return Parser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether a command line has `--help`, perhaps as a value."""
+    return not {"-h", "--help"}.isdisjoint(arguments)
 
 
 def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
@@ -189,7 +195,8 @@ class Command:
 
         Raises: ConfigError for an unknown or missing option, or for a wrong value.
         """
-        parser = new_parser(prog=prog, description=self.add.__doc__)
+        with_help = asks_for_help(arguments)
+        parser = new_parser(prog=prog, description=self.add.__doc__, with_help=with_help)
         self.add(parser)
         if self.has_json:
             parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vocagno.config.arguments import add_gpu, new_parser, read_arguments
+from vocagno.config.arguments import add_gpu, asks_for_help, new_parser, read_arguments
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
@@ -63,7 +64,7 @@ def add_command(parser: Any) -> None:
 
 def parse_command(arguments: Sequence[str]) -> Any:
     """The options of `add_command` in a command line. Raises: as `parse`."""
-    parser = new_parser(prog="vocagno train")
+    parser = new_parser(prog="vocagno train", with_help=asks_for_help(arguments))
     add_command(parser)
     return read_arguments(parser, arguments)
 
@@ -73,9 +74,15 @@ def parse(arguments: Sequence[str]) -> Config:
 
     Raises: ConfigError for an unknown or missing option, or for a wrong value.
     """
+    return as_config(read_arguments(_parser_of_files(), arguments))
+
+
+@cache
+def _parser_of_files() -> Any:
+    """One for all configurations of a process: making it takes longer than reading with it."""
     parser = new_parser(prog="vocagno train")
     add_options(parser)
-    return as_config(read_arguments(parser, arguments))
+    return parser
 
 
 def as_config(options: Any) -> Config:
