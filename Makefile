@@ -13,16 +13,25 @@ WORKERS ?= 2
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
+# Installs into an environment. uv takes a sixth of pip's processor time (36 against 221 s for torch, transformers and what they
+# need), but does not know pip's settings: where it fails, pip tries.
+install = $(1)/bin/python -m pip install --quiet uv && { VIRTUAL_ENV=$(CURDIR)/$(1) $(1)/bin/uv pip install --quiet $(2) || \
+  $(1)/bin/python -m pip install --quiet $(2); }
+# Commas would part its arguments.
+RUN_NEEDS := --editable '.[train,viz]' 'maturin>=1.9.4,<2'
+TESTS_NEED := 'vocagno[eval,viz,datatrove,server,torchao,dev]'
+DOCS_NEED := 'zensical>=0.0.73,<0.1' 'mkdocstrings-python>=2.0.11' 'ruff>=0.14'
+
 # What `make quickstart` needs, and no more.
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vocagno needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[train,viz]' 'maturin>=1.9.4,<2'
+	$(call install,$(VENV),$(RUN_NEEDS))
 	touch $@
 
-# The tools of tests and linters, too; the project is installed, so pip adds what these extras name.
+# The tools of tests and linters, too; the project is installed, so this adds what these extras name.
 $(VENV)/.packages: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet 'vocagno[eval,viz,datatrove,server,torchao,dev]'
+	$(call install,$(VENV),$(TESTS_NEED))
 	touch $@
 
 $(VENV)/.module: $(VENV)/.run $(RUST)
@@ -40,7 +49,7 @@ quickstart: $(VENV)/.module ## a student guided by a teacher with another vocabu
 PAGES := target/pages
 $(DOCS)/.packages: Makefile
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet 'zensical>=0.0.73,<0.1' 'mkdocstrings-python>=2.0.11' 'ruff>=0.14'
+	$(call install,$(DOCS),$(DOCS_NEED))
 	touch $@
 
 docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
