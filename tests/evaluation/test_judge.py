@@ -129,7 +129,7 @@ def test_a_choice_that_begins_another_is_not_taken_for_it(choices):
 @pytest.mark.slow
 def test_hostile_strings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    began, late, count = time.monotonic(), 0, repeats(500, 60)
+    began, late, count = time.monotonic(), 0, repeats(500, 30)
     with Judge(seconds=0.1) as judge:
         for number in range(count):
             text = hostile(number)
@@ -142,8 +142,8 @@ def test_hostile_strings(tmp_path, monkeypatch):
             late += bool(verdict.undecided)
         print(f"{late} of {count} undecided, {time.monotonic() - began:.0f} s")
         assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
-    assert late > count // 50  # some do exceed the limits
-    assert time.monotonic() - began < count
+    assert late  # some do exceed the limits
+    assert time.monotonic() - began < 2 * count
     assert not (tmp_path / "harmed").exists()
 
 
