@@ -1,7 +1,11 @@
 """The whole quickstart with few documents and steps: everything but the figures."""
 
+import sys
+
 import pytest
 import yaml
+
+from warm_python import executable
 
 pytest.importorskip("torch")
 
@@ -19,12 +23,12 @@ def small(tmp_path, monkeypatch):
 
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", executable())
     monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 300)
     monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 150)
     monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
     monkeypatch.setattr(students, "QUESTIONS", 5)
-    for module in (students, students):
-        monkeypatch.setattr(module, "CONFIGS", tmp_path / "configs")
+    monkeypatch.setattr(students, "CONFIGS", tmp_path / "configs")
     (tmp_path / "configs").mkdir()
     for name in ("teacher", *students.STUDENTS):
         config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())

@@ -3,6 +3,7 @@
 import json
 import math
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -174,8 +175,9 @@ def test_a_run_without_held_out_text_is_refused(tmp_path, plan_file, trained, he
     assert trained == []
 
 
-def test_runs_of_another_plan_are_refused(tmp_path, plan_file):
+def test_runs_of_another_plan_are_refused(tmp_path, plan_file, monkeypatch):
     """By real configurations, of one step."""
+    monkeypatch.setattr(sys, "executable", executable())
     out = tmp_path / "study"
     few = {"seeds": [0], "common": {"train.steps": 1}}
     assert main([str(plan_file(**few)), "--out", str(out)]) == 0

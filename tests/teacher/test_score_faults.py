@@ -59,7 +59,7 @@ def score_with_kills(shard_bytes, kills, folder, arguments):
     return records
 
 
-@pytest.mark.parametrize("candidates", [0, 4])
+@pytest.mark.parametrize("candidates", repeats([0, 4], [4]))
 def test_kills_change_no_byte(tmp_path, teacher_model, candidates):
     """At every point of writing, and at any time of it; each resumed, the last one to the end. A
     hundred under `make chaos`.
