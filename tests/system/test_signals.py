@@ -1,6 +1,8 @@
 """One policy of exit statuses, for every command."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +50,7 @@ def test_a_command_says_its_own_status(status, capsys):
         (
             Terminated(),
             75,
-            "SIGTERM: stopped. Finished work is kept. Run the same command again to resume.\n",
+            "stopped. Finished work is kept. Run the same command again to resume.\n",
         ),
         (
             KeyboardInterrupt(),
@@ -69,6 +71,38 @@ def test_errors_become_a_status_and_one_line(error, status, printed, capsys):
 def test_other_exceptions_pass(error):
     with pytest.raises(type(error)):
         exit_status(failing(error))
+
+
+WAITING = """
+import signal, sys, time
+from vocagno.system.signals import run_with_signals
+if len(sys.argv) > 1:
+    sys.exit(run_with_signals([sys.executable, "-c", sys.argv[1]], {}))
+got = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: got.append(number))
+print("ready", flush=True)
+while not got:
+    time.sleep(0.01)
+time.sleep(0.5)  # it saves, and a second signal would show
+print(*map(int, got))
+sys.exit(75)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_program_inside_a_program_gets_a_signal_once_and_ends_by_its_rules(send, number):
+    """Ctrl-C in a terminal goes to the whole group, a scheduler's SIGTERM to one process."""
+    command = [sys.executable, "-c", WAITING, WAITING]
+    parts = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, env=with_research(), **parts) as outer:
+        assert outer.stdout.readline() == "ready\n"
+        send(outer.pid, number)
+        assert outer.stdout.read() == f"{int(number)}\n"
+    assert outer.returncode == 75
 
 
 def test_the_page_has_every_status():

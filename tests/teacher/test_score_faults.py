@@ -168,7 +168,7 @@ def test_sigterm_leaves_no_trace_and_says_unfinished(job):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 75
     assert output == ""
-    assert "SIGTERM: stopped. Finished work is kept. Run the same command again" in errors
+    assert "stopped. Finished work is kept. Run the same command again" in errors
     left = contents(store)
     assert 2 <= len(left) < 30
     assert all(whole[name] == data for name, data in left.items())

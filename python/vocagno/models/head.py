@@ -223,6 +223,12 @@ def _proved(model: Any) -> Head:
             f"{name}: expected logits and states of each of {tuple(ids_BT.shape)} ids, got "
             f"{tuple(theirs_BTV.shape)} and {tuple(states_BTH.shape)}"
         )
+    if theirs_BTV.isnan().any():
+        damaged = [name for name, weight in model.named_parameters() if weight.isnan().any()]
+        raise UnsupportedModelError(
+            f"{name}: its logits are NaN; "
+            + (f"so are weights: {', '.join(damaged[:3])}" if damaged else "try another dtype")
+        )
     if sees_later_tokens(theirs_BTV, states_BTH.dtype):
         raise UnsupportedModelError(
             f"{name}: its logits depend on later tokens, so its losses are meaningless; "

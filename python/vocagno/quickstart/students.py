@@ -4,7 +4,6 @@ ways, one table, one page."""
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from vocagno.config.arguments import Command
 from vocagno.errors import InputError, require
 from vocagno.system.progress import in_table
-from vocagno.system.signals import DONE, Terminated, exit_status
+from vocagno.system.signals import (
+    DONE,
+    INTERRUPTED,
+    UNFINISHED,
+    Terminated,
+    exit_status,
+    run_with_signals,
+)
 
 if TYPE_CHECKING:
     from vocagno.config.options import Config
@@ -73,7 +79,11 @@ def _train_teacher() -> None:
     print("training the teacher", file=sys.stderr)
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
     command = [sys.executable, "-m", "vocagno", "train", "--config", str(CONFIGS / "teacher.yaml")]
-    status = subprocess.run(command, env=environment, check=False).returncode
+    status = run_with_signals(command, environment)
+    if status == UNFINISHED:
+        raise Terminated
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
     if status != 0:
         raise InputError(f"training the quickstart's teacher failed with status {status}")
 

@@ -2,8 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +28,32 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def run_with_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Exit status of a program that gets the signals of this process and ends by its own rules.
+
+    It has a process group of its own, so Ctrl-C reaches it once. Only for the main thread.
+    """
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    process, early = None, []
+
+    def pass_on(number: int, frame: Any) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        for number in early:
+            process.send_signal(number)
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StopRequest:
@@ -61,7 +88,7 @@ FOUND_WRONG = 1
 USER_ERROR = 2
 """An option, a file or a package is wrong or missing. Stderr says which, and how to fix it."""
 UNFINISHED = 75
-"""SIGTERM stopped the command. The same command resumes (EX_TEMPFAIL of sysexits.h)."""
+"""SIGTERM, or Ctrl-C in training, stopped the command. The same command resumes (EX_TEMPFAIL of sysexits.h)."""
 INTERRUPTED = 130
 """Ctrl-C (SIGINT) stopped the command."""
 
@@ -97,7 +124,7 @@ def exit_status(run: Callable[[], int]) -> int:
             raise
         return _failed(f"needs {name}: pip install 'vocagno[{_extra(name)}]'")
     except Terminated:
-        print(f"SIGTERM: stopped. {_KEPT}", file=sys.stderr)
+        print(f"stopped. {_KEPT}", file=sys.stderr)
         return UNFINISHED
     except KeyboardInterrupt:
         print(f"interrupted. {_KEPT}", file=sys.stderr)
