@@ -77,15 +77,18 @@ chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts and
 planted: $(VENV)/.built ## forty silent faults, planted one at a time: the tests see each of them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted.py
 
-# The oldest transformers that pyproject.toml allows, and tokenizers with it, in front of those of the virtual environment.
+# The oldest transformers, accelerate and datasets that pyproject.toml allows, and tokenizers with them, in front of those of the virtual
+# environment. accelerate would bring another torch.
 FLOOR := target/floor
-OLDEST := $(shell sed -n 's/.*"transformers>=\(.*\)".*/\1/p' pyproject.toml)
+oldest = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+OLDEST := $(call oldest,transformers)
 $(FLOOR)/.packages: pyproject.toml $(VENV)/.packages
 	rm -rf $(FLOOR)
 	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(FLOOR) 'transformers==$(OLDEST)' 'tokenizers<0.23'
+	$(BIN)/python -m pip install --quiet --no-deps --target $(FLOOR) 'accelerate==$(call oldest,accelerate)' 'datasets==$(call oldest,datasets)'
 	touch $@
 
-test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, methods, training and TRL with the oldest transformers
+test-floor: $(VENV)/.built $(FLOOR)/.packages ## tests of models, tokenizers, methods, training and TRL with the oldest transformers, accelerate and datasets
 	PYTHONPATH=$(FLOOR) $(BIN)/python -c 'import transformers as t; assert t.__version__ == "$(OLDEST)", t.__version__'
 	PYTHONPATH=$(FLOOR) OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
 	  tests/guidance tests/models tests/teacher tests/tokens/test_tokenizer_checks.py tests/training
@@ -190,10 +193,11 @@ vendored: $(VENV)/.packages ## dist/: the sources with every crate in them; buil
 
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-crate: ## the crate as it would be published, its documentation without a warning, compiled by the oldest Rust it names
+crate: ## the crate as it would be published, its documentation without a warning, the notices of wheels, compiled by the oldest Rust it names
 	cargo publish --quiet --dry-run --package vocagno
 	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --all-features --package vocagno
 	cargo check --quiet --package vocagno --no-default-features
+	mkdir -p target/notices && cp pyproject.toml target/notices && $(PYTHON) .ci/notices.py target/notices
 	@if command -v rustup > /dev/null; then set -x; rustup toolchain install --profile minimal $(MSRV) && \
 	  CARGO_TARGET_DIR=target/msrv cargo +$(MSRV) check --quiet --package vocagno --all-features; \
 	else echo "skipped: Rust $(MSRV) needs rustup, which is not here"; fi

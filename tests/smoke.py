@@ -44,8 +44,6 @@ assert (files("vocagno.quickstart") / "guided.yaml").is_file()
 assert find_spec("research") is None
 print(sys.version.split()[0], "numpy", np.__version__, "vocagno", vocagno.__version__)
 """
-
-
 ASK = """
 import json, sys, sysconfig
 free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -76,13 +74,8 @@ def programs() -> list[str]:
     """Everything that looks like a Python."""
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     folders += sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    return [
-        str(path)
-        for folder in dict.fromkeys(folders)
-        if folder.is_dir()
-        for path in sorted(folder.iterdir())
-        if PROGRAM.fullmatch(path.name)
-    ]
+    found = (path for folder in dict.fromkeys(folders) for path in sorted(folder.glob("python*")))
+    return [str(path) for path in found if PROGRAM.fullmatch(path.name)]
 
 
 def pythons(candidates: list[str]) -> dict[Python, str]:

@@ -1,6 +1,7 @@
 """What the release workflow does before it builds and before it publishes."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ yaml = pytest.importorskip("yaml")
 FILE = Path(__file__).parents[2] / ".github" / "workflows" / "release.yml"
 TEXT = FILE.read_text("utf-8")
 JOBS = yaml.safe_load(TEXT)["jobs"]
-PAGES = ".ci/registry_pages.py"
+PAGES, NOTICES = ".ci/registry_pages.py", ".ci/notices.py"
 
 
 def before(job):
@@ -19,30 +20,41 @@ def before(job):
     return {*needed, *(earlier for one in needed for earlier in before(one))}
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if job != "check"])
-def test_a_wrong_version_or_tag_stops_it_before_anything_is_built(job):
+def test_a_wrong_version_or_tag_stops_it_before_anything_is_built():
     commands = [step.get("run", "") for step in JOBS["check"]["steps"]]
-    assert "check" in before(job)
+    assert all("check" in before(job) for job in JOBS if job != "check")
     assert any(one.endswith(".ci/version.py") for one in commands)
     assert any('.ci/version.py "$GITHUB_REF_NAME"' in one for one in commands)
 
 
-def test_pages_are_made_before_a_package():
+def test_pages_and_notices_are_made_before_a_package():
     packages = 0
     for job in JOBS.values():
-        steps = [step.get("uses", step.get("run", "")) for step in job["steps"]]
-        made = [number for number, step in enumerate(steps) if PAGES in step]
+        steps = [f"{step.get('uses', step.get('run'))} {step.get('with')}" for step in job["steps"]]
         for number, step in enumerate(steps):
             if "maturin-action" in step or "cargo publish" in step:
                 packages += 1
-                assert min(made, default=number) < number
+                made = " ".join(steps[:number])
+                assert PAGES in made
+                assert NOTICES in made or "cargo publish" in step or "'sdist'" in step
     assert packages >= 4
+
+
+def test_notices_have_each_text_once_and_stop_at_a_crate_without_one(tmp_path):
+    notices = runpy.run_path(str(FILE.parents[2] / NOTICES))["notices"]
+    crate = {"version": "1", "license": "MIT", "manifest_path": str(tmp_path / "Cargo.toml")}
+    (tmp_path / "LICENSE-MIT").write_text("Text\n")
+    text = notices([{"name": name, **crate} for name in "ab"])
+    assert text.endswith("\na 1: LICENSE-MIT\nb 1: LICENSE-MIT\n\nText\n")
+    (tmp_path / "LICENSE-MIT").unlink()
+    with pytest.raises(SystemExit, match="a 1: no licence text"):
+        notices([{"name": "a", **crate}])
 
 
 def test_nothing_is_published_that_was_not_tried():
     assert before("pypi") >= {"wheels", "free-threaded", "sources"}
-    assert before("crates-io") >= {"wheels"}
-    for job in ("wheels", "free-threaded"):
+    assert before("crates-io") >= {"wheels", "free-threaded", "sources"}
+    for job in ("wheels", "free-threaded", "sources"):
         assert "tests/smoke.py" in str(JOBS[job]["steps"])
 
 

@@ -88,7 +88,8 @@ FOUND_WRONG = 1
 USER_ERROR = 2
 """An option, a file or a package is wrong or missing. Stderr says which, and how to fix it."""
 UNFINISHED = 75
-"""SIGTERM, or Ctrl-C in training, stopped the command. The same command resumes (EX_TEMPFAIL of sysexits.h)."""
+"""SIGTERM, or Ctrl-C in training, stopped the command. The same command resumes (EX_TEMPFAIL of
+sysexits.h)."""
 INTERRUPTED = 130
 """Ctrl-C (SIGINT) stopped the command."""
 

@@ -257,5 +257,5 @@ Hashes of the texts, the tokenizers and the teacher's weights:
 {resolved}
 ```
 
-Method: VocAgnoLM, ICML 2025, [arXiv 2503.19123](https://arxiv.org/abs/2503.19123).
+vocagno implements VocAgnoLM, ICML 2025, [arXiv 2503.19123](https://arxiv.org/abs/2503.19123).
 """

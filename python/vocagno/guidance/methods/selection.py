@@ -107,7 +107,7 @@ class TokenSelection(Selection):
 class VocAgno(TokenSelection):
     """`method: vocagno` (arXiv 2503.19123, Eq. 2 to 4)."""
 
-    summary = "Trained on the tokens whose loss is furthest above the teacher's, aligned by text."
+    summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
     can_show_text = True
 
     def compared(
@@ -128,7 +128,7 @@ class VocAgno(TokenSelection):
 class Rho1(TokenSelection):
     """`method: rho1` (arXiv 2404.07965)."""
 
-    summary = "Trained on the tokens whose loss is furthest above a reference model's (Rho-1)."
+    summary = "Trained on the tokens that a reference model with the same vocabulary chose (Rho-1)."
 
     def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
         """Token to token, by counting.
@@ -144,7 +144,7 @@ _SALT = 0x6368756E6B  # "chunk": other numbers than those of the order of the ro
 class Chunk(Selection):
     """`method: chunk`. C: chunks of a row."""
 
-    summary = "Trained on the chunks whose loss is furthest above the teacher's."
+    summary = "Trained on chunks of each row, chosen by the teacher's losses or at random."
 
     @property
     def is_random(self) -> bool:
