@@ -31,6 +31,20 @@ def test_a_file_with_an_option_that_is_gone_is_read_if_it_says_what_holds(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1\nb: 2\n", r"run\.yaml, line 2, column 2"),
+        ("a:\n\tb: 2\n", r"run\.yaml, line 2, column 1 \(YAML is indented by spaces"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path, text, words):
+    (tmp_path / "run.yaml").write_text(text)
+    for arguments in (["--config", str(tmp_path / "run.yaml")], [f"--config={tmp_path}/run.yaml"]):
+        with pytest.raises(ConfigError, match=words):
+            parse(arguments)
+
+
+@pytest.mark.parametrize(
     ("section", "option", "value", "instead"),
     [
         ("guidance", "weight", "sigmoid", "a token is trained on or not"),

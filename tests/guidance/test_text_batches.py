@@ -242,6 +242,10 @@ def test_what_does_not_belong_together_is_refused(sides):
     around = student.from_ids([*student.prefix_ids, *own.ids[own.text(0)].tolist()])
     with pytest.raises(ValueError, match="text 0 begins with BOS or ends with EOS"):
         guided_batch(student, around, other[:1], nll[other.text(0)], eos_id=2)
+    with pytest.raises(ValueError, match=r"own: id .* has .*in each other's place"):
+        guided_batch(
+            student, replace(own, ids=own.ids + student.vocabulary_size), other, nll, eos_id=2
+        )
     for method in ({"method": "kld"}, {"method": "chunk", "selection": "random"}):
         with pytest.raises(ConfigError, match="needs more than stored losses"):
             guided_batch(student, own, other, nll, GuidanceConfig(**method), eos_id=2)

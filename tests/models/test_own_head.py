@@ -249,7 +249,9 @@ def test_weights_that_are_not_finite_are_refused():
     model = tiny_llama(VOCABULARY)
     with torch.no_grad():
         model.lm_head.weight[3, 4] = torch.nan
-    with pytest.raises(UnsupportedModelError, match="cannot be computed from its last hidden"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"logits are NaN; so are weights: lm_head\.weight$"
+    ):
         language_head(model)
 
 

@@ -62,7 +62,12 @@ def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
 
     Raises: ConfigError, of one line, for an unknown or missing option, or for a wrong value.
     """
-    return _read(parser, partial(parser.parse_args, list(arguments)), "")
+    files = [
+        word.removeprefix("--config=") if "=" in word else following
+        for word, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        if word == "--config" or word.startswith("--config=")
+    ]
+    return _read(parser, partial(parser.parse_args, list(arguments)), "", " or ".join(files))
 
 
 def read_file(parser: Any, path: Path) -> Any:
@@ -70,16 +75,16 @@ def read_file(parser: Any, path: Path) -> Any:
 
     Raises: as `read_arguments`.
     """
-    return _read(parser, partial(parser.parse_path, path), f"{path}: ")
+    return _read(parser, partial(parser.parse_path, path), f"{path}: ", str(path))
 
 
-def _read(parser: Any, parse: partial[Any], where: str) -> Any:
+def _read(parser: Any, parse: partial[Any], where: str, file: str) -> Any:
     from jsonargparse import ArgumentError, Namespace
 
     try:
         found = parse()
     except (ArgumentError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}{_in_one_line(parser, error)}") from error
+        raise ConfigError(f"{where}{_in_one_line(parser, error, file)}") from error
     for name in parser.groups:
         if name in found and not isinstance(found[name], Namespace):  # `guidance: null`
             raise ConfigError(
@@ -88,9 +93,11 @@ def _read(parser: Any, parse: partial[Any], where: str) -> Any:
     return parser.instantiate(found)
 
 
-def _in_one_line(parser: Any, error: Exception) -> str:
+def _in_one_line(parser: Any, error: Exception, file: str) -> str:
     """The words of jsonargparse; for an unknown option, its name and the nearest known one."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).replace('"<unicode string>"', file)
+    if "that cannot start any token" in text:
+        text += " (YAML is indented by spaces, not by tabs)"
     see_help = f"; see `{parser.prog} --help`"
     if unknown := _UNKNOWN.search(text):
         name, known = ".".join(filter(None, unknown.groups())), [a.dest for a in parser._actions]

@@ -167,10 +167,15 @@ def _checked(
 
 
 def _check_ends(student: TokenSpans, own: TokenizedTexts, eos_id: int) -> None:
-    """Rejects an EOS that is no id, and texts with their own BOS or EOS."""
+    """Rejects an EOS that is no id, ids of another tokenizer, and texts with BOS or EOS."""
     limit = student.vocabulary_size
     if not isinstance(eos_id, (int, np.integer)) or not 0 <= eos_id < limit:
         raise ValueError(f"eos_id: expected an id from 0 to {limit - 1}, got {eos_id!r}")
+    if len(own.ids) and own.ids.max() >= limit:
+        raise ValueError(
+            f"own: id {own.ids.max()}, but the student's tokenizer has {limit}; are `own` and "
+            "`other` in each other's place?"
+        )
     before = student.prefix_ids
     for index in range(len(own)):
         ids = own.ids[own.text(index)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -313,12 +314,19 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
 
 
 def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
-    """Rejects a tokenizer with more ids than the model has embeddings."""
+    """Rejects a tokenizer with more ids than the model has embeddings; warns of one with many
+    fewer."""
     rows = model.get_input_embeddings().weight.shape[0]
     if rows < vocabulary_size:
         raise ConfigError(
             f"{role}.tokenizer: {vocabulary_size} ids, but {role}.model has {rows} embeddings: "
             "they do not belong together"
+        )
+    if vocabulary_size < rows / 2:
+        print(
+            f"warning: {role}.tokenizer has {vocabulary_size:,} ids, but {role}.model has {rows:,} "
+            "embeddings: is it the model's own?",
+            file=sys.stderr,
         )
 
 
