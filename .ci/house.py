@@ -2,7 +2,8 @@
 
 A bound is what the project has reached, not what it may grow to: a change that needs more of one
 takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
-across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests.
+across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
+S3 300, 2 and 341.
 """
 
 import subprocess
@@ -15,10 +16,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_390,
-    "modules of python/vocagno": 132,
+    "lines of python/vocagno": 28_762,
+    "modules of python/vocagno": 134,
     "lines of research": 2_280,
-    "lines of tests": 31_765,
+    "lines of tests": 32_180,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

@@ -91,16 +91,6 @@ def test_a_compressed_file_that_is_cut_short(address):
         scan(f"{address}/b.jsonl.gz")
 
 
-@pytest.fixture
-def server(monkeypatch):
-    """S3 on this machine; skips without moto and s3fs."""
-    from s3_server import S3Server
-
-    server = S3Server(monkeypatch)
-    yield server
-    server.stop()
-
-
 @pytest.mark.slow
 def test_s3_has_the_documents_of_a_folder(tmp_path, folder, server):
     address = server.put(folder, "corpus")
@@ -119,36 +109,59 @@ def test_s3_has_the_documents_of_a_folder(tmp_path, folder, server):
 
 
 @pytest.mark.slow
-def test_commands_and_training_read_s3(tmp_path, folder, server, tokenizer_files, teacher_model):
-    """The stores have the same bytes as of a folder, and the runs the same losses."""
+def test_commands_and_training_with_s3(
+    tmp_path, folder, server, tokenizer_files, teacher_model, monkeypatch, capsys
+):
+    """The stores have the same bytes as those in a folder, of a folder, and the runs the same
+    losses, while the cache holds a part of the shards."""
     pytest.importorskip("torch")
     from folders import contents
     from runs import metrics, train_here, write_config
     from vocagno.cli.app import main
 
+    monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
     address = server.put(folder, "corpus")
     tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
-    made = []
-    for name, corpus in (("folder", str(folder)), ("s3", address)):
+    losses = []
+    for name, corpus, store in (
+        ("folder", str(folder), tmp_path / "stores"),
+        ("s3", address, "s3://texts"),
+    ):
         place = tmp_path / name
         cache = ["--cache", str(place / "cache")]
-        rows = ["--out", str(place / "rows"), "--workers", "1", "--seq_len", "32"]
+        rows = ["--out", f"{store}/rows", "--workers", "1", "--seq_len", "32"]
         assert main(["prepare", corpus, *tokenizer, *rows, *cache]) == 0
-        teacher = ["--teacher.model", str(teacher_model), "--out", str(place / "scores")]
-        assert main(["score", corpus, *teacher, *cache]) == 0
-        data = {"train": corpus, "validation": f"{corpus}/b.jsonl.gz"}
-        given = place, corpus, tokenizer_files, teacher_model
-        assert train_here(write_config(*given, data=data, train={"steps": 2, "eval_every": 2})) == 0
-        made.append(
-            (
-                contents(place / "rows"),
-                contents(place / "scores"),
-                [entry["loss"] for entry in metrics(place / "run")[0]],
-                [entry["validation_loss"] for entry in metrics(place / "run")[1]],
-            )
-        )
-    assert made[0] == made[1]
-    assert all(made[0])
+        score = ["score", corpus, "--teacher.model", str(teacher_model), *cache]
+        score += ["--out", f"{store}/scores"]
+        assert main(score) == 0
+        if name == "s3":
+            made = {one: server.objects(one) for one in ("rows", "scores")}
+            assert made == {one: contents(tmp_path / "stores" / one) for one in made}
+            largest = max(len(shard) for one in made.values() for shard in one.values())
+            monkeypatch.setenv("VOCAGNO_CACHE_GB", str(3 * largest / 1e9))
+        data = {"train": corpus, "validation": f"{corpus}/b.jsonl.gz", "rows": f"{store}/rows"}
+        options = {"data": data, "teacher": {"scores": f"{store}/scores"}}
+        options["train"] = {"steps": 2, "eval_every": 2, "log_every": 1}
+        config = write_config(place, corpus, tokenizer_files, teacher_model, **options)
+        assert train_here(config) == 0
+        trained, validated = metrics(place / "run")
+        losses += [[one["loss"] for one in trained] + [one["validation_loss"] for one in validated]]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+    assert "scores: s3://texts/scores" in (place / "run" / "config.yaml").read_text()
+    kept = [path.stat().st_size for path in (tmp_path / "here" / "objects").glob("*.arrow")]
+    assert 0 < sum(kept) <= 3 * largest < sum(map(len, made["scores"].values()))
+    verify = ["scores", "verify", "s3://texts/scores"]
+    server.change("scores/shard-00001.arrow", b"nothing")
+    capsys.readouterr()
+    assert main(verify) == 1
+    assert "s3://texts/scores/shard-00001.arrow: differs" in capsys.readouterr().out
+    assert main([*verify, "--discard"]) == 0
+    assert main(score) == 0
+    assert server.objects("scores") == made["scores"]
+    capsys.readouterr()
+    assert main([*score, "--status", "--json"]) == 0
+    assert '"finished": true' in capsys.readouterr().out
 
 
 @pytest.mark.slow

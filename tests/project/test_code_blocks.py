@@ -70,9 +70,12 @@ FEW = (
 CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
-    "vocagno": ("*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*", "{python} -m vocagno"),
+    "vocagno": (
+        "*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*|*s3://*",
+        "{python} -m vocagno",
+    ),
     "accelerate": (
-        "*--config_file*|*--num_processes*|*--push_to_hub*",  # GPUs, other machines, a hub
+        "*--config_file*|*--num_processes*|*--push_to_hub*|*s3://*",  # GPUs, machines, a hub
         "{python} -m accelerate.commands.accelerate_cli",
     ),
     "torchrun": ("*", ""),  # several machines

@@ -43,6 +43,27 @@ class S3Server:
             s3.upload_file(str(path), BUCKET, f"{prefix}/{path.name}")
         return f"s3://{BUCKET}/{prefix}"
 
+    def objects(self, prefix):
+        """The bytes of each object of a folder, by its path there, but for claims."""
+        s3 = self._client("s3")
+        found = s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/").get("Contents", [])
+        names = [one["Key"] for one in found if ".locks" not in one["Key"]]
+        read = {name: s3.get_object(Bucket=BUCKET, Key=name)["Body"].read() for name in names}
+        return {name.removeprefix(f"{prefix}/"): content for name, content in read.items()}
+
+    def change(self, name, content):
+        """Replaces an object, or deletes it (None)."""
+        where = {"Bucket": BUCKET, "Key": name}
+        if content is None:
+            self._client("s3").delete_object(**where)
+        else:
+            self._client("s3").put_object(**where, Body=content)
+
+    def lead_nowhere(self, url="http://127.0.0.1:9"):
+        """Makes the server dead for clients to come, or (`url`) alive again."""
+        self._environment.setenv("AWS_ENDPOINT_URL", url)
+        self.become({"AccessKeyId": "tests", "SecretAccessKey": "tests"})
+
     def user(self, *actions):
         """The credentials of a new user who may do these (`s3:ListBucket`), and no more."""
         iam = self._client("iam")
@@ -70,10 +91,11 @@ class S3Server:
 
     def check_rights(self, *, on):
         """Whether requests are refused that their user has no rights for."""
+        self._post("reset-auth", b"0" if on else b"inf")
+
+    def _post(self, name, data=b""):
         request = urllib.request.Request(
-            f"{self.url}/moto-api/reset-auth",
-            data=b"0" if on else b"inf",
-            headers={"Content-Type": "text/plain"},
+            f"{self.url}/moto-api/{name}", data=data, headers={"Content-Type": "text/plain"}
         )
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
 
@@ -81,6 +103,7 @@ class S3Server:
         """Stops the server, unless it is stopped."""
         if self._server is not None:
             self.check_rights(on=False)
+            self._post("reset")  # the next one in this process would have these objects
             self._server.stop()
             self._server = None
 

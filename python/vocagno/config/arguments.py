@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import ConfigError, InputError, require
+from vocagno.system.addresses import path_of
 from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, USER_ERROR, exit_status
 
@@ -36,6 +37,7 @@ def new_parser(*, with_help: bool = False, **words: Any) -> Any:
     Only one made `with_help` describes the options of dataclasses: it reads their source for that.
     """
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+    from jsonargparse.typing import register_type
 
     class Parser(ArgumentParser):  # type: ignore[misc]  # jsonargparse is not typed
         def parse_string(self, *given: Any, **named: Any) -> Any:
@@ -48,6 +50,7 @@ def new_parser(*, with_help: bool = False, **words: Any) -> Any:
             text = super()._get_type_str(action)
             return "Path" if text == "<class 'Path'>" else text
 
+    register_type(Path, str, path_of, type_check=isinstance)
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
     return Parser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
 

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
+from vocagno.system.addresses import explained
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
 _BLOCK = 1 << 23
@@ -94,23 +95,7 @@ def _as_os_errors(address: str) -> Iterator[None]:
         yield
     except Exception as error:
         number = getattr(error, "errno", None) or errno.EIO
-        raise OSError(number, _explained(error, address)) from error
-
-
-def _explained(error: Exception, address: str) -> str:
-    """The error, and what to check if it is one of rights."""
-    name = type(error).__name__
-    words = f"{name}: {' '.join(str(error).split())}"
-    if not isinstance(error, PermissionError) and "Credentials" not in name:
-        return words
-    protocol, _, path = address.partition("://")
-    bucket = path.lstrip("/").partition("/")[0]
-    if protocol in ("s3", "s3a"):
-        return (
-            f"{words}; check that the credentials in use (AWS_ACCESS_KEY_ID and "
-            f"AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) may list and read the bucket {bucket}"
-        )
-    return f"{words}; check that the credentials in use may list and read {protocol}://{bucket}"
+        raise OSError(number, explained(error, address)) from error
 
 
 def corpus_files(corpus: str | Path) -> list[CorpusFile]:
@@ -152,7 +137,7 @@ def _remote(address: str) -> list[CorpusFile]:
     except FileNotFoundError:
         raise CorpusError(f"{address}: no such file or folder") from None
     except Exception as error:  # each file system raises errors of its own
-        raise CorpusError(f"{address}: {_explained(error, address)}") from error
+        raise CorpusError(f"{address}: {explained(error, address)}") from error
     if is_folder:
         found = [name for name in entries if name.endswith(SUFFIXES)]
         _check(address, found, entries)

@@ -17,6 +17,7 @@ from vocagno.data.store.format import MANIFEST, MAX_REFUSED
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import first_difference
 from vocagno.data.text_store import TEXTS, TextStore, write_texts
+from vocagno.system.addresses import path_of
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
@@ -67,7 +68,7 @@ def prepared_rows(
         workers: number of processes that share the shards; it does not change the rows.
     """
     made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
-    folder = folder or cache / "rows" / store_key(corpus, made_from)
+    folder = path_of(folder or cache / "rows" / store_key(corpus, made_from))
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
     given = corpus.name, corpus.max_refused, cache, tokenizer.source, tokenizer.eos, seq_len, folder
 

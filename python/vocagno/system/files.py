@@ -7,9 +7,11 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from vocagno.system.addresses import Address
 
 
 @contextmanager
@@ -75,14 +77,22 @@ def flush_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON atomically: a reader sees the old file or the new one."""
+    """Writes JSON atomically, also at an address: a reader sees the old file or the new one."""
+    content = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    if isinstance(path, Address):
+        return path.put(content)
     with appearing(path) as file:
-        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+        file.write(content)
 
 
 def write_new_json(path: Path, value: Any) -> None:
     """As `write_json`, but keeps a file that is there. Of several processes that write one at the
-    same time the first one wins, on file systems with hard links; on others the last one."""
+    same time the first one wins, on file systems with hard links and at addresses; on others the
+    last one."""
+    if isinstance(path, Address):
+        with suppress(FileExistsError):
+            path.put(json.dumps(value).encode(), is_new=True)
+        return
     new = path.parent / f".{path.name}.{secrets.token_hex(8)}.new"
     write_json(new, value)
     try:

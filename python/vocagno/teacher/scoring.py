@@ -31,6 +31,7 @@ from vocagno.models.loading import (
     torch_dtype,
     weights_identity,
 )
+from vocagno.system.addresses import path_of
 from vocagno.system.collectives import Together
 from vocagno.teacher.candidates import NONE, Candidates, Scored
 from vocagno.teacher.scorer import Scorer, TransformersScorer
@@ -357,7 +358,7 @@ class ConfiguredTeacher:
             server has now.
         """
         default = self.scores_folder(corpus)  # checks before the folder is claimed
-        folder = folder or default
+        folder = path_of(folder or default)
         load = partial(self.load, folder)
         with Together() if self.config.tensor_parallel else nullcontext() as together:
             made = score_corpus(
@@ -394,7 +395,7 @@ class ConfiguredTeacher:
                     "score again"
                 )
         if self.config.server:
-            self.engine.guard(folder)
+            self.engine.guard(store.folder)
         return store
 
     def _stated(self, made_from: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from vocagno.data.corpus import Corpus, CorpusShard
 from vocagno.data.store.format import (
     MANIFEST,
     REFUSED,
+    REPORT,
     Entry,
     Manifest,
     RefusalLimit,
@@ -19,6 +21,7 @@ from vocagno.data.store.format import (
     entry_of,
     write_report,
 )
+from vocagno.data.store.remote import gather, publish
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
 from vocagno.data.store.state import (
     Claim,
@@ -26,6 +29,7 @@ from vocagno.data.store.state import (
     Notes,
     existing,
     first_difference,
+    folder_for,
     named_shards,
     noted_shards,
     origin_of,
@@ -33,6 +37,7 @@ from vocagno.data.store.state import (
     shard_file,
     shard_name,
 )
+from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import digest
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import LOCKS, exclusively, share
@@ -183,19 +188,28 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
     Raises: StoreError if nothing was made here, or shards are missing; as `finish_store` and
         `check_files`.
     """
+    folder = path_of(folder)
     if (folder / MANIFEST).is_file():
         return check_files(folder, Manifest.load(folder, kind))
     claim = read_claim(folder)
     if claim is None or claim.shards is None:
         raise StoreError(f"{folder}: no store is being made here in parts")
     names = [shard_name(number, claim.shards) for number in range(claim.shards)]
-    if missing := [name for name in names if not shard_file(folder, name).is_file()]:
+    there = existing(folder, names)
+    if missing := [name for name in names if name not in there]:
         numbers = [name.rpartition("-")[2].lstrip("0") or "0" for name in missing]
         raise StoreError(
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "
             f"{_some(numbers)}); run their parts again"
         )
-    finish_store(folder, names, kind, claim.text)
+    if isinstance(folder, Address):
+        here = folder_for(folder)
+        gather(folder, here, names)
+        finish_store(here, names, kind, claim.text)
+        _publish_manifest(here, folder)
+        shutil.rmtree(here)
+    else:
+        finish_store(folder, names, kind, claim.text)
 
 
 Advance = Callable[[float, int], None]
@@ -235,12 +249,14 @@ def make_store(
     """Returns when the store is complete. Existing shards are kept.
 
     Args:
+        folder: of the store, or an address.
         make: writes one shard to a path atomically.
         part: makes only these shards, without locks, and does not finish the store
             (`finish_parts` does). No other process may make them at the same time.
     Raises: StoreError if the folder contains shards of another text or other settings, or if more
         documents are omitted than `corpus.max_refused` allows.
     """
+    folder = path_of(folder)
     limit = RefusalLimit(folder, corpus.documents, corpus.max_refused)
     if _torn(corpus, folder, kind, made_from) == []:
         limit.check(Manifest.load(folder, kind).count(REFUSED))
@@ -248,6 +264,22 @@ def make_store(
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
     names = list(shards) if part is None else list(part.of(list(shards)))
+    if isinstance(folder, Address):
+        address, here = folder, folder_for(folder)
+        gather(address, here, names)
+
+        def make_published(shard: CorpusShard, path: Path, advance: Advance) -> None:
+            new = path.parent / MAKING / path.name
+            if not new.is_file():  # else publishing failed
+                make(shard, new, advance)
+            publish(new, address / path.relative_to(here))
+            new.replace(path)  # so what is in its place was published
+
+        given = corpus, here, kind, made_from, make_published
+        made = make_store(*given, show_progress=show_progress, part=part)
+        if part is None:
+            _publish_manifest(here, address)
+        return made
     there = existing(folder, names)
     if not is_known:  # shards of something else may have been copied here
         # A part looks at one shard of the others, too: finishing compares all.
@@ -289,20 +321,25 @@ def make_store(
     return tally.made()
 
 
+def _publish_manifest(here: Path, address: Address) -> None:
+    for name in (REPORT, MANIFEST):
+        if (here / name).is_file():
+            (address / name).put(here / name)
+
+
 def _claim(
     corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any], *, is_alone: bool
 ) -> bool:
     """Records what is being made in the folder. Returns whether it was known before."""
     claim = Claim(kind.kind, corpus.fingerprint, len(corpus.shards), made_from)
-    if is_alone:
-        if _torn(corpus, folder, kind, made_from):
-            raise StoreError(
-                f"{folder}: a finished store with missing shards; run without --shards, which "
-                "makes them again"
-            )
-        return claim.save(folder)
-    with exclusively(MANIFEST, folder):
+    has_locks = not (is_alone or isinstance(folder, Address))
+    with exclusively(MANIFEST, folder) if has_locks else nullcontext():
         if torn := _torn(corpus, folder, kind, made_from):
+            if is_alone:
+                raise StoreError(
+                    f"{folder}: a finished store with missing shards; run without --shards, which "
+                    "makes them again"
+                )
             # A partial copy, for example: the store is unfinished again.
             (folder / MANIFEST).unlink()
             for file in torn:

@@ -16,8 +16,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from vocagno.data.store.remote import MOST_OPEN, cache_bytes, local_copy
 from vocagno.data.store.shards import REMEDY, Description, Frame, Shard, StoreError
 from vocagno.errors import require
+from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import appearing, digest, file_digest, write_json
 
 MANIFEST = "manifest.json"
@@ -55,6 +57,13 @@ class Entry:
         Raises: StoreError if it is missing, truncated, or not the one that the manifest names.
         """
         path = self.file(folder)
+        while isinstance(path, Address):
+            copy = local_copy(path, self.bytes, self.file_hash)
+            try:
+                return shard_type(copy, self.frame)
+            except StoreError:
+                if copy.is_file():  # else another process made room meanwhile
+                    raise
         size = path.stat().st_size if path.is_file() else None
         if size is not None and size != self.bytes:
             raise StoreError(
@@ -80,6 +89,10 @@ class Manifest:
 
     def torn(self, folder: Path) -> list[Path]:
         """The files of shards that are missing or truncated."""
+        if isinstance(folder, Address):
+            sizes = folder.sizes()
+            lost = [one for one in self.shards if sizes.get(f"{one.name}.arrow") != one.bytes]
+            return [entry.file(folder) for entry in lost]
         return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
 
     def save(self, folder: Path) -> None:
@@ -209,11 +222,15 @@ class ShardedStore(Generic[AnyShard]):
     """
 
     def __init__(self, folder: Path, kind: StoreKind) -> None:
-        self.folder = folder
-        self.manifest: Manifest = Manifest.load(folder, kind)
+        self.folder: Path = path_of(folder)
+        self.manifest: Manifest = Manifest.load(self.folder, kind)
         self._kind = kind
         self._ends = list(accumulate(entry.counts[kind.unit] for entry in self.manifest.shards))
-        self.shard: Callable[[int], AnyShard] = lru_cache(_MOST_OPEN)(self._open)
+        most = _MOST_OPEN
+        if isinstance(self.folder, Address):
+            largest = max((entry.bytes for entry in self.manifest.shards), default=1)
+            most = max(1, min(MOST_OPEN, cache_bytes() // largest))
+        self.shard: Callable[[int], AnyShard] = lru_cache(most)(self._open)
         """Shard `number`; it stays open until many other shards have been used."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
@@ -262,19 +279,23 @@ class ShardedStore(Generic[AnyShard]):
         Calls `advance` for each shard after it has been read.
         """
         for number, entry in enumerate(self.manifest.shards):
-            path = entry.file(self.folder)
-            if not path.is_file():
-                yield entry, f"{path}: the shard is missing"
-            else:
-                if file_digest(path) != entry.file_hash:
-                    yield entry, f"{path}: differs from its hash in the manifest"
-                try:
-                    shard = self._open(number)
-                except StoreError as error:
-                    yield entry, str(error)
-                else:
-                    yield from ((entry, what) for what in shard.damages(self._kind.row))
+            yield from ((entry, what) for what in self._damages_of(number, entry))
             advance(entry)
+
+    def _damages_of(self, number: int, entry: Entry) -> Iterator[str]:
+        path = entry.file(self.folder)
+        try:
+            if isinstance(path, Address):
+                path = local_copy(path, entry.bytes, entry.file_hash, fresh=True)
+            elif not path.is_file():
+                raise StoreError(f"{path}: the shard is missing")
+            if file_digest(path) != entry.file_hash:
+                yield f"{path}: differs from its hash in the manifest"
+            shard = self._open(number)
+        except StoreError as error:
+            yield str(error)
+        else:
+            yield from shard.damages(self._kind.row)
 
 
 REPORT = "refused.jsonl"

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vocagno.data.corpus import Corpus, CorpusShard
 from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind
+from vocagno.data.store.remote import cache_folder
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
+from vocagno.system.addresses import Address
 from vocagno.system.files import digest, write_new_json
 from vocagno.system.shared_work import LOCKS, is_locked
 
@@ -52,6 +54,12 @@ class Claim:
                 "being made here; name another folder, or delete this one"
             )
         return is_known
+
+
+def folder_for(address: Address) -> Path:
+    """The local folder in which the shards of a store with a claim are made."""
+    claim = asdict(cast("Claim", read_claim(address)))
+    return cache_folder() / "making" / digest(str(address), json.dumps(claim, sort_keys=True))
 
 
 def read_claim(folder: Path) -> Claim | None:
@@ -152,6 +160,9 @@ def shard_file(folder: Path, name: str) -> Path:
 
 def existing(folder: Path, names: Sequence[str]) -> set[str]:
     """The shards that are there, from the lists of files."""
+    if isinstance(folder, Address):
+        there = folder.sizes()
+        return {name for name in names if f"{name}.arrow" in there}
     paths = {name: shard_file(folder, name) for name in names}
     files: dict[Path, set[str]] = {}
     for parent in {path.parent for path in paths.values()}:
@@ -171,6 +182,7 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
     Returns: shards and bytes of text, all and those that are done; how many shards processes are
         making (those with a part, `--shards I/N`, hold no locks and are not counted); and, if a
         shard was finished in the last ten minutes, the speed of all processes and the seconds left.
+        At an address, only what is published is known.
     Raises: StoreError if the folder contains a store of another text, or of another kind.
     """
     shards = named_shards(corpus)
@@ -182,12 +194,13 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
         )
     sizes = {name: shard.text_bytes for name, shard in shards.items()}
     done = sum(sizes[name] for name in there)
+    local = () if isinstance(folder, Address) else {*shards} - there
     found: dict[str, Any] = {
         "store": str(folder),
         "finished": (folder / MANIFEST).is_file(),
         "shards": len(shards),
         "shards_done": len(there),
-        "shards_under_way": sum(is_locked(name, folder) for name in shards if name not in there),
+        "shards_under_way": sum(is_locked(name, folder) for name in local),
         "text_bytes": corpus.text_bytes,
         "text_bytes_done": done,
     }

@@ -1,0 +1,114 @@
+"""Files and folders at an address that fsspec reads (`s3://`, `gs://`, `hf://`)."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocagno.errors import InputError
+
+if TYPE_CHECKING:
+    _Local = Path
+else:
+    _Local = type(Path())  # of this system
+_FORM = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
+
+
+class AddressError(InputError):
+    """A file system does not answer or refuses; names address, error and remedy."""
+
+
+def path_of(folder: Path | str) -> Path:
+    """The path of a folder: an `Address` if it has the form of one."""
+    return Address(folder) if _FORM.match(str(folder)) else Path(folder)
+
+
+class Address(_Local):
+    """A path that is an address, with the calls that stores make of a path. `Path` loses one of the
+    slashes behind the scheme, so any path of this form will do.
+
+    Objects are written as a whole: a reader sees the old one, the new one or none.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__().replace("\\", "/").replace(":/", "://", 1)
+
+    @contextmanager
+    def _system(self, rights: str = "list and read") -> Iterator[tuple[Any, str]]:
+        """The file system, which a forked process makes again, and the path in it.
+
+        Raises: AddressError for all errors, but for files that are missing, or in the way.
+        """
+        import fsspec
+
+        try:  # without a cache of listings: other processes write there, too
+            yield fsspec.core.url_to_fs(str(self), use_listings_cache=False)
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:  # each file system raises errors of its own
+            raise AddressError(f"{self}: {explained(error, str(self), rights)}") from error
+
+    def is_file(self, **_: Any) -> bool:
+        try:
+            with self._system() as (system, path):
+                return bool(system.info(path)["type"] == "file")
+        except FileNotFoundError:
+            return False
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file of a folder, by its path there."""
+        with self._system() as (system, path):
+            found = system.find(path, detail=True)
+        start = len(path.rstrip("/")) + 1
+        return {name[start:]: one["size"] for name, one in found.items()}
+
+    def read_bytes(self) -> bytes:
+        with self._system() as (system, path):
+            return bytes(system.cat_file(path))
+
+    def get(self, file: Path) -> None:
+        """Copies the object to a local file, not atomically. Raises: FileNotFoundError."""
+        with self._system() as (system, path):
+            system.get_file(path, str(file))
+
+    def put(self, content: Path | bytes, *, is_new: bool = False) -> None:
+        """Makes the object what a local file, or `content`, is.
+
+        Args: is_new: for an object that no other process may have made.
+        Raises: FileExistsError if one has.
+        """
+        mode = "create" if is_new else "overwrite"
+        try:
+            with self._system("list, read and write") as (system, path):
+                if isinstance(content, bytes):
+                    system.pipe_file(path, content, mode=mode)
+                else:
+                    system.put_file(str(content), path, mode=mode)
+        except FileNotFoundError as error:
+            raise AddressError(f"{self}: {error}; make the bucket, or name another") from error
+
+    def mkdir(self, *_: Any, **__: Any) -> None:
+        raise AddressError(f"{self}: expected a folder of this machine")
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with self._system("list, read, write and delete in") as (system, path):
+            system.rm_file(path)
+
+
+def explained(error: Exception, address: str, rights: str = "list and read") -> str:
+    """The error, and what to do if it is one of rights, of the network or of a missing package."""
+    name = type(error).__name__
+    words = f"{name}: {' '.join(str(error).split())}"
+    protocol, _, path = address.partition("://")
+    bucket, credentials = path.lstrip("/").partition("/")[0], ""
+    if protocol in ("s3", "s3a"):
+        bucket = f"the bucket {bucket}"
+        credentials = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)"
+        if isinstance(error, ImportError):
+            return f"{words}; pip install 'vocagno[s3]'"
+    if "Connect" in name or "Timeout" in name:
+        return f"{words}; check network and endpoint, and run the command again: it resumes"
+    if not isinstance(error, PermissionError) and "Credentials" not in name:
+        return words
+    return f"{words}; check that the credentials in use{credentials} may {rights} {bucket}"

@@ -1,0 +1,227 @@
+"""Stores on S3: the promises of a folder, and a cache of bounded size."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("filelock")
+
+from corpora import write_corpus
+from folders import contents
+from runs import environment
+from vocagno.data.corpus import scan
+from vocagno.data.store.building import Part, finish_parts, make_store
+from vocagno.data.store.remote import publish
+from vocagno.data.store.shards import StoreError
+from vocagno.data.store.state import state_of
+from vocagno.data.text_store import TEXTS, TextStore, write_texts
+from vocagno.errors import ConfigError
+from vocagno.system.addresses import Address, AddressError, path_of
+
+SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_publishing.py"
+STORE = "s3://texts/store"
+MADE_FROM = {"format": "texts 1"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Seven shards of a document each."""
+    path = write_corpus(tmp_path / "c.jsonl", [f"document {n}" for n in range(7)])
+    return scan(path, shard_bytes=1)
+
+
+def make(corpus, folder, part=None, made_from=MADE_FROM, then=lambda number: None):
+    """Makes the store. Returns the numbers of the shards that were made."""
+    made = []
+
+    def make_one(shard, path, _):
+        found = corpus.read(shard)
+        write_texts(path, found.texts, found.hashes, made_from)
+        made.append(shard.first_document)
+        then(shard.first_document)
+
+    make_store(corpus, folder, TEXTS, made_from, make_one, show_progress=False, part=part)
+    return made
+
+
+def start(corpus, part, attempts):
+    given = [corpus.name, STORE, part, json.dumps(attempts)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, SCRIPT, *given], env=environment(), **streams)
+
+
+def records(process):
+    """The numbers of the shards that the attempts made, and which of these were killed."""
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors[-2000:]
+    found = [json.loads(line) for line in output.splitlines()]
+    ends = [one for one in found if isinstance(one, bool)]
+    return [one for one in found if not isinstance(one, bool)], ends
+
+
+def test_the_form_of_addresses():
+    for given in ("s3://a/b", "s3:/a/b", Path("s3://a/b"), Address("s3://a//b")):
+        assert [str(path_of(given)), str(path_of(given) / "c")] == ["s3://a/b", "s3://a/b/c"]
+    for given in ("a/b", "C:/a", "file:///a", "/s3:/a", "a:b"):
+        assert not isinstance(path_of(given), Address)
+    with pytest.raises(AddressError, match=r"^s3://a/b: expected a folder of this machine"):
+        path_of("s3://a/b").mkdir()
+
+
+def test_the_bytes_of_a_folder(corpus, server, tmp_path):
+    make(corpus, tmp_path / "store")
+    assert make(corpus, Path(STORE)) == list(range(7))
+    assert server.objects("store") == contents(tmp_path / "store")
+    assert make(corpus, STORE) == []
+    found = state_of(corpus, path_of(STORE), TEXTS)
+    assert (found["finished"], found["shards_done"]) == (True, 7)
+    store = TextStore(STORE)
+    assert [store.piece(n, 0, 10)[0] for n in (6, 0)] == ["document 6", "document 0"]
+    assert list(store.damages()) == []
+    with pytest.raises(StoreError, match=r"^s3://texts/store: contains finished texts of another"):
+        make(corpus, STORE, made_from={"format": "texts 2"})
+    with pytest.raises(StoreError, match=r"^s3://texts/other: .* does not exist"):
+        TextStore("s3://texts/other")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_kills_and_other_machines_change_no_byte(corpus, server, tmp_path):
+    """No shard is made twice that was uploaded, by any machine, or was whole on the same one. The
+    sixth kill leaves the last shard on one machine, and the other makes it, too."""
+    make(corpus, tmp_path / "whole")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    kills = [["before", 1, a], ["after", 1, a], ["before", 2, a], ["after", 2, a], ["after", 2, b]]
+    kills += [["before", 2, a], ["before", 2, b], ["after", 1, a]]
+    made, died = records(start(corpus, "1/1", [*kills, ["never", 0, b]]))
+    assert died == [True] * len(kills) + [False]
+    assert made == [0, 1, 2, 3, 4, 5, 6, 6]
+    assert server.objects("store") == contents(tmp_path / "whole")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_parts_of_two_machines(corpus, server, tmp_path):
+    make(corpus, tmp_path / "whole")
+    machines = [start(corpus, f"{n}/2", [["never", 0, str(tmp_path / str(n))]]) for n in (1, 2)]
+    (first, _), (second, _) = map(records, machines)
+    assert (first, second) == ([0, 1, 2], [3, 4, 5, 6])
+    server.change("store/shard-00004.arrow", None)
+    with pytest.raises(StoreError, match=rf"^{STORE}: 1 of 7 shards are missing \(numbers 4"):
+        finish_parts(Path(STORE), TEXTS)
+    assert make(corpus, STORE, Part(2, 2)) == [4]
+    finish_parts(Path(STORE), TEXTS)
+    assert server.objects("store") == contents(tmp_path / "whole")
+    assert not list((tmp_path / "here").rglob("making/*/*.arrow"))
+
+
+def test_of_two_machines_with_one_shard_the_first_one_counts(server, tmp_path):
+    """Its losses may differ in their last bits, and the manifest has one hash."""
+    for text in ("first", "second"):
+        (tmp_path / text).write_text(text)
+        publish(tmp_path / text, Address(f"{STORE}/shard-00000.arrow"))
+    assert server.objects("store") == {"shard-00000.arrow": b"first"}
+    assert (tmp_path / "second").read_text() == "first"
+
+
+def test_a_server_that_dies_loses_nothing(corpus, server, tmp_path):
+    make(corpus, tmp_path / "whole")
+
+    def die(number):
+        if number == 2:
+            server.lead_nowhere()
+
+    with pytest.raises(AddressError, match=r"^s3://texts/store/shard-00002.arrow: Endpoint"):
+        make(corpus, STORE, then=die)
+    with pytest.raises(AddressError, match=r"/manifest.json: Endpoint.*; check network and endpoi"):
+        TextStore(STORE)
+    server.lead_nowhere(server.url)
+    assert make(corpus, STORE) == [3, 4, 5, 6]
+    assert server.objects("store") == contents(tmp_path / "whole")
+
+
+def test_missing_rights(corpus, server, capsys):
+    make(corpus, STORE)
+    nobody, reader = server.user(), server.user("s3:ListBucket", "s3:GetObject")
+    server.check_rights(on=True)
+    server.become(reader)
+    assert len(TextStore(STORE)) == 7
+    words = "Access Denied; check that the credentials .* may list, read and write the bucket texts"
+    with pytest.raises(AddressError, match=rf"^s3://texts/new/.locks/made-from.json: .*{words}$"):
+        make(corpus, "s3://texts/new")
+    server.become(nobody)
+    with pytest.raises(AddressError, match=r"^s3://texts/store/manifest.json: .* read the bucket"):
+        TextStore(STORE)
+    server.check_rights(on=False)
+    server.become(reader)
+    with pytest.raises(AddressError, match="does not exist; make the bucket, or name another"):
+        make(corpus, "s3://nothing/store")
+
+
+def test_missing_packages(monkeypatch):
+    registry = pytest.importorskip("fsspec.registry")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(registry._registry, "s3", raising=False)
+    with pytest.raises(AddressError, match=r"ImportError: .*; pip install 'vocagno\[s3\]'$"):
+        TextStore(STORE)
+
+
+def test_damaged_objects(corpus, server, tmp_path):
+    make(corpus, STORE)
+    before = server.objects("store")
+    names = [f"shard-0000{number}.arrow" for number in (1, 3, 5)]
+    flipped, cut, _ = (before[name] for name in names)
+    flipped = flipped[:-9] + bytes([flipped[-9] ^ 1]) + flipped[-8:]
+    for name, content in zip(names, (flipped, cut[:-9], None), strict=True):
+        server.change(f"store/{name}", content)
+    store = TextStore(STORE)
+    assert store.piece(2, 0, 9)[0] == "document "
+    faults = [what.partition(";")[0] for _, what in store.damages()]
+    words = ["differs from its hash in the manifest"] * 2 + ["the shard is missing"]
+    assert faults == [f"{STORE}/{name}: {what}" for name, what in zip(names, words, strict=True)]
+    for number, fault in zip((1, 3, 5), faults, strict=True):
+        with pytest.raises(StoreError, match=f"^{fault}; delete the shard"):
+            store.piece(number, 0, 9)
+    with pytest.raises(StoreError, match="with missing shards; run without --shards"):
+        make(corpus, STORE, Part(1, 2))
+    (store.folder / names[0]).unlink()
+    shutil.rmtree(tmp_path / "here")  # another machine
+    assert make(corpus, STORE) == [1, 3, 5]
+    assert server.objects("store") == before
+    server.change(f"store/{names[0]}", None)
+    assert make(corpus, STORE) == []  # its copy is here
+    assert server.objects("store") == before
+
+
+def test_the_cache_is_bounded(corpus, server, tmp_path, monkeypatch):
+    make(corpus, STORE)
+    size = len(server.objects("store")["shard-00000.arrow"])
+    fetched, get = [], Address.get
+    cache = tmp_path / "here" / "objects"
+
+    def getting(self, file):
+        get(self, file)
+        fetched.append(self.stem[-1])
+        assert sum(path.stat().st_size for path in cache.iterdir() if path.is_file()) <= 3.5 * size
+
+    monkeypatch.setattr(Address, "get", getting)
+    monkeypatch.setenv("VOCAGNO_CACHE_GB", str(3.5 * size / 1e9))
+    for number in map(int, "01203"):
+        assert TextStore(STORE).piece(number, 9, 10)[0] == str(number)
+    assert "".join(fetched) == "0123"  # then 1 made room for 3
+    for number in map(int, "02312"):
+        TextStore(STORE).piece(number, 9, 10)
+    assert "".join(fetched) == "01231"
+    (cache / ".torn.arrow.0.tmp").write_bytes(b"0" * 2 * size)
+    TextStore(STORE).piece(6, 9, 10)
+    store = TextStore(STORE)
+    for number in (0, 1, 2, 3, 4, 5, 6, 0):  # while its last shards are open
+        assert store.piece(number, 9, 10)[0] == str(number)
+    monkeypatch.setenv("VOCAGNO_CACHE_GB", "0")
+    with pytest.raises(ConfigError, match="VOCAGNO_CACHE_GB: expected gigabytes above 0, got 0"):
+        TextStore(STORE)
