@@ -16,10 +16,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_762,
-    "modules of python/vocagno": 134,
+    "lines of python/vocagno": 28_530,
+    "modules of python/vocagno": 132,
     "lines of research": 2_280,
-    "lines of tests": 32_180,
+    "lines of tests": 31_970,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

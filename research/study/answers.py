@@ -7,7 +7,7 @@ import torch
 
 from research.study.wanted import checkpoint_weights
 from vocagno.errors import InputError
-from vocagno.quickstart.accuracy import exact_answer_accuracy, read_questions
+from vocagno.quickstart.problems import exact_answer_accuracy, read_questions
 from vocagno.training.checkpoint import discard_folder, saved_steps
 
 _KEPT = 2

@@ -118,7 +118,7 @@ def _measure(run: Run, wanted: Wanted) -> None:
     """Does what is missing of a run, and keeps each part of it as soon as it is there."""
     measured = read_measured(run.folder) if _is_trained(run) else _trained(run)
     if wanted.lacks_answers(measured):
-        from vocagno.quickstart.accuracy import accuracy_of_run
+        from vocagno.quickstart.problems import accuracy_of_run
 
         assert wanted.questions is not None
         answers = accuracy_of_run(run.folder, wanted.questions)

@@ -6,7 +6,7 @@ from pathlib import Path
 from research.study.measured import Measured, read_measured
 from research.study.plan import Plan, Run
 from vocagno.errors import InputError
-from vocagno.quickstart.accuracy import read_questions
+from vocagno.quickstart.problems import read_questions
 from vocagno.system.files import digest
 from vocagno.training.run_log import read_run
 

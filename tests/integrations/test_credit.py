@@ -78,7 +78,7 @@ def real():
 def test_sums_are_exact_on_all_pairs(real, student):
     """To 1e-5 nats a document of real text, wherever both sides' ids tell it."""
     rng = np.random.default_rng(0)
-    texts, small, told = shared_texts("math-valid")[:15], real[student], 0
+    texts, small, told = shared_texts("math-valid")[:5], real[student], 0
     for name, large in real.items():
         for text in texts:
             own, other = small.encode([text]), large.encode([text])
@@ -94,7 +94,7 @@ def test_sums_are_exact_on_all_pairs(real, student):
             assert np.isfinite(found).all()
             told += 1
     if not lossy(student, student):
-        assert told > 100
+        assert told > 30
 
 
 def lossy(*names):

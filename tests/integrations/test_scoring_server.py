@@ -528,26 +528,6 @@ def interrupted(score, state, name="store", after=12):
 
 
 @pytest.mark.slow
-def test_another_model_at_resume(served, score, tmp_path, capsys):
-    url, state = served
-    assert score("whole") == 0
-    interrupted(score, state)
-    before = contents(tmp_path / "store")
-    assert 0 < len(before) < len(contents(tmp_path / "whole")) - 1
-    another_model(state)
-    capsys.readouterr()
-    assert score("store") == 2
-    words = capsys.readouterr().err
-    assert f"the scores here are of another model than tiny at {url} has now" in words
-    assert "differ by 0.5 nats a token" in words
-    assert "serve the model of these scores again, or name another folder" in words
-    assert contents(tmp_path / "store") == before
-    same_model(state)
-    assert score("store") == 0
-    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
-
-
-@pytest.mark.slow
 def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
     """The server is started again with another model, and the client reconnects."""
     _, state = served
@@ -565,9 +545,18 @@ def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
     assert all(whole[name] == data for name, data in found.items())
 
 
-def test_batches_of_one_model_may_differ(served, score, tmp_path):
-    _, state = served
+def test_another_model_at_resume_and_other_batches_of_one(served, score, tmp_path, capsys):
+    url, state = served
     interrupted(score, state)
+    before = contents(tmp_path / "store")
+    another_model(state)
+    capsys.readouterr()
+    assert score("store") == 2
+    words = capsys.readouterr().err
+    assert f"the scores here are of another model than tiny at {url} has now" in words
+    assert "differ by 0.5 nats a token" in words
+    assert "serve the model of these scores again, or name another folder" in words
+    assert contents(tmp_path / "store") == before
     another_model(state, by=TOLERANCE / 2)
     assert score("store") == 0
 

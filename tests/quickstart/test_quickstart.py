@@ -9,6 +9,7 @@ from warm_python import executable
 
 pytest.importorskip("torch")
 
+from vocagno.cli.app import main
 from vocagno.quickstart import students
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def small(tmp_path, monkeypatch):
 
 
 def test_it_ends_in_a_table_and_a_page(small, capsys):
-    assert students.main([]) == 0
+    assert main(["quickstart"]) == 0
     output = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert lines["naive"][-1] == "100.0%"
@@ -80,5 +81,5 @@ def test_the_students_differ_in_guidance_only():
 @pytest.mark.parametrize("seeds", [0, -3])
 def test_it_needs_a_seed(small, capsys, monkeypatch, seeds):
     monkeypatch.setattr(students, "make_assets", lambda: pytest.fail("made something"))
-    assert students.main(["--seeds", str(seeds)]) == 2
+    assert main(["quickstart", "--seeds", str(seeds)]) == 2
     assert f"--seeds: expected at least 1, got {seeds}" in capsys.readouterr().err

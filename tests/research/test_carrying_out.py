@@ -20,7 +20,7 @@ from research.study.plan import read_plan
 from run_folders import training
 from runs import train_here, with_research
 from vocagno.errors import ConfigError, InputError
-from vocagno.quickstart import accuracy
+from vocagno.quickstart import problems
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -40,10 +40,10 @@ def asked(monkeypatch):
     found = []
 
     def share(run, path):
-        found.append((run.name, len(accuracy.read_questions(path))))
+        found.append((run.name, len(problems.read_questions(path))))
         return len(found) / 10
 
-    monkeypatch.setattr(accuracy, "accuracy_of_run", share)
+    monkeypatch.setattr(problems, "accuracy_of_run", share)
     return found
 
 
@@ -287,12 +287,9 @@ def test_answers_during_training_need_their_checkpoints(tmp_path, study, monkeyp
     [
         ("", "no questions in it; expected an object as"),
         ('{"question": "a", "answer": "1"}\n{"question": "a"', "line 2: not JSON"),
-        ('{"question": "a"}', r"line 1: no field `answer` \(its fields: question\); expected an"),
-        (
-            '\n{"question": "a", "answer": ["1"]}',
-            r"line 2: `answer` is \['1'\]; expected an object",
-        ),
-        ('["a"]', r'line 1: \["a"\]; expected an object as'),
+        ('{"question": "a"}', "line 1: .*has no `answer`; expected an object as"),
+        ('\n{"question": "a", "answer": ["1"]}', "line 2: .*answer: expected text, got a list"),
+        ('["a"]', "line 1: .*expected an object, got a list"),
     ],
 )
 def test_wrong_questions_are_found_before_the_first_run(tmp_path, study, trained, text, message):
@@ -314,7 +311,7 @@ def test_a_failure_costs_neither_training_nor_what_was_measured(
     with monkeypatch.context() as context:
         module, name = {
             "training": (carrying_out, "train"),
-            "asking": (accuracy, "accuracy_of_run"),
+            "asking": (problems, "accuracy_of_run"),
         }[failing]
         context.setattr(module, name, fails)
         with pytest.raises(InputError, match=f"{failing} failed"):

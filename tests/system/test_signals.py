@@ -127,7 +127,7 @@ PROGRAMS = {
     "vocagno": ["-m", "vocagno", "describe"],
     "paper": ["-m", "research.paper", "overlap"],
     "study": ["-m", "research.study"],
-    "quickstart": ["-m", "vocagno.quickstart"],
+    "quickstart": ["-m", "vocagno", "quickstart"],
     "train.py": [str(ROOT / "train.py")],
 }
 

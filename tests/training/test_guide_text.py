@@ -1,6 +1,5 @@
 """What a teacher chooses of one text: equal to the definitions, and shown in every form."""
 
-import csv
 import io
 import json
 import math
@@ -36,7 +35,6 @@ from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.sample_pages import guide_loaded, guide_text
 from vocagno.training.step import GuidedStudent
 from vocagno.views.terminal import guidance_table
-from vocagno.views.texts import CSV_COLUMNS
 
 TEXT = f"{TEXTS[0]}\nZoë 🙂 <b>&"
 NAMED = "tokens", "teacher_tokens"
@@ -218,23 +216,6 @@ def test_why_is_said_of_each_kind_of_token(guide):
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
 
 
-def test_csv_holds_every_token(guide):
-    guided = guide()
-    lines = list(csv.DictReader(io.StringIO(guided.csv())))
-    assert tuple(lines[0]) == CSV_COLUMNS
-    data = guided.as_dict()
-    assert [line["token"] for line in lines] == [token["token"] for token in data["tokens"]]
-    for line, token in zip(lines, data["tokens"], strict=True):
-        assert line["excess"] == ("" if token["excess"] is None else str(token["excess"]))
-        assert line["kept"] == str(int(token["kept"]))
-        if token["teacher"] is None:
-            assert line["teacher_tokens"] == line["teacher_first"] == ""
-            continue
-        mapped = data["teacher_tokens"][slice(*token["teacher"])]
-        assert json.loads(line["teacher_tokens"]) == [other["token"] for other in mapped]
-        assert json.loads(line["teacher_losses"]) == [other["loss"] for other in mapped]
-
-
 @pytest.mark.parametrize("text", [TEXT, " \n", "\u202e<s>a"])
 def test_the_page_draws_each_token_and_each_link_once(guide, text):
     guided = guide(text)
@@ -329,15 +310,13 @@ def test_the_command_takes_every_rule(command, capsys, guide):
     assert "a group adds its losses up" in capsys.readouterr().err
 
 
-def test_the_command_writes_page_and_numbers(command, capsys, guide, tmp_path):
-    page, numbers = tmp_path / "new" / "p.html", tmp_path / "n.csv"
-    assert main([*command, TEXT, *PAPER, "--html", str(page), "--out", str(numbers)]) == 0
+def test_the_command_writes_a_page(command, capsys, tmp_path):
+    page = tmp_path / "new" / "p.html"
+    assert main([*command, TEXT, *PAPER, "--html", str(page)]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert str(page) in printed.err
-    assert str(numbers) in printed.err
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert numbers.read_text(encoding="utf-8") == guide().csv()
 
 
 def test_the_command_draws_a_figure(command, capsys, guide, tmp_path):
@@ -377,7 +356,6 @@ def test_a_figure_without_matplotlib(command, monkeypatch, capsys):
     [
         ([""], "text: no text; give it as an argument"),
         (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
-        (["x", "--out", "n.json"], "--out: the numbers are written as .csv, got n.json"),
         (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
         (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
         (["x", *PAPER[:1], "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),

@@ -168,8 +168,9 @@ def test_other_weights_and_another_order_are_another_run(corpora, mixture, train
         assert f"data.train is {train}, but" in capfd.readouterr().err
 
 
-def test_a_spike_names_the_corpus(folder, corpora, mixture):
-    path = mixture("spikes", train=TRAINED | {"spike_ratio": 1.0001})
+def test_a_spike_names_the_corpus(folder, corpora, mixture, monkeypatch):
+    monkeypatch.setattr("vocagno.training.monitoring.SPIKE_RATIO", 1.0001)
+    path = mixture("spikes", train=TRAINED)
     assert train_here(path, "--optimizer.lr", "1", "--optimizer.min_lr", "1") == 0
     lines = (folder / "spikes" / "metrics.jsonl").read_text().splitlines()
     spikes = [spike for line in lines for spike in json.loads(line).get("spikes", [])]

@@ -97,14 +97,13 @@ def test_coverage_reasons_and_warnings(tmp_path):
         ]
     }
     entries = [entry | aligned | unmapped if "tokens" in entry else entry for entry in LOG]
-    entries[3] |= spike | {"skipped": 2, "threshold": 0.7}
+    entries[3] |= spike | {"threshold": 0.7}
     page = page_of(tmp_path, folder_of(tmp_path / "run", *entries))
     head, line = rows(page, "Coverage")
     cells = dict(zip(head, line, strict=True))
     assert cells["coverage"] == "99.50%"
     assert (cells["special"], cells["hole"]) == ("2.00%", "0.50%")
     assert "step 250: a loss of 7.000; row 3 of web.jsonl (loss 9, documents 1, 2)" in page
-    assert "2 steps were skipped" in page
     assert "the threshold of guidance.top_fraction 0.4 is +0.70 nats" in page
 
 
@@ -137,20 +136,9 @@ def test_a_naive_run_has_a_page_without_a_teacher(tmp_path, config):
     assert rows(page, "Runs")[1][0] == "run"
 
 
-def test_a_live_teacher_is_shown_too(tmp_path, config):
-    assert train_here(config(teacher={"mode": "live"})) == 0
-    assert "What the teacher chose" in (tmp_path / "run" / REPORT).read_text()
-
-
 def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
-    (tmp_path / "empty").mkdir()
-    assert main(["report", str(tmp_path / "empty")]) == 2
-    assert "no metrics.jsonl in it" in capsys.readouterr().err
-    run = folder_of(tmp_path / "run", *LOG)
-    assert main(["report", str(run), str(run)]) == 2
-    assert "given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -193,7 +181,7 @@ GUIDED = {
 def test_a_damaged_log_gives_a_page_or_names_the_line(tmp_path, monkeypatch):
     """Each part of each line removed, of another type, or a number that float64 cannot hold."""
     monkeypatch.setattr(report, "kept_config", cache(report.kept_config))
-    log = [*LOG, {"step": 301, "skipped": 2}]
+    log = [*LOG, {"step": 301}]
     log[3] = log[3] | GUIDED
     log[4] = log[4] | {"validation_losses": {"a": 1.0, "b": 2.0}}
     run, page = folder_of(tmp_path / "run", *log), tmp_path / "page.html"

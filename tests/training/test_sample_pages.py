@@ -12,6 +12,7 @@ from runs import final_weights, train_here, write_config
 from vocagno.data.corpus import scan
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.loop import progress_note
+from vocagno.training.report import REPORT
 from vocagno.training.sample_pages import DOCUMENTS, choose_samples
 
 STEPS = 6
@@ -48,6 +49,7 @@ def test_pages_show_what_the_teacher_chose(tmp_path, config, mode):
     assert "What the teacher chose at step 6" in page
     assert page.count('class="tok student on') > 20
     assert "Document 24" in page  # the one that is long enough
+    assert "What the teacher chose" in (tmp_path / "run" / REPORT).read_text()
     drawn, undrawn = (final_weights(tmp_path / name) for name in ("run", "plain"))
     assert all(torch.equal(drawn[name], undrawn[name]) for name in drawn)
 
@@ -74,11 +76,6 @@ def test_pages_show_the_rule_of_the_run(tmp_path, config):
         assert excess == pytest.approx(mean - teacher_loss, abs=2e-3)
         assert verdict == ("kept (reaches)" if excess >= -0.5 else "dropped (below)")
     assert {verdict for *_, verdict in tokens} == {"kept (reaches)", "dropped (below)"}
-
-
-def test_nothing_is_chosen_without_a_teacher(config, capsys):
-    assert train_here(config(guidance={"method": "cpt"}, train={"sample_every": 3})) == 2
-    assert "guidance.method: cpt it chooses nothing" in capsys.readouterr().err
 
 
 def test_the_progress_line():

@@ -1,6 +1,5 @@
 """One text under two tokenizers, or with the teacher's choice: what is counted, said and drawn."""
 
-import csv
 import io
 import re
 from dataclasses import replace
@@ -199,11 +198,7 @@ def test_a_verdict_is_one_word(weights, options, heard, whys):
         sign = "·" if why == "not predicted" else "●" if token["kept"] else "○"
         assert line.rstrip().endswith(f"{sign} {why}")
         assert f"{'kept' if token['kept'] else 'dropped'} ({why})" in page
-    written = list(csv.DictReader(io.StringIO(found.csv())))
-    assert [line["why"] for line in written] == [token["why"] for token in tokens]
-    assert [line["neighbours_loss"] for line in written[1:3]] == [
-        str(heard.get(name, "")) for name in "ab"
-    ]
+    assert [token["neighbours_loss"] for token in tokens[1:3]] == [heard.get(one) for one in "ab"]
 
 
 def test_counts_threshold_and_rule_are_said():

@@ -24,8 +24,8 @@ def given_text(options: Any, instead: str) -> str:
 
     Args:
         instead: what to use for a text that is too long.
-    Raises: InputError for two texts, none, one that is too long, a file that cannot be read, and
-        bytes that are not UTF-8.
+    Raises: InputError for two texts, none, one that is too long, and bytes that are not UTF-8;
+        OSError.
     """
     data: bytes
     if options.text is not None:
@@ -34,13 +34,8 @@ def given_text(options: Any, instead: str) -> str:
         data, where = options.text.encode("utf-8", "surrogateescape"), "text"
     elif options.file is not None and str(options.file) != "-":
         where = str(options.file)
-        try:
-            with options.file.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-        except OSError as error:
-            no_file = isinstance(error, FileNotFoundError)
-            why = "no such file" if no_file else str(error.strerror).lower()
-            raise InputError(f"--file: {where}: {why}; expected a file of UTF-8 text") from error
+        with options.file.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     else:
         if sys.stdin is None:
             raise InputError("standard input is closed; give the text, or --file FILE")

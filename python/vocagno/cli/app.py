@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.cli import alignment, evaluation, guidance, scores, stores
-from vocagno.config.arguments import Command, Program, check_gpu
+from vocagno.config.arguments import Command, Program
 from vocagno.quickstart import students
 
 
@@ -22,12 +22,9 @@ def add_train(parser: Any) -> None:
 
 def train(options: Any) -> dict[str, Any] | int:
     """Trains until the run is complete or stopped; the exit status, or an estimate."""
-    from vocagno.training import main
-    from vocagno.training.configuration import as_config
+    from vocagno.training.main import carry_out
 
-    check_gpu(options)
-    config = as_config(options)
-    return main.dry_run(config, options.gpu) if options.dry_run else main.train(config)
+    return carry_out(options)
 
 
 def add_report(parser: Any) -> None:

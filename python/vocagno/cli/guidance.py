@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vocagno.cli.alignment import add_text, given_text
 from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache, add_max_refused
-from vocagno.errors import InputError, require
+from vocagno.errors import require
 from vocagno.system.progress import draw_in_terminal, in_table
 from vocagno.system.signals import terminable
 
@@ -52,16 +52,13 @@ def add_guidance(parser: Any) -> None:
     add_text(parser, "show")
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
     parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
-    parser.add_argument("--out", type=Path, help="write the numbers into this .csv file")
     add_rule(parser)
     _add_fields(parser, "student", StudentConfig, ["tokenizer", "eos"])
     _add_fields(parser, "teacher", TeacherConfig, _OF_TEACHER)
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
-    """Writes page, figure and numbers; the guidance as data, or as a table."""
-    if options.out is not None and options.out.suffix != ".csv":
-        raise InputError(f"--out: the numbers are written as .csv, got {options.out}")
+    """Writes page and figure; the guidance as data, or as a table."""
     text = given_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
         from vocagno.views.figure import check_format, check_text
@@ -74,11 +71,10 @@ def guidance(options: Any) -> dict[str, Any] | None:
 
     guided = guide_text(options.student, options.teacher, text, options.guidance)
     files = []
-    for path, made in ((options.html, guided.html), (options.out, guided.csv)):
-        if path is not None:
-            with appearing(path) as file:
-                file.write(made().encode())
-            files.append(path)
+    if options.html is not None:
+        with appearing(options.html) as file:
+            file.write(guided.html().encode())
+        files.append(options.html)
     if options.figure is not None:
         from vocagno.views.figure import draw_guidance, save
 

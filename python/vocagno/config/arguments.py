@@ -25,6 +25,10 @@ REMOVED: dict[str, tuple[Sequence[Any], str]] = {
     "guidance.min_weight": ([0.0], "a token is trained on or not"),
     "guidance.window_threshold": ([None], "guidance.window_max_loss says what is noise"),
     "train.head_loss": (["auto", "loop"], "one loop computes every head and its loss"),
+    "train.profile_steps": ([0], "torch.profiler traces a script's own steps"),
+    "train.spike_ratio": ([1.5], "a loss of 1.5 times the last window's is a spike"),
+    "optimizer.decay_steps": ([None], "the decay of wsd takes a fifth of all steps"),
+    "optimizer.skip_nonfinite": ([False], "a NaN or infinite gradient stops the run"),
 }
 """Options that are gone: the values that say what holds without them, and what replaced them. Files
 may have these values: every run of an older version kept all its options."""

@@ -34,8 +34,6 @@ class TrainConfig:
     """Keep only the inputs of layers, and compute the rest again in the backward pass."""
     compile: bool = False
     """Compile the decoder layers (torch.compile); equal ones share the result."""
-    profile_steps: int = 0
-    """Steps that torch.profiler traces, after two others, into `profile` in `output`; 0: none."""
     seed: int = 0
     """Of new weights and of the order of the rows."""
     log_every: int = 10
@@ -49,8 +47,6 @@ class TrainConfig:
     """Trackers that get the lines of `metrics.jsonl`; each needs its own package."""
     project: str = "vocagno"
     """What the trackers call the runs that belong together."""
-    spike_ratio: float = 1.5
-    """A step's loss this many times that of the window before is logged with its documents."""
     collective_timeout: float = 1800.0
     """Seconds that a process waits for the others in a step before it stops. Benchmarks in training
     may take longer."""
@@ -60,11 +56,10 @@ class TrainConfig:
         batches = ("steps", "global_batch", "micro_batch")
         intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
         require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")
-        require_at_least(0, "train", self, "seed", "profile_steps")
+        require_at_least(0, "train", self, "seed")
         require(
             self.seed <= _MOST_SEED, f"train.seed must be at most {_MOST_SEED}, got {self.seed}"
         )
-        require(self.spike_ratio > 1, f"train.spike_ratio must be above 1, got {self.spike_ratio}")
 
     def accumulation(self, num_processes: int) -> int:
         """Forward passes of each process in one optimizer step."""
@@ -95,18 +90,14 @@ class OptimizerConfig:
     """Steps in which the rate rises linearly to `lr`."""
     schedule: Schedule = "cosine"
     """After the warm-up, down to `min_lr`: half a cosine; a line (`linear`); `lr` until the last
-    `decay_steps`, then a line (`wsd`: warm-up, stable, decay); or `lr` to the end (`constant`)."""
-    decay_steps: int | None = None
-    """Steps of the decay of `wsd`; default: a fifth of all steps."""
+    fifth of all steps, then a line (`wsd`: warm-up, stable, decay); or `lr` to the end
+    (`constant`)."""
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
     """Decoupled; of matrices only (not of norms and biases)."""
     max_grad_norm: float | None = 1.0
     """Clipping of the norm of the gradient of a step; null: none."""
-    skip_nonfinite: bool = False
-    """Skip and count steps with a NaN or infinite gradient, instead of stopping. Costs a device
-    sync per step."""
 
     def __post_init__(self) -> None:
         check_types("optimizer", self)
@@ -115,14 +106,6 @@ class OptimizerConfig:
             f"optimizer.betas must be in [0, 1), got {self.betas}",
         )
         require_at_least(0, "optimizer", self, "eps", "weight_decay", "warmup_steps")
-        require(
-            self.decay_steps is None or self.schedule == "wsd",
-            f"optimizer.decay_steps: of schedule wsd, not of {self.schedule}",
-        )
-        require(
-            self.decay_steps is None or self.decay_steps > 0,
-            f"optimizer.decay_steps must be positive, got {self.decay_steps}",
-        )
         require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr}")
         require(
             0 <= self.min_lr <= self.lr,

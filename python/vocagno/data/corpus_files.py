@@ -1,10 +1,8 @@
 """Files of a corpus, on this machine or at an address that fsspec reads (`s3://`, `hf://`)."""
 
 import errno
-import gzip
 import io
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,12 +108,11 @@ def _local(path: Path) -> list[CorpusFile]:
     if path.is_dir():
         names = [entry.name for entry in sorted(path.iterdir())]
         found = [name for name in names if name.endswith(SUFFIXES) and (path / name).is_file()]
-        _check(str(path), found, names, path)
+        _check(str(path), found, names)
         return [CorpusFile(str(path / name)) for name in found]
     if path.is_file():
         if not path.name.endswith(SUFFIXES):
-            what = f"expected a file named {' or '.join(SUFFIXES)}"
-            raise CorpusError(f"{path}: {what}{_tokenizer_instead(path)}")
+            raise CorpusError(f"{path}: expected a file named {' or '.join(SUFFIXES)}")
         return [CorpusFile(str(path))]
     raise CorpusError(
         f"{path}: no such file or folder; expected {', '.join(SUFFIXES)}, a folder of these, "
@@ -147,25 +144,11 @@ def _remote(address: str) -> list[CorpusFile]:
     return [CorpusFile(path, system)]
 
 
-def _check(folder: str, files: list[str], names: list[str], path: Path | None = None) -> None:
+def _check(folder: str, files: list[str], names: list[str]) -> None:
     """Refuses a folder without files of a corpus; says which of all its files are skipped."""
     suffixes = ", ".join(SUFFIXES)
     if not files:
-        hint = _tokenizer_instead(path) if path else ""
-        raise CorpusError(f"{folder}: a folder without {suffixes} files{hint}")
+        raise CorpusError(f"{folder}: a folder without {suffixes} files")
     others = [PurePath(name).name for name in sorted({*names} - {*files})]
     if others:
         print(f"{folder}: skipped (not {suffixes}): {', '.join(others)}", file=sys.stderr)
-
-
-def _tokenizer_instead(path: Path) -> str:
-    """A hint for an error if `path` is a tokenizer.json(.gz) or a folder with one; else ""."""
-    try:
-        if path.is_dir():
-            found = (path / "tokenizer.json").is_file()
-        else:
-            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-                found = b'"added_tokens"' in file.read(1024)  # it is near the beginning
-    except (OSError, EOFError, zlib.error):
-        return ""
-    return "; this looks like a tokenizer, not a corpus" if found else ""

@@ -6,12 +6,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.arguments import Command
 from vocagno.errors import InputError, require
 from vocagno.system.progress import in_table
 from vocagno.system.signals import (
@@ -19,7 +17,6 @@ from vocagno.system.signals import (
     INTERRUPTED,
     UNFINISHED,
     Terminated,
-    exit_status,
     run_with_signals,
 )
 
@@ -127,13 +124,6 @@ def quickstart(options: Any) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m vocagno.quickstart`: the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = Command(add_quickstart, quickstart, has_json=False)
-    return exit_status(lambda: command("python -m vocagno.quickstart", words))
-
-
 def _train(name: str, seed: int) -> Path:
     """Trains one student in this process; returns the folder of the run."""
     from vocagno.training.configuration import parse
@@ -149,7 +139,7 @@ def _train(name: str, seed: int) -> Path:
 
 def _row(name: str, run: Path) -> dict[str, str]:
     """A line of the table, from the run's log and its answers to the held-out problems."""
-    from vocagno.quickstart.accuracy import accuracy_of_run
+    from vocagno.quickstart.problems import accuracy_of_run
     from vocagno.training.run_log import read_run
 
     found = read_run(run)

@@ -36,7 +36,8 @@ def run_with_signals(command: Sequence[str], environment: Mapping[str, str]) -> 
     It has a process group of its own, so Ctrl-C reaches it once. Only for the main thread.
     """
     names = ("SIGINT", "SIGTERM", "SIGHUP")
-    process, early = None, []
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
         if process is None:

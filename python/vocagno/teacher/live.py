@@ -211,11 +211,6 @@ class TextTeacher(LiveTeacher):
             return self.found(nll_M, text) | candidates
         return self.found(self.token_losses(text, passes, num_passes), text)
 
-    def losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(B, T) float32 on the device: the teacher loss of each predicted token, NaN where it has
-        none. Args: as `guide`."""
-        return self.spread(self.token_losses(text, passes, num_passes), text)
-
     @torch.inference_mode()
     def distributions(
         self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
@@ -238,12 +233,10 @@ class TextTeacher(LiveTeacher):
     @torch.inference_mode()
     def token_losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
         """(M,) float32 on the device: the loss of each teacher token; args as `guide`."""
-        is_asked_M = self._here(text.is_asked_M)
-        nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
+        nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
         for rows_N, nll_N in self._read(passes, num_passes, self.scorer.losses):
             nll_M[rows_N] = nll_N.to(self.device)
-        self.note_unscored(is_asked_M & ~nll_M.isfinite())
-        return torch.where(is_asked_M, nll_M, torch.nan)
+        return self._asked(nll_M, text)
 
     @torch.inference_mode()
     def token_candidates(
@@ -252,21 +245,22 @@ class TextTeacher(LiveTeacher):
         """On the device, in one pass: `token_losses`, and (M, K) ids (int32) and codes (uint8) of
         the candidates (`Candidates`; the real tokens are `text.windowed.tokens.ids`). K is the
         scorer's, `teacher.candidates`; args as `guide`."""
-        is_asked_M = self._here(text.is_asked_M)
-        nll_M = torch.full(is_asked_M.shape, torch.nan, device=self.device)
+        nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
         shape, device = (len(nll_M), self.scorer.candidates), self.device
         ids_MK = torch.full(shape, -1, dtype=torch.int32, device=device)
         codes_MK = torch.full(shape, NONE, dtype=torch.uint8, device=device)
         for rows_N, found in self._read(passes, num_passes, self.scorer.scored):
             for all_tokens, of_pass in zip((nll_M, ids_MK, codes_MK), found, strict=True):
                 all_tokens[rows_N] = of_pass.to(self.device)
+        nll_M = self._asked(nll_M, text)
+        is_none_M1 = ~nll_M.isfinite()[:, None]
+        return nll_M, ids_MK.masked_fill(is_none_M1, -1), codes_MK.masked_fill(is_none_M1, NONE)
+
+    def _asked(self, nll_M: Tensor, text: LiveText) -> Tensor:
+        """(M,): NaN for what was not requested; what was, and is not finite, is counted."""
+        is_asked_M = self._here(text.is_asked_M)
         self.note_unscored(is_asked_M & ~nll_M.isfinite())
-        is_none_M1 = ~(is_asked_M & nll_M.isfinite())[:, None]
-        return (
-            torch.where(is_asked_M, nll_M, torch.nan),
-            ids_MK.masked_fill(is_none_M1, -1),
-            codes_MK.masked_fill(is_none_M1, NONE),
-        )
+        return torch.where(is_asked_M, nll_M, torch.nan)
 
     def _read(
         self,

@@ -17,7 +17,6 @@ from vocagno.errors import InputError
 _SLOW = (
     "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
 )
-_MOST_NAMED = 10
 _LARGEST = 2**29
 """Size limit of a tokenizer.json in bytes; those of models have up to 40 MB."""
 
@@ -148,11 +147,9 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
     except Exception as error:  # it raises many types of errors for a wrong name or file
-        tried = f", and transformers cannot load it: {type(error).__name__}: {error}"
-        meant = _name_tokenizers_in(path)
         raise TokenizerError(
-            f"tokenizer {name}: no tokenizer.json(.gz), no folder with one"
-            f"{f'; {meant}' if meant else tried}"
+            f"tokenizer {name}: no tokenizer.json(.gz), no folder with one, and transformers "
+            f"cannot load it: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -181,44 +178,14 @@ def load_definition(text: str, name: str) -> Any:
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises bare Exception
-        why = _what_it_is(text) or error
-        raise TokenizerError(f"{name}: not a `tokenizers` definition: {why}") from error
-
-
-def _what_it_is(text: str) -> str:
-    """What was given instead of a tokenizer, if that can be recognized; else ""."""
-    whole = _json(text)
-    record = _json(text.lstrip().partition("\n")[0]) if whole is None else whole
-    if isinstance(record, dict) and not {"text", "completion"}.isdisjoint(record):
-        return "it looks like a corpus (JSON Lines of documents); expected a tokenizer.json"
-    if whole is None or (isinstance(whole, dict) and "model" in whole):
-        return ""
-    is_object = isinstance(whole, dict)
-    held = ", ".join(list(whole)[:4]) or "nothing" if is_object else f"a {type(whole).__name__}"
-    return f"it is JSON, but not a tokenizer.json: expected an object with a `model`, got {held}"
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _name_tokenizers_in(folder: Path) -> str:
-    """A hint that names the tokenizers inside a folder without a tokenizer.json, or ""."""
-    found = [path.name for path in sorted(folder.glob("*.json.gz"))]
-    found += [f"{path.parent.name}/" for path in sorted(folder.glob("*/tokenizer.json"))]
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"name one of those in it: {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
+        raise TokenizerError(f"{name}: not a `tokenizers` definition: {error}") from error
 
 
 def _read(path: Path) -> str:
     if path.is_dir():
         folder, path = path, path / "tokenizer.json"
         if not path.is_file():
-            remedy = _name_tokenizers_in(folder) or _SLOW
-            raise TokenizerError(f"{folder}: no tokenizer.json in this folder; {remedy}")
+            raise TokenizerError(f"{folder}: no tokenizer.json in this folder; {_SLOW}")
     if not path.is_file():
         raise TokenizerError(
             f"{path}: no such file; expected a tokenizer.json, a tokenizer.json.gz or a folder "

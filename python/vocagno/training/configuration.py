@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vocagno.config.arguments import add_gpu, asks_for_help, new_parser, read_arguments
+from vocagno.config.arguments import add_gpu, new_parser, read_arguments
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
@@ -26,7 +26,6 @@ _MAY_CHANGE = {
     "eval": {"batch_size", "data", "every", "limit", "new_tokens", "tasks"},
     "guidance": {"min_coverage"},
     "hub_private_repo": {""},
-    "optimizer": {"skip_nonfinite"},
     "output": {""},
     "push_to_hub": {""},
     "resume": {""},
@@ -34,7 +33,7 @@ _MAY_CHANGE = {
     "train": {
         *("checkpoint_every", "eval_every", "log_every", "sample_every", "keep_checkpoints"),
         *("collective_timeout", "compile", "gradient_checkpointing"),
-        *("log_with", "project", "spike_ratio"),
+        *("log_with", "project"),
     },
 }
 """Options by section that may change when a run resumes: they decide how it is carried out, not
@@ -51,7 +50,7 @@ def add_options(parser: Any) -> None:
 
 
 def add_command(parser: Any) -> None:
-    """Adds the options of a run, and those of the command `vocagno train`, to a parser."""
+    """Train a student under a teacher, as configured by YAML files and options."""
     add_options(parser)
     parser.add_argument(
         "--dry_run",
@@ -60,13 +59,6 @@ def add_command(parser: Any) -> None:
         "nothing",
     )
     add_gpu(parser)
-
-
-def parse_command(arguments: Sequence[str]) -> Any:
-    """The options of `add_command` in a command line. Raises: as `parse`."""
-    parser = new_parser(prog="vocagno train", with_help=asks_for_help(arguments))
-    add_command(parser)
-    return read_arguments(parser, arguments)
 
 
 def parse(arguments: Sequence[str]) -> Config:

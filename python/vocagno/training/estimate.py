@@ -257,7 +257,7 @@ def _measured(
             sample.write(path, most_bytes, cut=is_cut)
             corpora[str(path)] = weight
         data = replace(config.data, train=corpora, rows=None, validation=None)
-        train = replace(config.train, sample_every=None, log_with=[], profile_steps=0)
+        train = replace(config.train, sample_every=None, log_with=[])
         sampled = replace(
             config,
             data=replace(data, cache=folder / "cache"),

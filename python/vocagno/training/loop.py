@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType
 
 from vocagno.config.options import TrainConfig, row_counts
 from vocagno.data.store.format import RefusalLimit
-from vocagno.errors import ConfigError, GuidanceError
+from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -44,12 +44,12 @@ from vocagno.training.checkpoint import (
 )
 from vocagno.training.inputs import Inputs
 from vocagno.training.monitoring import (
+    SPIKE_RATIO,
     Log,
     ThresholdWatch,
     Watch,
     Window,
     described,
-    profiling,
     tracking,
     unusual_selection,
 )
@@ -113,9 +113,7 @@ class Training:
             folder = inputs.output / "evaluations"
             given = accelerator, model, self.final_tokenizer, self.host_sum
             self.evaluation = Evaluation(inputs.evaluation, folder, *given)
-        self.watch: Watch = Watch(
-            self.train, self._batches(0), inputs.rows, inputs.data.seq_len, self.host_sum
-        )
+        self.watch: Watch = Watch(self._batches(0), inputs.rows, inputs.data.seq_len, self.host_sum)
         self.warned: bool = False
         self.threshold_watch: ThresholdWatch = ThresholdWatch(inputs.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
@@ -127,7 +125,6 @@ class Training:
         """Mean loss of the window before."""
         self.stop: StopRequest = StopRequest()
         self.track: Log = lambda entry: None
-        self.profile: Callable[[], None] = lambda: None
 
     def _new_student(self) -> GuidedStudent:
         """The model to train, as the configuration wants it."""
@@ -153,13 +150,7 @@ class Training:
         tracker = tracking(
             self.accelerator, self.train.project, self.inputs.output.name, self.inputs.options
         )
-        profiler = profiling(
-            self.train.profile_steps,
-            self.inputs.output / "profile",
-            self.accelerator.process_index,
-            self.accelerator.device,
-        )
-        with self.stop, graphs, tracker as self.track, profiler as self.profile:
+        with self.stop, graphs, tracker as self.track:
             return self._run()
 
     def burst(self, seconds: float) -> dict[str, Any]:
@@ -177,9 +168,7 @@ class Training:
                 self._step(done, micro_batches, window)
                 window.sums()
                 done += 1
-        counted = window if window.taken else first
-        if not counted.taken:
-            raise GuidanceError("no step had a finite gradient; see optimizer.skip_nonfinite")
+        counted = window if window.records else first
         return counted.entry(done, counted.sums())
 
     def _run(self) -> bool:
@@ -206,7 +195,6 @@ class Training:
             for step in range(first_step, total):
                 window = window or Window(self.accelerator.device, self.method)
                 stopped = self._step(step, micro_batches, window)
-                self.profile()
                 done = step + 1
                 saving = done % train.checkpoint_every == 0 or done == total or stopped
                 if done % train.log_every == 0 or saving:  # checked before it is saved
@@ -289,11 +277,6 @@ class Training:
         spikes = self.watch.look(window, sums, self.usual_loss)
         if self.live is not None:
             self.live.check(self.host_sum, done)
-        if not window.taken:
-            skipped = len(window.records)
-            self._write({"step": done, "skipped": skipped})
-            progress.at(done, f"{skipped} steps skipped")
-            return
         entry = window.entry(done, sums)
         self.usual_loss = entry["loss"]
         entry["lr"] = learning_rate(done - 1, self.train.steps, self.inputs.optimizer)
@@ -307,10 +290,9 @@ class Training:
         if self.log:
             for spike in spikes:
                 rows = described(spike["rows"])
-                ratio = f"over {self.train.spike_ratio:g} times the loss before"
                 progress.say(
-                    f"step {spike['step']}: a loss of {spike['loss']:.3f}, {ratio} "
-                    f"(train.spike_ratio); the run continues; {rows}"
+                    f"step {spike['step']}: a loss of {spike['loss']:.3f}, over {SPIKE_RATIO} "
+                    f"times the loss before; the run continues; {rows}"
                 )
             line = Entry.of(entry)
             if not self.warned and (unusual := unusual_selection(line, self.inputs.guidance)):

@@ -20,15 +20,14 @@ from accelerate.utils import (
 from filelock import FileLock, Timeout
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from vocagno.config.arguments import check_gpu
+from vocagno.config.arguments import Command, check_gpu
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, require
 from vocagno.models.loading import has_apple_gpu
 from vocagno.system.collectives import agreed
 from vocagno.system.hub import HubRepository, HubUnreachableError
-from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
-from vocagno.training.configuration import as_config, keep_config, keep_inputs, parse_command
+from vocagno.training.configuration import add_command, as_config, keep_config, keep_inputs
 from vocagno.training.monitoring import check_trackers
 
 
@@ -44,37 +43,34 @@ def main(
         default_config: used without `--config`.
         prepare: makes what `default_config` needs; only called if it is used.
     """
+    command, name = Command(add_command, carry_out), "vocagno train"
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if any(word.partition("=")[0] == "--config" for word in words):
-        default_config = None
 
     def run() -> int:
-        if default_config is None:
-            return _carry_out(parse_command(words))
-        options = parse_command(["--config", str(default_config), *words])
+        if default_config is None or any(one.partition("=")[0] == "--config" for one in words):
+            return command(name, words)
+        given = ["--config", str(default_config), *words]
+        command.read(name, given)  # a mistake is found before anything is made
         print(f"no --config: taking {default_config}", file=sys.stderr)
         if prepare is not None:
             prepare()
-        return _carry_out(options)
+        return command(name, given)
 
     return exit_status(run)
 
 
-def _carry_out(options: Any) -> int:
+def carry_out(options: Any) -> dict[str, Any] | int:
+    """Trains until the run is complete or stopped; the exit status, or what `--dry_run` says of the
+    run (`estimate.estimate_run`). Args: options: of `add_command`."""
     check_gpu(options)
     config = as_config(options)
     if not options.dry_run:
         return train(config)
-    print(in_columns(dry_run(config, options.gpu)))
-    return DONE
 
-
-def dry_run(config: Config, gpu: str | None) -> dict[str, Any]:
-    """What the run takes, as `estimate.estimate_run`."""
     from vocagno.training.estimate import estimate_run
 
     with terminable():
-        return estimate_run(config, start(config), gpu)
+        return estimate_run(config, start(config), options.gpu)
 
 
 def train(config: Config) -> int:
@@ -250,8 +246,6 @@ def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: in
     for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
         if name in settings:
             raise ConfigError(f"DeepSpeed's `{name}` is not supported: omit it, see {instead}")
-    if config.optimizer.skip_nonfinite:
-        raise ConfigError("optimizer.skip_nonfinite: DeepSpeed steps by itself; use false")
     if settings.get("fp16", {}).get("enabled") is True:
         raise ConfigError("DeepSpeed's `fp16` is not supported: set train.precision to bf16")
     limit = config.optimizer.max_grad_norm

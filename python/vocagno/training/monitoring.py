@@ -1,4 +1,4 @@
-"""The log of a run: sums over a window of steps, anomalies, trackers and profiles."""
+"""The log of a run: sums over a window of steps, anomalies and trackers."""
 
 import importlib.util
 import math
@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, schedule
 
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.options import TrainConfig
 from vocagno.data.rows import MixedRows
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.methods.base import Method
@@ -78,8 +75,6 @@ class StepRecord:
     """`LossSums.tensor`, of this process."""
     row_sums: list[Tensor]
     """Of each micro-batch: (B,) the sum of the losses of each row."""
-    is_skipped: bool = False
-    """Skipped, because its gradient is NaN or infinite."""
 
 
 class Window:
@@ -108,19 +103,12 @@ class Window:
 
     @property
     def counts(self) -> TokenCounts:
-        """Those of the steps that were not skipped, over all processes."""
-        return reduce(TokenCounts.plus, (one.counts for one in self.taken), TokenCounts())
-
-    @property
-    def taken(self) -> list[StepRecord]:
-        """The steps that were not skipped."""
-        return [record for record in self.records if not record.is_skipped]
+        """Those of its steps, over all processes."""
+        return reduce(TokenCounts.plus, (one.counts for one in self.records), TokenCounts())
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
-        """The line for `metrics.jsonl`, given `sums()` added up over all processes, if any step was
-        taken."""
-        is_taken = torch.tensor([not record.is_skipped for record in self.records])
-        total = LossSums.of(sums[is_taken].sum(0))
+        """The line for `metrics.jsonl`, given `sums()` added up over all processes."""
+        total = LossSums.of(sums.sum(0))
         tokens = token_entry(f"step {step}", self.method, total, self.counts)
         elapsed = time.monotonic() - self._started
         entry: dict[str, Any] = {
@@ -128,10 +116,8 @@ class Window:
             **tokens,
             "tokens_per_s": round(tokens["tokens"] / elapsed, 1),
             "data_share": round(self._waited / elapsed, 4),
-            "grad_norm": float(self.taken[-1].norm),
+            "grad_norm": float(self.records[-1].norm),
         }
-        if skipped := len(self.records) - len(self.taken):
-            entry["skipped"] = skipped
         if teacher := self.teacher_time.seconds():
             entry["teacher_share"] = round(teacher / elapsed, 4)
         return entry
@@ -221,8 +207,8 @@ def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
     )
 
 
-_MOST_SKIPPED = 10
-"""Steps in a row that may be skipped."""
+SPIKE_RATIO = 1.5
+"""A step's loss this many times that of the window before is logged with its documents."""
 _MOST_ROWS = 4
 """Rows of a step that are named: those with the largest losses."""
 
@@ -232,18 +218,15 @@ class Watch:
 
     def __init__(
         self,
-        train: TrainConfig,
         batches: MicroBatches,
         rows: MixedRows,
         seq_len: int,
         host_sum: HostSum,
     ) -> None:
-        self.train = train
         self.batches = batches
         self.rows = rows
         self.seq_len = seq_len
         self.host_sum = host_sum
-        self._skipped = 0  # steps in a row, up to now
 
     def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
         """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
@@ -251,25 +234,15 @@ class Watch:
         Args:
             sums: `window.sums()` added up over all processes.
             usual_loss: the mean of the window before, if there was one.
-        Raises: GuidanceError for a step with a NaN or infinite loss or gradient, unless it was
-            skipped; or if too many steps in a row were.
+        Raises: GuidanceError for a step with a NaN or infinite loss or gradient.
         """
         spikes = []
         for record, of_step in zip(window.records, sums, strict=True):
             loss = LossSums.of(of_step).nll / max(1, record.counts.predicted)
             norm = float(record.norm)
-            self._skipped = self._skipped + 1 if record.is_skipped else 0
-            if self._skipped >= _MOST_SKIPPED:
-                raise GuidanceError(
-                    f"step {record.step + 1}: {self._skipped} steps in a row were skipped "
-                    "(optimizer.skip_nonfinite), since none had a finite gradient; lower "
-                    "optimizer.lr (in another `output`). The last checkpoint is as it was."
-                )
-            if record.is_skipped:
-                continue
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._refuse(record, loss, norm)
-            if usual_loss is not None and loss > self.train.spike_ratio * usual_loss:
+            if usual_loss is not None and loss > SPIKE_RATIO * usual_loss:
                 spikes.append({"step": record.step + 1, "loss": loss, "rows": self.largest(record)})
         return spikes
 
@@ -294,9 +267,8 @@ class Watch:
         bad = [row for row in rows if _size(row) == math.inf] or rows
         what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
         raise GuidanceError(
-            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, skip "
-            "such steps (optimizer.skip_nonfinite: true), or lower optimizer.lr (in another "
-            "`output`). The last checkpoint is as it was."
+            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, or lower "
+            "optimizer.lr (in another `output`). The last checkpoint is as it was."
         )
 
 
@@ -366,33 +338,3 @@ def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
         elif name != "step":
             found[name] = value
     return found
-
-
-_BEFORE = 1
-"""Steps before the profiler warms up, which takes another one."""
-
-
-@contextmanager
-def profiling(
-    steps: int, folder: Path, process: int, device: torch.device
-) -> Iterator[Callable[[], None]]:
-    """Yields what is to be called after each step.
-
-    Args:
-        steps: how many are traced, after two others; 0: none.
-        folder: for `process-N.json.gz`, which https://ui.perfetto.dev and chrome://tracing show.
-    """
-    if steps == 0:
-        yield lambda: None
-        return
-
-    def save(traced: profile) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        traced.export_chrome_trace(str(folder / f"process-{process}.json.gz"))
-
-    kinds = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        kinds.append(ProfilerActivity.CUDA)
-    phases = schedule(wait=_BEFORE, warmup=1, active=steps, repeat=1)
-    with profile(activities=kinds, schedule=phases, on_trace_ready=save) as profiler:
-        yield profiler.step

@@ -245,18 +245,15 @@ def _passages(path: Path) -> list[Passage]:
 
 def _warnings(entries: Sequence[Entry], config: Config) -> list[str]:
     """What the run said of itself while it trained."""
-    found, spikes, skipped = [], [], 0
+    found, spikes = [], []
     watch = ThresholdWatch(config.guidance, config.train.steps)
     unusual: str | None = None
     for entry in entries:
-        skipped += entry.skipped
         spikes += entry.spikes
         unusual = unusual or unusual_selection(entry, config.guidance)
         if flattening := watch.look(entry):
             found.append(flattening)
     found += [unusual] if unusual else []
-    if skipped:
-        found.append(f"{skipped:,} steps were skipped: their gradient was NaN or infinite")
     found += [
         f"step {spike['step']}: a loss of {spike['loss']:.3f}; {described(spike['rows'])}"
         for spike in spikes[:_MOST_SPIKES]

@@ -66,7 +66,6 @@ class Entry:
     coverage: Finite | None = None
     scored: Finite | None = None
     unmapped: dict[str, Count] | None = None
-    skipped: Count = _NONE
     spikes: list[Spike] = field(default_factory=list)
     validation_loss: float | None = None
     validation_losses: dict[str, float] = field(default_factory=dict)

@@ -108,7 +108,7 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
         return config.lr
     first = config.warmup_steps  # of the decay
     if config.schedule == "wsd":
-        first = max(first, steps - 1 - (config.decay_steps or math.ceil(steps / 5)))
+        first = max(first, steps - 1 - math.ceil(steps / 5))
     progress = min(1.0, max(0.0, step - first) / max(1, steps - 1 - first))
     left = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
     return config.min_lr + (config.lr - config.min_lr) * left
@@ -205,9 +205,9 @@ class Stepper:
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
-        norm, is_skipped = self._update()
+        norm = self._update()
         total = torch.stack(sums).sum(0)
-        window.records.append(StepRecord(step, counts, norm, total, row_sums, is_skipped))
+        window.records.append(StepRecord(step, counts, norm, total, row_sums))
         return bool(shared[-1] > 0)
 
     def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
@@ -217,9 +217,8 @@ class Stepper:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
 
-    def _update(self) -> tuple[Tensor, bool]:
-        """Clips, steps, clears; the norm of the gradient before clipping, and whether the step was
-        skipped because that is NaN or infinite."""
+    def _update(self) -> Tensor:
+        """Clips, steps, clears; the norm of the gradient before clipping."""
         settings = self.optimizer_config
         parameters = list(self.student.parameters())
         if settings.max_grad_norm is None:
@@ -227,14 +226,11 @@ class Stepper:
         else:
             norm = self.accelerator.clip_grad_norm_(parameters, settings.max_grad_norm)
             norm = torch.as_tensor(0.0 if norm is None else norm)  # DeepSpeed: none, or a float
-        # Only a run that wants to leave steps out has to wait for the device to know.
-        is_skipped = settings.skip_nonfinite and not bool(norm.isfinite())
-        if not is_skipped:
-            self.optimizer.step()
+        self.optimizer.step()
         # Under DDP gradients are views of its buckets, which stay anyway. Given up, they would be
         # made again next to the buckets by the next step's first micro-batch.
         self.optimizer.zero_grad(set_to_none=not self._is_ddp)
-        return norm, is_skipped
+        return norm
 
 
 class GuidedForward:

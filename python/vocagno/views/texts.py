@@ -1,9 +1,6 @@
 """One text under two tokenizers, or with the teacher's choice: as data and as pictures."""
 
-import csv
 import html
-import io
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -217,16 +214,6 @@ def _side(given: Any, text: str, *, special_tokens: bool) -> Side:
     return Side(tokenizer.name, tokens, ids, spans, bool(found.proved[0]))
 
 
-CSV_COLUMNS = (
-    *("row", "token", "id", "start", "end", "student_loss", "teacher_first", "teacher_stop"),
-    *("teacher_tokens", "teacher_losses", "teacher_loss", "excess", "neighbours_loss"),
-    *("kept", "why", "lacks"),
-)
-"""Of `GuidedText.csv`, with a line for each student token. Teacher tokens and their losses are JSON
-lists; a missing value is an empty cell. For `unit: group`, teacher_loss and excess are those of the
-group. neighbours_loss, in nats a byte, is what `window_max_loss` limits."""
-
-
 @dataclass(frozen=True)
 class GuidedText:
     """The result of `guide_text`. A notebook shows it as a picture."""
@@ -307,22 +294,6 @@ class GuidedText:
             "why": token.why,
             "lacks": token.lacks,
         }
-
-    def csv(self) -> str:
-        """A line for each student token under `CSV_COLUMNS`."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        for row in range(len(self.passage.student)):
-            cells = self._as_dict(row) | {"row": row, "kept": int(self.passage.is_kept(row))}
-            first, stop = self.passage.mapping[row]
-            if first >= 0:
-                tokens = self.passage.teacher[first:stop]
-                texts = json.dumps([token.text for token in tokens], ensure_ascii=False)
-                cells |= {"teacher_first": first, "teacher_stop": stop, "teacher_tokens": texts}
-                cells["teacher_losses"] = json.dumps([token.nll for token in tokens])
-            writer.writerow([cells.get(name) for name in CSV_COLUMNS])
-        return text.getvalue()
 
     def html(self) -> str:
         """A self-contained page."""
