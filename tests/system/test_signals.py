@@ -105,6 +105,34 @@ def test_a_program_inside_a_program_gets_a_signal_once_and_ends_by_its_rules(sen
     assert outer.returncode == 75
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("inside", "number", "said", "status"),
+    [
+        ("", signal.SIGTERM, "", -signal.SIGTERM),  # as during its imports
+        ("signal.signal(signal.SIGINT, lambda *_: sys.exit(0))", signal.SIGINT, "stopped\n", 0),
+        ("", signal.SIGHUP, "", 0),  # ignored by both, as under nohup
+    ],
+)
+def test_a_signal_that_a_program_inside_could_not_obey_ends_the_one_outside(
+    inside, number, said, status
+):
+    lines = ["import signal, sys, time", inside, "print('ready', flush=True)", "time.sleep(2)"]
+    outside = (
+        "import signal, sys\nfrom vocagno.system.signals import run_with_signals\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "try:\n    sys.exit(run_with_signals([sys.executable, '-c', sys.argv[1]], {}))\n"
+        "except KeyboardInterrupt:\n    print('stopped')\n"
+    )
+    command = [sys.executable, "-c", outside, "\n".join(lines)]
+    with subprocess.Popen(command, env=with_research(), stdout=subprocess.PIPE, text=True) as outer:
+        assert outer.stdout.readline() == "ready\n"
+        outer.send_signal(number)
+        assert outer.stdout.read() == said
+    assert outer.returncode == status
+
+
 def test_the_page_has_every_status():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}

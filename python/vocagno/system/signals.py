@@ -33,28 +33,38 @@ def terminable() -> Iterator[None]:
 def run_with_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit status of a program that gets the signals of this process and ends by its own rules.
 
-    It has a process group of its own, so Ctrl-C reaches it once. Only for the main thread.
+    It has a session of its own, so Ctrl-C reaches it once; SIGKILL of this process does not. If it
+    ended before it could obey, this process gets the signal, too. Only for the main thread.
     """
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    if sys.platform == "win32":  # the console sends Ctrl-C to both
+        return subprocess.run(command, env=environment, check=False).returncode
     process: subprocess.Popen[bytes] | None = None
+    received: list[int] = []
     early: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
+        received.append(number)
         if process is None:
             early.append(number)
         else:
             process.send_signal(number)
 
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, pass_on) for number in numbers}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    obeyed = [number for number in numbers if before[number] is not signal.SIG_IGN]  # nohup
+    for number in obeyed:
+        signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env=environment, start_new_session=True)
-        for number in early:
-            process.send_signal(number)
-        return process.wait()
+        for missed in early:
+            process.send_signal(missed)
+        status = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in obeyed:
+            signal.signal(number, before[number])
+    if received and (status == DONE or status == -received[-1]):
+        signal.raise_signal(received[-1])
+    return status
 
 
 class StopRequest:
