@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
@@ -144,6 +145,8 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
             f"tokenizer {name}: no such file or folder; finding it on the hub needs "
             "transformers: pip install transformers, or name a tokenizer.json"
         ) from error
+    if not path.exists():
+        print(f"tokenizer {name}: no file or folder here; asking the hub", file=sys.stderr)
     try:
         return AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
     except Exception as error:  # it raises many types of errors for a wrong name or file
