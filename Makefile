@@ -256,14 +256,17 @@ instructions: ## counts the kernels' instructions under valgrind, against their 
 	cargo build --quiet --release --package vocagno --example kernels
 	$(PYTHON) benches/instructions.py target/release/examples/kernels
 
-target/tools/bin/cargo-fuzz:
-	cargo install --quiet --locked --root target/tools cargo-fuzz@0.13.2
-
-fuzz: target/tools/bin/cargo-fuzz ## libFuzzer on the Rust core, FUZZ_SECONDS (600) for each target
+# What cargo-fuzz does without a sanitizer, whose installation takes longer than the targets. `cargo fuzz run TARGET` works, too.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+FUZZ_FLAGS := --cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
+fuzz: ## libFuzzer on the Rust core, FUZZ_SECONDS (600) for each target
+	RUSTFLAGS='$(FUZZ_FLAGS)' cargo build --quiet --release --manifest-path $(FUZZ)/Cargo.toml --target $(HOST)
+	mkdir -p $(FUZZ)/artifacts
 	for target in align reduce spans_from_ids close; do \
 	  mkdir -p $(FUZZ)/corpus/$$target; \
-	  $< run --fuzz-dir $(FUZZ) --sanitizer none $$target $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target \
-	    -- -max_total_time=$(FUZZ_SECONDS) -max_len=512 -verbosity=0 -print_final_stats=1 || exit 1; \
+	  $(FUZZ)/target/$(HOST)/release/$$target -artifact_prefix=$(FUZZ)/artifacts/$$target- -max_total_time=$(FUZZ_SECONDS) -max_len=512 \
+	    -verbosity=0 -print_final_stats=1 $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit 1; \
 	done
 
 clean: ## removes the environment, what was built, and the quickstart's runs

@@ -16,7 +16,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_540,
+    "lines of python/vocagno": 28_545,
     "modules of python/vocagno": 132,
     "lines of research": 2_280,
     "lines of tests": 32_000,

@@ -15,7 +15,11 @@ _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
 """A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
 _BY_GROUP: tuple[Method, ...] = ("alm", "distill")
 """Methods that train on all tokens, by what the teacher says of each group."""
+_NOT_BY_DISTANCE: tuple[Method, ...] = (*_OR_NAIVE, "chunk", *_BY_GROUP)
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
+    "aggregation": _NOT_BY_DISTANCE,
+    "unmapped": _NOT_BY_DISTANCE,
+    "scope": _NOT_BY_DISTANCE,
     "unit": ("vocagno", "cpt", *_BY_GROUP),
     "max_threshold": _OR_NAIVE,
     "window_max_loss": (*_OR_NAIVE, *_BY_GROUP),
