@@ -210,6 +210,8 @@ def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeli
     [
         (RowPacker, {"seq_len": 0}, "seq_len must be positive, got 0"),
         (RowPacker, {"shard_bytes": 0}, "shard_bytes must be positive, got 0"),
+        (FinishScores, {"folder": "s3://a/b"}, "s3://a/b: expected a folder that all tasks see"),
+        (RowPacker, {"folder": "s3://a/b"}, "s3://a/b: expected a folder that all tasks see"),
         (TeacherScorer, {"teacher": {"modle": "x"}}, "teacher: no such options: modle"),
         (TeacherScorer, {"teacher": {}}, "teacher: needs a model"),
         (
@@ -222,7 +224,7 @@ def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeli
 def test_options_of_steps_are_checked(step, options, words):
     given = {"tokenizer": "tokenizer.json"} if step is RowPacker else {}
     with pytest.raises(ConfigError, match=words):
-        step("store", **given, **options)
+        step(**{"folder": "store", **given, **options})
 
 
 def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_files):

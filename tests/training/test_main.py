@@ -183,6 +183,21 @@ def test_going_on_with_another_text_or_teacher_is_refused(
     assert "another teacher of the scores" in refused(path, capsys)
 
 
+def test_resuming_with_stores_that_have_moved(
+    tmp_path, config, corpus, scores, teacher_model, monkeypatch, capsys
+):
+    """To a bucket, for example: they are compared by their content."""
+    data = {"train": str(write_corpus(corpus, TEXTS))}
+    path = config(teacher={"model": None, "scores": str(scores)}, data=data)
+    stopped_before(3, path, monkeypatch)
+    other, moved = tmp_path / "other", shutil.copytree(scores, tmp_path / "moved")
+    tiny_llama(500, seed=2).save_pretrained(shutil.copytree(teacher_model, tmp_path / "t"))
+    given = ["--teacher.model", str(tmp_path / "t"), "--cache", str(tmp_path / "cache")]
+    assert command_line(["score", str(corpus), "--out", str(other), *given]) == 0
+    assert "another teacher of the scores" in refused(path, capsys, "--teacher.scores", other)
+    assert train(path, "--teacher.scores", moved) == 0
+
+
 def test_going_on_with_rows_that_omit_other_documents_is_refused(
     tmp_path, config, monkeypatch, capsys
 ):

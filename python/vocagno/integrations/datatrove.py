@@ -35,6 +35,7 @@ from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.data.store.state import Claim, Notes, origin_of
 from vocagno.errors import ConfigError, require
 from vocagno.models.loading import local_device
+from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import write_json
 from vocagno.teacher.scores import SCORES
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, write_scored
@@ -68,7 +69,7 @@ class ShardMaker(PipelineStep, ABC):
         """
         super().__init__()
         require(shard_bytes >= 1, f"shard_bytes must be positive, got {shard_bytes}")
-        self.folder: Path = Path(folder)
+        self.folder: Path = _local(folder)
         self.shard_bytes: int = shard_bytes
 
     @abstractmethod
@@ -144,7 +145,7 @@ class StoreFinisher(PipelineStep):
         max_refused: as `data.max_refused`.
         """
         super().__init__()
-        self.folder: Path = Path(folder)
+        self.folder: Path = _local(folder)
         self.max_refused: float = max_refused
 
     def run(
@@ -222,6 +223,13 @@ class FinishRows(StoreFinisher):
     name = "vocagno: finish"
     type = "TOKENIZER"
     kind = ROWS
+
+
+def _local(folder: str | Path) -> Path:
+    """Raises: ConfigError for an address."""
+    is_local = not isinstance(path_of(folder), Address)
+    require(is_local, f"{folder}: expected a folder that all tasks see, got an address")
+    return Path(folder)
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Files and folders at an address that fsspec reads (`s3://`, `gs://`, `hf://`)."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,10 +59,22 @@ class Address(_Local):
 
     def sizes(self) -> dict[str, int]:
         """The bytes of each file of a folder, by its path there."""
+        return {name: one["size"] for name, one in self._files().items()}
+
+    def marks(self) -> dict[str, str]:
+        """The `mark` of each file of a folder, by its path there."""
+        return {name: _mark(one) for name, one in self._files().items()}
+
+    def mark(self) -> str:
+        """What changes with the bytes of an object, the ETag; "" if the file system has none."""
+        with self._system() as (system, path):
+            return _mark(system.info(path))
+
+    def _files(self) -> dict[str, dict[str, Any]]:
         with self._system() as (system, path):
             found = system.find(path, detail=True)
         start = len(path.rstrip("/")) + 1
-        return {name[start:]: one["size"] for name, one in found.items()}
+        return {name[start:]: one for name, one in found.items()}
 
     def read_bytes(self) -> bytes:
         with self._system() as (system, path):
@@ -79,21 +92,49 @@ class Address(_Local):
         Raises: FileExistsError if one has.
         """
         mode = "create" if is_new else "overwrite"
-        try:
-            with self._system("list, read and write") as (system, path):
-                if isinstance(content, bytes):
-                    system.pipe_file(path, content, mode=mode)
-                else:
-                    system.put_file(str(content), path, mode=mode)
-        except FileNotFoundError as error:
-            raise AddressError(f"{self}: {error}; make the bucket, or name another") from error
+        for seconds in (0.2, 0.5, 1, 2, 4, 0):
+            try:
+                with self._system("list, read and write") as (system, path):
+                    if isinstance(content, bytes):
+                        system.pipe_file(path, content, mode=mode)
+                    else:
+                        system.put_file(str(content), path, mode=mode)
+                    return
+            except FileNotFoundError as error:  # noqa: PERF203  # of each try
+                raise AddressError(f"{self}: {error}; make the bucket, or name another") from error
+            except AddressError as error:
+                answer = _answer(error) if is_new else set()
+                if answer & {"412", "PreconditionFailed"}:  # s3fs knows only the answer of AWS
+                    raise FileExistsError(str(self)) from error
+                if not (seconds and answer & {"409", "ConditionalRequestConflict"}):
+                    raise
+                time.sleep(seconds)  # another process is writing it
 
     def mkdir(self, *_: Any, **__: Any) -> None:
         raise AddressError(f"{self}: expected a folder of this machine")
 
     def unlink(self, missing_ok: bool = False) -> None:
-        with self._system("list, read, write and delete in") as (system, path):
-            system.rm_file(path)
+        try:
+            with self._system("list, read, write and delete in") as (system, path):
+                system.rm_file(path)
+        except FileNotFoundError:  # not raised by S3
+            if not missing_ok:
+                raise
+
+
+def _mark(details: dict[str, Any]) -> str:
+    return str(details.get("ETag") or details.get("etag") or "").strip('"')
+
+
+def _answer(error: BaseException | None) -> set[str]:
+    """Code and status of the S3 server's answer that caused an error."""
+    while error is not None:
+        answer = getattr(error, "response", None)
+        if isinstance(answer, dict):
+            status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return {str(status), answer.get("Error", {}).get("Code", "")}
+        error = error.__cause__
+    return set()
 
 
 def explained(error: Exception, address: str, rights: str = "list and read") -> str:

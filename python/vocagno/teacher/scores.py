@@ -31,6 +31,7 @@ from vocagno.data.store.shards import (
     list_column,
     write_shard,
 )
+from vocagno.system.addresses import path_of
 from vocagno.teacher.candidates import BLOCK_TOKENS, Candidates, candidates_in, frames_of
 
 _WHOLE = BLOCK_TOKENS
@@ -161,7 +162,8 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | str) -> None:
+        folder = path_of(folder)
         if not (folder / MANIFEST).is_file() and any(folder.glob("*.parquet")):
             raise StoreError(f"{folder}: Parquet; `vocagno scores import` makes a store of it")
         super().__init__(folder, SCORES)

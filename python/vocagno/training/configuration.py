@@ -22,14 +22,14 @@ _KEPT = "config.yaml"
 """The whole configuration, in the output folder."""
 
 _MAY_CHANGE = {
-    "data": {"cache", "max_refused", "num_workers"},
+    "data": {"cache", "max_refused", "num_workers", "rows"},
     "eval": {"batch_size", "data", "every", "limit", "new_tokens", "tasks"},
     "guidance": {"min_coverage"},
     "hub_private_repo": {""},
     "output": {""},
     "push_to_hub": {""},
     "resume": {""},
-    "teacher": {"batch_tokens", "device_map", "shard"},
+    "teacher": {"batch_tokens", "device_map", "scores", "shard"},
     "train": {
         *("checkpoint_every", "eval_every", "log_every", "sample_every", "keep_checkpoints"),
         *("collective_timeout", "compile", "gradient_checkpointing"),
@@ -37,7 +37,7 @@ _MAY_CHANGE = {
     },
 }
 """Options by section that may change when a run resumes: they decide how it is carried out, not
-what it learns."""
+what it learns. `keep_inputs` compares the content of stores."""
 
 
 def add_options(parser: Any) -> None:

@@ -202,14 +202,21 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
             f"{folder}: {len(missing):,} of {claim.shards:,} shards are missing (numbers "
             f"{_some(numbers)}); run their parts again"
         )
-    if isinstance(folder, Address):
-        here = folder_for(folder)
-        gather(folder, here, names)
-        finish_store(here, names, kind, claim.text)
-        _publish_manifest(here, folder)
+    here = folder_for(folder) if isinstance(folder, Address) else folder
+    _finish(folder, here, names, kind, claim.text)
+    if here != folder:
         shutil.rmtree(here)
-    else:
-        finish_store(folder, names, kind, claim.text)
+
+
+def _finish(folder: Path, here: Path, names: Sequence[str], kind: StoreKind, text: str) -> None:
+    """Args: here: the local folder of an address, from where its manifest is published."""
+    if isinstance(folder, Address):
+        gather(folder, here, names, to_finish=True)
+    finish_store(here, names, kind, text)
+    if isinstance(folder, Address):
+        for name in (REPORT, MANIFEST):
+            if (here / name).is_file():
+                (folder / name).put(here / name)
 
 
 Advance = Callable[[float, int], None]
@@ -264,39 +271,31 @@ def make_store(
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
     names = list(shards) if part is None else list(part.of(list(shards)))
+    here = folder
     if isinstance(folder, Address):
-        address, here = folder, folder_for(folder)
-        gather(address, here, names)
-
-        def make_published(shard: CorpusShard, path: Path, advance: Advance) -> None:
-            new = path.parent / MAKING / path.name
-            if not new.is_file():  # else publishing failed
-                make(shard, new, advance)
-            publish(new, address / path.relative_to(here))
-            new.replace(path)  # so what is in its place was published
-
-        given = corpus, here, kind, made_from, make_published
-        made = make_store(*given, show_progress=show_progress, part=part)
-        if part is None:
-            _publish_manifest(here, address)
-        return made
-    there = existing(folder, names)
+        here = folder_for(folder)
+        gather(folder, here, names)
+    there = existing(here, names)
     if not is_known:  # shards of something else may have been copied here
         # A part looks at one shard of the others, too: finishing compares all.
-        for name in {*there, *sorted(existing(folder, list(shards)))[:1]}:
-            _description(folder, name, shards[name], made_from)
-    notes = Notes(folder)
+        for name in {*there, *sorted(existing(here, list(shards)))[:1]}:
+            _description(here, name, shards[name], made_from)
+    notes = Notes(here)
     wanted, begun = ([shards[name] for name in some] for some in (names, there))
     with Tally(kind.verb, wanted, begun, show=show_progress) as tally:
 
         def make_named(name: str) -> None:
-            began, path, shard = time.monotonic(), shard_file(folder, name), shards[name]
-            make(shard, path, lambda *far: tally.inside(shard, *far))
+            began, path, shard = time.monotonic(), shard_file(here, name), shards[name]
+            new = path if here == folder else path.parent / MAKING / path.name
+            if not new.is_file():  # else publishing failed
+                make(shard, new, lambda *far: tally.inside(shard, *far))
+            if isinstance(folder, Address):
+                publish(new, path, folder / f"{name}.arrow")
             made = Shard(path)
             notes.add(entry_of(name, made), time.monotonic() - began, origin_of(made.description))
 
         def report(name: str) -> None:
-            found = _description(folder, name, shards[name], made_from)
+            found = _description(here, name, shards[name], made_from)
             tally.done(shards[name], found.counts["tokens"])
             limit.add(found)
 
@@ -308,23 +307,17 @@ def make_store(
             return tally.made()
         share(
             missing,
-            folder,
-            done=lambda name: shard_file(folder, name).is_file(),
+            here,
+            done=lambda name: shard_file(here, name).is_file(),
             make=make_named,
             report=report,
             partial=MAKING,
         )
-    with exclusively(MANIFEST, folder):
+    with exclusively(MANIFEST, here):
         if not (folder / MANIFEST).is_file():
-            finish_store(folder, names, kind, corpus.fingerprint)
+            _finish(folder, here, names, kind, corpus.fingerprint)
     limit.check(Manifest.load(folder, kind).count(REFUSED))
     return tally.made()
-
-
-def _publish_manifest(here: Path, address: Address) -> None:
-    for name in (REPORT, MANIFEST):
-        if (here / name).is_file():
-            (address / name).put(here / name)
 
 
 def _claim(

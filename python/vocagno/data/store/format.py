@@ -51,19 +51,20 @@ class Entry:
         """Whether the file exists with its recorded size."""
         return file.is_file() and file.stat().st_size == self.bytes
 
-    def open(self, folder: Path, shard_type: type[Shard]) -> Shard:
-        """Opens the shard.
+    def open(self, folder: Path, shard_type: type[Shard], *, fresh: bool = False) -> Shard:
+        """Opens the shard. A copy in the cache that is damaged, or to be `fresh`, is fetched again.
 
         Raises: StoreError if it is missing, truncated, or not the one that the manifest names.
         """
         path = self.file(folder)
         while isinstance(path, Address):
-            copy = local_copy(path, self.bytes, self.file_hash)
+            copy = local_copy(path, self.bytes, self.file_hash, fresh=fresh)
             try:
                 return shard_type(copy, self.frame)
             except StoreError:
-                if copy.is_file():  # else another process made room meanwhile
+                if fresh and copy.is_file():
                     raise
+                fresh = copy.is_file()  # else another process made room meanwhile
         size = path.stat().st_size if path.is_file() else None
         if size is not None and size != self.bytes:
             raise StoreError(
@@ -260,7 +261,12 @@ class ShardedStore(Generic[AnyShard]):
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is out of range for {len(self)} {self._kind.unit}")
         number = bisect.bisect_right(self._ends, index)
-        return self.shard(number), index - (self._ends[number - 1] if number else 0)
+        shard, row = self.shard(number), index - (self._ends[number - 1] if number else 0)
+        if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
+            self.manifest.shards[number].open(self.folder, self._kind.shard_type, fresh=True)
+            cast("Any", self.shard).cache_clear()
+            shard = self.shard(number)
+        return shard, row
 
     def shards(self) -> Iterator[AnyShard]:
         """All shards in order; none stays open."""

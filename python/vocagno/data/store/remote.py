@@ -4,6 +4,7 @@ local folder, from where each is published when it is whole."""
 # fsspec's `filecache` has no bound, and its list of files is that of the process that wrote last.
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -63,10 +64,12 @@ _free: dict[tuple[Path, int], int] = {}
 """Bytes that this process may fetch into a cache before it lists the files again."""
 _SHARES = 64
 """Number of processes for which the bound holds exactly."""
+_ABANDONED = 3600e9
+"""Age in nanoseconds above which a partial file is one of a killed process."""
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """What is left of killed processes counts, and goes in its turn, too."""
+    """Partial files count, and those of killed processes go in their turn, too."""
     key = folder, (bound := cache_bytes())
     _free[key] = _free.get(key, 0) - size
     if _free[key] >= 0:
@@ -78,38 +81,73 @@ def _make_room(folder: Path, size: int) -> None:
                 if entry.name != LOCKS:
                     files.append(((found := entry.stat()).st_mtime_ns, found.st_size, entry.path))
     room = bound - size - sum(of_file for _, of_file, _ in files)
-    for _, of_file, path in sorted(files) if room < 0 else ():
+    abandoned = time.time_ns() - _ABANDONED
+    for changed, of_file, path in sorted(files) if room < 0 else ():
         with suppress(OSError):  # Windows keeps a file that is open
-            if room < bound // _SHARES:
+            if room < bound // _SHARES and (changed < abandoned or not path.endswith(".tmp")):
                 Path(path).unlink()
                 room += of_file
     _free[key] = max(0, room) // _SHARES
 
 
-def gather(address: Address, folder: Path, names: Sequence[str]) -> None:
-    """Shards that were published, and are not here, are fetched; shards here that are no longer
-    there are published again."""
-    there = address.sizes()
+def gather(
+    address: Address, folder: Path, names: Sequence[str], *, to_finish: bool = False
+) -> None:
+    """Makes shards here those of the address. Shards here that are no longer there are published
+    again.
+
+    Args: to_finish: fetches all shards whose bytes the file system does not mark, too.
+    """
+    there = address.marks()
 
     def gather_one(name: str) -> None:
-        path, file, size = folder / name, address / name, there.get(name)
-        if not path.is_file() and size is not None:
+        path, file, mark = folder / name, address / name, there.get(name)
+        if not path.is_file():
+            if mark is not None:
+                _fetch(file, path)
+            return
+        known = _mark_file(path)
+        if mark is None:
+            is_same = _upload(path, file, known)
+        else:
+            is_known = known.is_file() and known.read_text() == mark
+            is_same = is_known and not (to_finish and not mark)
+        if not is_same:
+            for notes in (folder / MAKING).glob("*.jsonl"):  # one may be of the other bytes
+                notes.unlink(missing_ok=True)
             _fetch(file, path)
-        elif path.is_file() and size != path.stat().st_size:
-            file.put(path)
 
     with exclusively("gathering", folder), ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(gather_one, (f"{name}.arrow" for name in names)))
 
 
-def publish(path: Path, file: Address) -> None:
-    """Uploads a shard, unless another machine has: then that is the one."""
-    try:
-        file.put(path, is_new=True)
-    except FileExistsError:
+def publish(new: Path, path: Path, file: Address) -> None:
+    """Uploads a shard and moves it to its place, unless another machine has uploaded one: then
+    that is the one."""
+    if _upload(new, file, _mark_file(path)):
+        new.replace(path)  # so what is in its place was published
+    else:
         _fetch(file, path)
+        new.unlink()
+
+
+def _upload(path: Path, file: Address, known: Path) -> bool:
+    """Returns whether no other machine has."""
+    with suppress(FileExistsError):
+        file.put(path, is_new=True)
+        known.write_text(file.mark())
+        return True
+    return False
 
 
 def _fetch(file: Address, path: Path) -> None:
+    known, mark = _mark_file(path), file.mark()
+    known.unlink(missing_ok=True)
     with appearing(path, path.parent / MAKING) as written:
         file.get(Path(written.name))
+    known.write_text(mark)
+
+
+def _mark_file(path: Path) -> Path:
+    """The file with the `Address.mark` of the object that a shard here is equal to."""
+    return path.with_suffix(".mark")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from vocagno.data.corpus import Corpus, CorpusShard
@@ -221,7 +222,12 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
     if not there:
         return True
     name = min(there)
-    shard, expected = Shard(shard_file(folder, name)).description, named_shards(corpus)[name]
+    path, expected = shard_file(folder, name), named_shards(corpus)[name]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        if isinstance(path, Address):
+            path.get(copy := Path(scratch, path.name))
+            path = copy
+        shard = Shard(path).description
     return (shard.kind, shard.text_hash) == (kind.kind, expected.text_hash)
 
 
