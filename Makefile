@@ -122,9 +122,12 @@ BRIDGE_olmo_core := cached-path dataclass-extensions bettermap importlib_resourc
   --no-deps ai2-olmo-core==3.0.0
 BRIDGE_megatron_core := megatron-core==0.16.1
 BRIDGE_verl := verl==0.9.1 cachetools fastapi uvicorn
-# Not next to the project's torch: the line says what it requires.
-BRIDGES_UNMET := axolotl==0.19.0
-BRIDGE_PATH := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/python:$(CURDIR)/benches:$(CURDIR)/examples
+# Python 3.12 or later, and torch < 2.15, which it gets for itself.
+BRIDGE_axolotl := axolotl==0.21.0
+BRIDGE_axolotl_PYTHON ?= python3.12
+# Only in a repository: the line says what the registry has under the name.
+BRIDGES_UNMET := slime==0.4.0
+BRIDGE_PATH := DO_NOT_TRACK=1 PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/python:$(CURDIR)/benches:$(CURDIR)/examples
 $(BRIDGES)/material/.made: $(VENV)/.built $(wildcard benches/bridges/*.py python/vocagno/integrations/bak*.py)
 	rm -rf $(@D)
 	$(BRIDGE_PATH) $(BIN)/python -m bridges.material $(@D)
@@ -134,12 +137,19 @@ $(BRIDGES)/%/.packages: $(VENV)/.packages Makefile
 	$(BRIDGE_PATH) $(BIN)/python -m bridges.environment $(@D) $(BRIDGE_$*)
 	touch $@
 
+$(BRIDGES)/axolotl/.packages: Makefile
+	rm -rf $(@D)
+	$(BRIDGE_axolotl_PYTHON) -m venv $(@D)
+	$(call install,$(@D),$(BRIDGE_axolotl))
+	touch $@
+
 # The last line of a trainer counts; TRL prints its logs, too.
 bridge-%: $(BRIDGES)/%/.packages $(BRIDGES)/material/.made
 	$(BRIDGE_PATH) OMP_NUM_THREADS=1 $(BRIDGES)/$*/bin/python -m bridges.$* $(BRIDGES)/material > $(BRIDGES)/$*/printed; code=$$?; \
 	  grep '^{"trainer"' $(BRIDGES)/$*/printed | tail -1 >> $(BRIDGE_RESULTS); exit $$code
 
 bridges: bridge-trl bridge-litgpt bridge-torchtitan bridge-olmo_core bridge-megatron_core bridge-verl ## our weights in other trainers; writes docs/bridges.md
+	if $(BRIDGE_axolotl_PYTHON) -c '' 2>&-; then $(MAKE) bridge-axolotl; else echo "axolotl: not run, no $(BRIDGE_axolotl_PYTHON) here; set BRIDGE_axolotl_PYTHON"; fi
 	$(BRIDGE_PATH) $(BIN)/python -m bridges.unmet $(BRIDGES_UNMET) >> $(BRIDGE_RESULTS)
 	$(BIN)/python benches/bridges/page.py $(BRIDGE_RESULTS) docs/bridges.md
 

@@ -16,10 +16,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_640,
+    "lines of python/vocagno": 28_645,
     "modules of python/vocagno": 132,
     "lines of research": 2_280,
-    "lines of tests": 32_095,
+    "lines of tests": 32_105,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

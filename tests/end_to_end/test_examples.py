@@ -62,6 +62,7 @@ def test_every_example_is_run_here():
         "benchmark",  # of trl_gold
         "align",
         "bits_per_byte",
+        "guided_axolotl",
         "guided_sft",
         "megatron_loss",
         "on_policy",

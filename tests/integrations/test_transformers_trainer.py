@@ -233,6 +233,16 @@ def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
     assert usual(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
+def test_weights_of_several_types_are_trained_under_autocast(tmp_path):
+    """As axolotl makes them; without autocast torch refuses their products."""
+    student = tiny_llama(50).to(torch.bfloat16)
+    for name, module in student.named_modules():
+        if "norm" in name:
+            module.to(torch.float32)
+    trained = trainer(tmp_path, model=student, arguments={"bf16": True})
+    assert np.isfinite(trained.train().training_loss)
+
+
 def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
     guidance = GuidanceConfig(top_fraction=None, max_threshold=0.0)
     options = {"max_steps": 1, "logging_nan_inf_filter": False}

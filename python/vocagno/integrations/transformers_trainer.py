@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from types import MethodType
 from typing import Any
@@ -196,7 +197,10 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         several = validation.values() if isinstance(validation, dict) else [validation]
         for dataset in (self.train_dataset, *several):
             self._check_stream(dataset)
-        self.model.forward = _guided_forward(self.model, guidance, targets)
+        # Weights of several types may need autocast to be multiplied (axolotl's norms are float32).
+        types = {one.dtype for one in self.model.parameters() if one.is_floating_point()}
+        with self.accelerator.autocast() if len(types) > 1 else nullcontext():
+            self.model.forward = _guided_forward(self.model, guidance, targets)
 
     def _check_stream(self, dataset: Any) -> None:
         """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
