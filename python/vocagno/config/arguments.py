@@ -71,7 +71,7 @@ def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
     """
     files = [
         word.removeprefix("--config=") if "=" in word else following
-        for word, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        for word, following in zip(arguments, [*arguments, ""][1:], strict=True)
         if word == "--config" or word.startswith("--config=")
     ]
     return _read(parser, partial(parser.parse_args, list(arguments)), "", " or ".join(files))
