@@ -19,7 +19,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_645,
     "modules of python/vocagno": 132,
     "lines of research": 2_280,
-    "lines of tests": 32_105,
+    "lines of tests": 32_107,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 26,

@@ -77,6 +77,7 @@ WAITING = """
 import signal, sys, time
 from vocagno.system.signals import run_with_signals
 if len(sys.argv) > 1:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     sys.exit(run_with_signals([sys.executable, "-c", sys.argv[1]], {}))
 got = []
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -101,7 +102,7 @@ def test_a_program_inside_a_program_gets_a_signal_once_and_ends_by_its_rules(sen
     with subprocess.Popen(command, env=with_research(), **parts) as outer:
         assert outer.stdout.readline() == "ready\n"
         send(outer.pid, number)
-        assert outer.stdout.read() == f"{int(number)}\n"
+        assert outer.communicate(timeout=60)[0] == f"{int(number)}\n"
     assert outer.returncode == 75
 
 
@@ -122,6 +123,7 @@ def test_a_signal_that_a_program_inside_could_not_obey_ends_the_one_outside(
     outside = (
         "import signal, sys\nfrom vocagno.system.signals import run_with_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try:\n    sys.exit(run_with_signals([sys.executable, '-c', sys.argv[1]], {}))\n"
         "except KeyboardInterrupt:\n    print('stopped')\n"
     )
@@ -129,7 +131,7 @@ def test_a_signal_that_a_program_inside_could_not_obey_ends_the_one_outside(
     with subprocess.Popen(command, env=with_research(), stdout=subprocess.PIPE, text=True) as outer:
         assert outer.stdout.readline() == "ready\n"
         outer.send_signal(number)
-        assert outer.stdout.read() == said
+        assert outer.communicate(timeout=60)[0] == said
     assert outer.returncode == status
 
 
