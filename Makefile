@@ -266,7 +266,7 @@ instructions: ## counts the kernels' instructions under valgrind, against their 
 	cargo build --quiet --release --package vocagno --example kernels
 	$(PYTHON) benches/instructions.py target/release/examples/kernels
 
-# What cargo-fuzz does without a sanitizer, whose installation takes longer than the targets. `cargo fuzz run TARGET` works, too.
+# What cargo-fuzz does without a sanitizer; it would have to be compiled first.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 FUZZ_FLAGS := --cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
   -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares

@@ -3,7 +3,7 @@
 A bound is what the project has reached, not what it may grow to: a change that needs more of one
 takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
 across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
-S3 300, 2 and 341.
+S3 394, 2 and 438.
 """
 
 import subprocess

@@ -142,8 +142,8 @@ def test_hostile_strings(tmp_path, monkeypatch):
             late += bool(verdict.undecided)
         print(f"{late} of {count} undecided, {time.monotonic() - began:.0f} s")
         assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
-    assert late  # some do exceed the limits
-    assert time.monotonic() - began < count + 10  # a limit of 0.1 s each
+    assert late > count // 50  # some do exceed the limits
+    assert time.monotonic() - began < count
     assert not (tmp_path / "harmed").exists()
 
 
