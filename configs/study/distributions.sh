@@ -8,11 +8,23 @@ train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
 [ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
 python -m research.study configs/study/guidance-models.yaml --out "$out/models"
-python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
+[ -e "$out/web" ] || python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
 import sys
-from transformers import AutoTokenizer
-AutoTokenizer.from_pretrained(sys.argv[1], gguf_file=sys.argv[2]).save_pretrained(sys.argv[3])
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, gguf, out = sys.argv[1:]
+packed = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+del packed.config.quantization_config  # with it no model is saved
+model = AutoModelForCausalLM.from_config(packed.config, dtype=torch.float32)
+model.load_state_dict(packed.state_dict())
+model.save_pretrained(out)
+AutoTokenizer.from_pretrained(folder, gguf_file=gguf).save_pretrained(out)
 PYTHON
+# The web teacher after 0.12 M tokens of other text from the same place.
+awk 'NR % 40 == 1' "$texts/valid-dev.jsonl" > "$out/valid-dev-small.jsonl"
+python train.py --config configs/real-text.yaml --guidance.method cpt --student.architecture null --student.model "$out/web" \
+  --data.train "$texts/reference.jsonl" --data.validation "$out/valid-dev-small.jsonl" --optimizer.lr 1e-4 --optimizer.min_lr 1e-5 \
+  --optimizer.warmup_steps 10 --train.steps 60 --train.eval_every 60 --train.checkpoint_every 20 --output "$out/adapted"
 
 # Documents of a text until there are 0.75 MB.
 half() { awk '{ print; bytes += length($0) } bytes > 750000 { exit }' "$1" > "$2"; }
@@ -29,6 +41,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   if [ "$1" != dev ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/adapted/final" --teacher.context 512 --teacher.min_context 128 \
+      --teacher.batch_tokens 2048 --candidates 16 --out "$folder/adapted"
   fi
   python -m research.study configs/study/distributions.yaml --out "$folder" --set "data.train=$folder/text.jsonl" "data.validation=$3" "${@:4}"
 }

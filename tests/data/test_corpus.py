@@ -88,7 +88,7 @@ def test_what_is_not_there_or_empty(tmp_path):
         scan(tmp_path / "missing.jsonl")
     with pytest.raises(CorpusError, match="folder without"):
         scan(tmp_path)
-    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "empty.jsonl").write_text('\n{"text": ""}\n')
     with pytest.raises(CorpusError, match="the corpus is empty"):
         scan(tmp_path / "empty.jsonl")
     whole = gzip.compress(b'{"text": "a"}\n' * 1000)

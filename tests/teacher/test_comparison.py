@@ -256,8 +256,8 @@ def test_what_cannot_be_compared_is_named(three, tmp_path, capsys):
     refused("one store; name each teacher's", again, stores=[names[0], again])
     for again in (first, first.parent / "x" / ".." / first.name, first.parent):
         refused("is named twice, or its folder", corpora=[first, second, again])
-    refused(f"{empty}: the corpus is empty", corpora=[first, empty])
-    refused(f"{blank}: every document is empty", corpora=[blank])
+    for one in (empty, blank):
+        refused(f"{one}: the corpus is empty", corpora=[first, one])
     lacks = f"{names[0]} lacks 2 documents and could not read 0; {names[1]} lacks 2"
     refused(f"{other}: none of its 2 documents", lacks, "run `vocagno score`", corpora=[other])
     refused("this store of scores does not exist", stores=[names[0], str(tmp_path / "none")])

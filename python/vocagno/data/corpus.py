@@ -158,7 +158,7 @@ def scan(
     else:
         found = _kept(sources, size, cache / "corpora", cuts_of)
     shards = list(_numbered(found))
-    if not shards:
+    if not any(shard.text_bytes for shard in shards):
         raise _empty(corpus)
     return Corpus(str(corpus), sources, shards, max_refused)
 
@@ -248,7 +248,7 @@ def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator
         for _, document in source.read(Place()):
             if document is None:
                 continue
-            is_empty = False
+            is_empty &= not document.text
             texts.append(document.text)
             size += len(document.text.encode())
             if size >= batch_bytes:
@@ -262,5 +262,5 @@ def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator
 
 def _empty(corpus: str | Path) -> CorpusError:
     return CorpusError(
-        f"{corpus}: the corpus is empty; expected documents, such as lines of " + '{"text": ...}'
+        f"{corpus}: the corpus is empty; expected text, such as lines of " + '{"text": "..."}'
     )

@@ -295,7 +295,7 @@ class RowsShard(RowShard):
         return Row(ids, spans, documents + self.first_document, num_tokens, num_prompt)
 
 
-ROWS = StoreKind("rows", 2, "rows", RowsShard, "preparing")
+ROWS = StoreKind("rows", 2, "rows", RowsShard, "preparing", "prepare")
 
 _NONE = np.empty(0, np.int32)
 EMPTY_ROW = Row(_NONE, np.empty((0, 2), np.int32), np.empty(0, np.int64), _NONE, _NONE)

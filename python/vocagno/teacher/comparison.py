@@ -112,8 +112,7 @@ def compare(
 
 
 def _check(sums: Sums, name: str, stores: Sequence[ScoreStore]) -> None:
-    """Raises: ConfigError or StoreError if nothing was compared."""
-    require(sums.bytes > 0, f"{name}: every document is empty; name a corpus with text")
+    """Raises: StoreError if nothing was compared."""
     if sums.compared_bytes:
         return
     counts = zip(stores, sums.missing_documents, sums.refused_documents, strict=True)

@@ -308,7 +308,7 @@ class ScoreShard(RowShard):
         return (counts, named) == (self.description.counts, self.description.text_hash)
 
 
-SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring")
+SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring", "score")
 
 
 NOT_SCORED = DocumentScores.none("not scored")

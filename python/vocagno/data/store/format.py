@@ -109,7 +109,10 @@ class Manifest:
         path = folder / MANIFEST
         if not path.is_file():
             state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
-            raise StoreError(f"{folder}: this store of {kind.kind} {state} (no {MANIFEST})")
+            raise StoreError(
+                f"{folder}: this store of {kind.kind} {state} (no {MANIFEST}); "
+                f"`vocagno {kind.command}` makes one"
+            )
         try:
             fields = json.loads(path.read_bytes())
             check = fields.pop("check")
@@ -200,7 +203,8 @@ class StoreKind:
     """The word for the rows of a shard, plural."""
     shard_type: type[RowShard]
     verb: str
-    """The word on the progress bar."""
+    command: str
+    """The word on the progress bar, and the command that makes such a store."""
 
     @property
     def row(self) -> str:
