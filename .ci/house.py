@@ -16,13 +16,13 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_645,
-    "modules of python/vocagno": 132,
-    "lines of research": 2_280,
-    "lines of tests": 32_107,
+    "lines of python/vocagno": 27_919,
+    "modules of python/vocagno": 129,
+    "lines of research": 2_196,
+    "lines of tests": 30_926,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
-    "project files of a training step": 26,
+    "project files of a training step": 25,
 }
 
 

@@ -21,12 +21,12 @@ from unittest.mock import patch
 
 from machine import machine, print_lines
 from vocagno.data.corpus import Corpus, CorpusShard, texts_hash
+from vocagno.data.prepare import TEXTS, TextStore, write_texts
 from vocagno.data.store import building
 from vocagno.data.store.building import finish_store, make_store
 from vocagno.data.store.format import MANIFEST, entry_of
 from vocagno.data.store.shards import Shard
 from vocagno.data.store.state import Claim, Notes, existing, named_shards, origin_of
-from vocagno.data.text_store import TEXTS, TextStore, write_texts
 
 MADE_FROM = {"format": "texts 1"}
 LAST = 100

@@ -57,12 +57,9 @@ def draw_vocabulary_overlap(student: str, found: Sequence[TeacherOverlap]) -> Fi
 
 
 def draw_tokens(found: Sequence[AlignedText]) -> Figure:
-    """Draws one text under a student's tokenizer and, below it, under each teacher's (Fig. 2).
+    """Draws one text under a student's tokenizer and, below it, under each teacher's (Fig. 2). The
+    kind of a line says how many tokens it connects.
 
-    The kind of a line says how many tokens it connects.
-
-    Args:
-        found: at least one, of one text and one student.
     Raises: InputError for a text without tokens, too long, or with characters that the fonts lack.
     """
     pairs = []
@@ -74,11 +71,8 @@ def draw_tokens(found: Sequence[AlignedText]) -> Figure:
 
 
 def draw_granularity(found: Sequence[Granularity]) -> Figure:
-    """Draws mean IoU and mean IoS, in two panels, one line a teacher (Fig. 3).
-
-    Args:
-        found: at least one, of one student and with the same levels.
-    """
+    """Draws mean IoU and IoS, a line a teacher; all with one student and the same levels (Fig.
+    3)."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, title, share in zip(panels, ("IoU", "IoS"), ("iou", "ios"), strict=True):

@@ -4,9 +4,8 @@ Source: Fig. 3, sections 2 and 6.1 of arXiv 2503.19123.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +52,6 @@ class Granularity:
     """Student tokens of the last, shorter sequence, which is not measured."""
     levels: list[Level]
     """By ascending number of chunks, token level last."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Counts and levels, as JSON has them."""
-        return asdict(self)
 
 
 def granularity(
@@ -114,12 +109,13 @@ def _checked_chunks(seq_len: int, chunks: Sequence[int] | None) -> list[int]:
     return list(chunks)
 
 
+@dataclass
 class _Means:
     """Sums that become a `Level`."""
 
-    def __init__(self) -> None:
-        self.iou = self.ios = 0.0
-        self.counted = 0
+    iou: float = 0.0
+    ios: float = 0.0
+    counted: int = 0
 
     def add(self, found: Overlap) -> None:
         self.iou += float(np.nansum(found.iou))
@@ -192,10 +188,8 @@ class _Meter:
 
 
 def _overlap_of_chunks(student: _Int64, own: _Int64, teacher: _Int64, other: _Int64) -> Overlap:
-    """Each chunk of the student with the teacher's of the same number, for S sequences.
-
-    `own` and `other` are (S, chunks + 1) boundaries in the spans.
-    """
+    """Each chunk of the student with the teacher's of the same number, for S sequences. Both have
+    (S, chunks + 1) boundaries in the spans."""
     chunks = own.shape[1] - 1
     pairs = [np.stack([cuts[:, :-1], cuts[:, 1:]], axis=2).reshape(-1, 2) for cuts in (own, other)]
     numbers = np.arange(own.shape[0] * chunks, dtype=np.int32)

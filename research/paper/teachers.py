@@ -27,7 +27,6 @@ class TeacherOverlap:
     overlap: VocabularyOverlap
 
     def as_dict(self) -> dict[str, Any]:
-        """Name, counts and shares, as JSON has them."""
         return {"teacher": self.teacher, **self.overlap.as_dict()}
 
 
@@ -40,10 +39,7 @@ def write_overlaps(path: Path, student: str, found: Sequence[TeacherOverlap]) ->
 def align_teachers(
     student: tuple[str, TokenSpans], teachers: Mapping[str, TokenSpans], text: str
 ) -> list[AlignedText]:
-    """Aligns a text once for each teacher. The results have the given names of the tokenizers.
-
-    Raises: as `TokenSpans.encode`.
-    """
+    """Aligns a text once for each teacher. The results have the given names of the tokenizers."""
     name, spans = student
     found = []
     for other, teacher in teachers.items():

@@ -16,11 +16,8 @@ _SEED = 0
 
 
 def make_assets(plan: Plan, train: str, out: Path) -> None:
-    """Makes what is missing; several processes may call this at once.
-
-    Args:
-        train: the text that tokenizers without a `text` are learned from.
-    """
+    """Makes what is missing; several processes may call this at once. `train`: the text that
+    tokenizers without a `text` are learned from."""
     if plan.assets is None and not plan.tokenizers:
         return
     with exclusively("assets", out):
@@ -50,7 +47,14 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
     from vocagno.quickstart.problems import write_corpus
 
     if folder.is_dir():
-        _check_noisy(made_from, folder)
+        before = _recorded(folder / _MADE_FROM)
+        for name, value in made_from.items():
+            if before.get(name) != value:
+                raise ConfigError(
+                    f"noise: the corpus in {folder} was made with {name} {before.get(name)}, but "
+                    f"the plan has {value}; choose another --out, or delete that folder and the "
+                    "runs that read it"
+                )
         return
     unfinished = folder.with_name(f"{folder.name}.tmp")
     write_corpus(
@@ -65,20 +69,8 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
     unfinished.rename(folder)
 
 
-def _check_noisy(made_from: dict[str, Any], folder: Path) -> None:
-    """Raises: ConfigError for a corpus that was made from something else."""
-    before = _recorded(folder / _MADE_FROM)
-    for name, value in made_from.items():
-        if before.get(name) != value:
-            raise ConfigError(
-                f"noise: the corpus in {folder} was made with {name} {before.get(name)}, but the "
-                f"plan has {value}; choose another --out, or delete that folder and the runs that "
-                "read it"
-            )
-
-
 def _recorded(path: Path) -> dict[str, Any]:
-    """What an asset was made from. Raises: InputError for a file that is missing or damaged."""
+    """What an asset was made from. Raises: InputError for a missing or damaged file."""
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, TypeError, ValueError) as error:

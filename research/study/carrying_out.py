@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from research.study.assets import make_assets
-from research.study.measured import MEASURED, Measured, read_measured, write_measured
+from research.study.measured import ENOUGH, MEASURED, Measured, read_measured, write_measured
 from research.study.plan import Plan, Run
 from research.study.training_process import train, wait_until_free
 from research.study.wanted import Wanted, check_measurable, steps_before, wanted_by
@@ -19,9 +19,6 @@ from vocagno.errors import ConfigError, InputError
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import share
 from vocagno.training.run_log import METRICS, read_run
-
-_BEGUN = (METRICS, "checkpoints", "final")
-"""What is in the folder of a run that was begun before."""
 
 
 def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) -> list[Measured]:
@@ -74,8 +71,6 @@ def measured_so_far(plan: Plan, out: Path, extra: Mapping[str, str]) -> list[Mea
     """What is measured of a study that may not be complete. Answers to other questions than the
     plan's, or at other steps, are omitted, and stderr says so.
 
-    Args:
-        extra: as the study was given.
     Raises: ConfigError for a run that was carried out by another plan.
     """
     runs = [run for run in plan.runs(out, extra).variants if _is_trained(run)]
@@ -122,13 +117,17 @@ def _measure(run: Run, wanted: Wanted) -> None:
 
         assert wanted.questions is not None
         answers = accuracy_of_run(run.folder, wanted.questions)
-        measured = measured.with_answers(answers, wanted.question_digest)
+        measured = replace(
+            measured.without_answers(),
+            exact_answers=answers,
+            question_digest=wanted.question_digest,
+        )
         write_measured(run.folder, measured)
     if wanted.lacks_answers_at(measured):
-        measured = measured.with_answers_at(_answers_at(run.folder, wanted, measured))
+        measured = _with_answers_at(run.folder, wanted, measured)
         write_measured(run.folder, measured)
     if wanted.questions_every is not None and run.seed is not None:
-        from research.study.answers import discard_checkpoints
+        from research.study.confidence import discard_checkpoints
 
         discard_checkpoints(run.folder)
     if wanted.lacks_confidence(measured):
@@ -140,9 +139,11 @@ def _measure(run: Run, wanted: Wanted) -> None:
 
 def _trained(run: Run) -> Measured:
     """Trains to the end; what came out, before any question."""
+    from vocagno.training.configuration import is_begun
+
     run.folder.mkdir(parents=True, exist_ok=True)
     wait_until_free(run)
-    is_whole = not any((run.folder / name).exists() for name in _BEGUN)
+    is_whole = not is_begun(run.folder)
     usage = train(run)
     found = read_run(run.folder)
     steps, held_out = found.curve("validation_loss")
@@ -166,9 +167,9 @@ def _trained(run: Run) -> Measured:
     return measured
 
 
-def _answers_at(folder: Path, wanted: Wanted, measured: Measured) -> tuple[tuple[int, float], ...]:
-    """Steps and the share of the questions answered after each; the last one is measured."""
-    from research.study.answers import answers_at_checkpoints
+def _with_answers_at(folder: Path, wanted: Wanted, measured: Measured) -> Measured:
+    """The same with the answers during training."""
+    from research.study.confidence import answers_at_checkpoints
 
     assert wanted.questions is not None
     assert wanted.questions_every is not None
@@ -176,4 +177,6 @@ def _answers_at(folder: Path, wanted: Wanted, measured: Measured) -> tuple[tuple
     last = read_run(folder).points[-1].step
     steps = steps_before(last, wanted.questions_every)
     found = answers_at_checkpoints(folder, wanted.questions, steps)
-    return (*found.items(), (last, measured.exact_answers))
+    answers_at = (*found.items(), (last, measured.exact_answers))
+    enough = [step for step, share in answers_at if share >= ENOUGH]
+    return replace(measured, answers_at=answers_at, steps_to_80=min(enough, default=None))

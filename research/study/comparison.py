@@ -17,7 +17,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """Of all seeds; NaN with an infinite or NaN one."""
+        """NaN with an infinite or NaN value."""
         return statistics.fmean(self.values) if self._is_finite else math.nan
 
     @property
@@ -30,11 +30,10 @@ class Spread:
     def _is_finite(self) -> bool:
         return all(map(math.isfinite, self.values))
 
-    def worded(self, form: str, unit: str = "") -> str:
-        """Mean and deviation."""
+    def worded(self, form: str) -> str:
         if len(self.values) == 1:
-            return f"{self.mean:{form}}{unit}"
-        return f"{self.mean:{form}} ± {self.deviation:{form.lstrip('+')}}{unit}"
+            return f"{self.mean:{form}}"
+        return f"{self.mean:{form}} ± {self.deviation:{form.lstrip('+')}}"
 
 
 @dataclass(frozen=True, slots=True)

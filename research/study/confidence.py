@@ -1,9 +1,11 @@
-"""How sure a trained model is of held-out text, and the one temperature that suits it.
+"""How sure a trained model is of held-out text, the one temperature that suits it, and its answers
+to questions at its checkpoints.
 
 N: tokens, H: hidden size, C: tokens of a chunk, V: vocabulary.
 """
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,15 +13,18 @@ import torch
 from torch import Tensor
 
 from research.study.measured import Confidence
+from research.study.wanted import checkpoint_weights
 from vocagno.config.options import Config
 from vocagno.data.prepare import prepared_rows, scanned
 from vocagno.data.rows import RowStore
-from vocagno.errors import ConfigError
+from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator
 from vocagno.models.head import Head, chunks, hidden_states, language_head
 from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
+from vocagno.quickstart.problems import exact_answer_accuracy, read_questions
 from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.training.checkpoint import discard_folder, saved_steps
 from vocagno.training.configuration import kept_config
 
 COLDEST, HOTTEST = 0.02, 50.0
@@ -27,19 +32,19 @@ COLDEST, HOTTEST = 0.02, 50.0
 better."""
 _PRECISION = 1e-7
 """Nats that a further step could still gain."""
+_KEPT = 2
+"""Checkpoints that stay, as `train.keep_checkpoints` by default."""
 
 
 def confidence_of_run(run: Path, wanted: int) -> Confidence:
     """How sure the final model of a training run is of the first `wanted` tokens of its
     `data.validation`, or of all, in float32.
 
-    Raises: ConfigError for a run without held-out text.
+    Raises: ConfigError for a run without held-out text, or with several.
     """
     from transformers import AutoModelForCausalLM
 
     config = kept_config(run)
-    if config.data.validation is None:
-        raise ConfigError(f"{run}: data.validation: needed, held-out text to look at")
     tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
     corpus = scanned(config.data.one_held_out, config.data.cache, show_progress=False)
     rows, _ = prepared_rows(
@@ -130,14 +135,8 @@ def _at(states_NH: Tensor, head: Head, labels_N: Tensor, inverse: float) -> _Mea
 
 
 def _suiting(states_NH: Tensor, head: Head, labels_N: Tensor, found: _Means) -> tuple[float, float]:
-    """The inverse temperature with the smallest loss, and that loss.
-
-    A step that would leave the interval in which the smallest loss is known to lie goes to the
-    middle of it.
-
-    Args:
-        found: the means at 1.
-    """
+    """The inverse temperature with the smallest loss, and that loss, from the means at 1. A step
+    that would leave the interval in which the smallest loss is known to lie goes to its middle."""
     inverse, least, most = 1.0, 1 / HOTTEST, 1 / COLDEST
     while found.slope**2 > 2 * found.curvature * _PRECISION and most / least > 1 + 1e-6:
         if found.slope > 0:
@@ -148,3 +147,33 @@ def _suiting(states_NH: Tensor, head: Head, labels_N: Tensor, found: _Means) -> 
         inverse = target if least < target < most else math.sqrt(least * most)
         found = _at(states_NH, head, labels_N, inverse)
     return inverse, found.loss
+
+
+def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> dict[int, float]:
+    """The share of the questions, in [0, 1], answered exactly after each of some steps of a
+    finished run. Raises: InputError for a step without a checkpoint."""
+    from safetensors.torch import load_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(run / "final")
+    problems = read_questions(questions)
+    student = torch.nn.ModuleDict({"model": model})  # as `GuidedStudent` names its weights
+    found = {}
+    for step in steps:
+        weights = checkpoint_weights(run, step)
+        if not weights.is_file():
+            raise InputError(
+                f"questions_every: {weights} does not exist: the run was begun without this "
+                "option; delete its folder, or leave the option out"
+            )
+        load_model(student, weights)
+        found[step] = exact_answer_accuracy(model, tokenizer, problems)
+    return found
+
+
+def discard_checkpoints(run: Path) -> None:
+    """Removes the checkpoints of a finished run that were kept for the questions."""
+    folder = run / "checkpoints"
+    for step in sorted(saved_steps(folder))[:-_KEPT]:
+        discard_folder(folder / f"step_{step}")

@@ -73,18 +73,7 @@ class Measured:
     start_loss: float | None = None
     """`held_out_loss` before the first step; None for new weights."""
 
-    def with_answers(self, share: float, question_digest: str | None) -> "Measured":
-        """The same with the answers of the final model, and without any earlier ones."""
-        nothing = self.without_answers()
-        return replace(nothing, exact_answers=share, question_digest=question_digest)
-
-    def with_answers_at(self, answers_at: tuple[tuple[int, float], ...]) -> "Measured":
-        """The same with the answers during training."""
-        steps = [step for step, share in answers_at if share >= ENOUGH]
-        return replace(self, answers_at=answers_at, steps_to_80=min(steps, default=None))
-
     def without_answers(self) -> "Measured":
-        """The same as if nothing had been asked."""
         return replace(
             self, exact_answers=None, answers_at=None, steps_to_80=None, question_digest=None
         )
@@ -92,9 +81,7 @@ class Measured:
 
 def read_measured(folder: Path) -> Measured:
     """What was measured of the run in a folder, also by an earlier version, which measured less.
-
-    Raises: InputError for a file that is damaged, or of a later version.
-    """
+    Raises: InputError for a file that is damaged, or of a later version."""
     path = folder / MEASURED
     try:
         values: dict[str, Any] = dict(json.loads(path.read_bytes()))
@@ -111,7 +98,6 @@ def read_measured(folder: Path) -> Measured:
 
 
 def write_measured(folder: Path, measured: Measured) -> None:
-    """Keeps what was measured in the folder of the run."""
     write_json(folder / MEASURED, asdict(measured))
 
 

@@ -111,10 +111,7 @@ class Plan:
         return str(self.variants[name].get("against", self.baseline))
 
     def only(self, names: Sequence[str]) -> "Plan":
-        """A part of the plan: some variants, and those that they are compared with.
-
-        Raises: ConfigError for a name that is none of the variants.
-        """
+        """Some variants, and those that they are compared with. Raises: ConfigError."""
         for name in names:
             require(name in self.variants, f"--only: {name} is none of the variants")
         kept = {self.baseline, *names, *map(self.against, names)}
@@ -129,12 +126,9 @@ class Plan:
         )
 
     def runs(self, out: Path, extra: Mapping[str, str]) -> "Runs":
-        """The runs of the study as they are carried out in a folder.
-
-        Args:
-            extra: options for all of them, as given on the command line; they come before
-                `common`, and behind what a run has of its own.
-        """
+        """The runs of the study as they are carried out in a folder. `extra`: options for all of
+        them, as given on the command line; they come before `common`, and behind what a run has of
+        its own."""
         before = [
             self._run(name, None, out / "before" / slug(name), out, extra) for name in self.before
         ]
@@ -217,10 +211,7 @@ class Runs:
 
 
 def read_plan(path: Path) -> Plan:
-    """Reads a plan.
-
-    Raises: ConfigError for an unknown or missing option, or for a wrong value.
-    """
+    """Reads a plan. Raises: ConfigError as `read_file`."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the plan of a study, as in configs/study")
     parser = new_parser(prog="plan")

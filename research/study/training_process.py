@@ -34,10 +34,7 @@ class Usage(TypedDict):
 
 
 def train(run: Run) -> Usage:
-    """Trains a run in a process of its own, to the end.
-
-    Raises: InputError if it fails, with the error in its log.
-    """
+    """Trains a run in its own process. Raises: InputError with the error in its log."""
     path = run.folder / _LOG
     command = [sys.executable, "-m", __name__, *run.arguments, "--output", str(run.folder)]
     paths = [str(_CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]

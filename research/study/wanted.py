@@ -69,10 +69,7 @@ class Wanted:
 
 
 def wanted_by(plan: Plan) -> Wanted:
-    """What a plan asks for.
-
-    Raises: InputError if its questions are missing or not such.
-    """
+    """What a plan asks for. Raises: InputError if its questions are missing or not such."""
     if plan.questions is None:
         return Wanted(confidence=plan.confidence)
     if not plan.questions.is_file():

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 import oracle
 import vocagno
 from drawn_spans import any_spans, ordered_spans, random_spans
-from vocagno import SpanError, TokenSpans
+from vocagno import SpanError
 
 
 @settings(max_examples=200)
@@ -109,17 +109,3 @@ def test_arguments_are_read_as_by_align():
         vocagno.starts(spans, spans, student_cu_seqlens=[0, 1], teacher_cu_seqlens=[0, 2])
     with pytest.raises(ValueError, match="num_threads: expected None or 1 to"):
         vocagno.starts(spans, spans, num_threads=0)
-
-
-def test_a_tokenizer_starts_where_it_starts(tokenizers):
-    """And a text's first token at its first byte, whatever the space before it."""
-    text = "  if x:\n\treturn 😊 or 'π'"
-    sides = [TokenSpans(tokenizers[name]).encode([text]) for name in ("llama", "byte-level")]
-    for tokens in sides:
-        has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
-        own = vocagno.starts(tokens.spans, tokens.spans)
-        np.testing.assert_array_equal(own, np.where(has_text, np.arange(len(own)), -1))
-    found = vocagno.starts(sides[0].spans, sides[1].spans)
-    assert found.max(initial=-1) > 0
-    covered = found >= 0
-    np.testing.assert_array_equal(sides[0].spans[covered, 0], sides[1].spans[found[covered], 0])

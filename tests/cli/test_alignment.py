@@ -12,7 +12,6 @@ import pytest
 import oracle
 from corpora import write_corpus
 from families import TEXTS
-from shared_data import shared
 
 pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
@@ -93,6 +92,7 @@ def test_page(pair, capsys, tmp_path):
         (["text", "--file", "x"], b"", "--file: there is a text"),
         (["text", "--json", "--picture"], b"", "--json and --picture: choose one"),
         (["a\udcff"], b"", "text: not UTF-8 at byte 1 (0xFF)"),
+        ([""], b"", "text: no text; "),
         ([], b"ab\xc3(", "standard input: not UTF-8 at byte 2 (0xC3)"),
         ([], b"", "standard input: no text"),
         ([], None, "standard input is closed; give the text, or --file FILE"),
@@ -126,10 +126,16 @@ def test_overlap_of_vocabularies(pair, capsys, tokenizers):
     assert shared["shared_strings"] == len(left.keys() & right.keys())
     assert (shared["student_size"], shared["teacher_size"]) == (len(left), len(right))
     assert shared["string_share"] == shared["shared_strings"] / len(right)
-    assert shared["student_byte_share"] > shared["string_share"]  # `▁the` is `Ġthe`
+    mine, theirs = (TokenSpans(path).pieces() for path in pair)
+    both = (set(mine) & set(theirs)) - {None}
+    shares = shared["student_byte_share"], shared["teacher_byte_share"]
+    assert shares[0] == sum(piece in both for piece in mine) / len(left)
+    assert shares[1] == sum(piece in both for piece in theirs) / len(right)
+    assert shares[0] > shared["string_share"]  # `▁the` is `Ġthe`
     assert found["corpus"] is None
     printed = result(capsys, "overlap", *pair)
     assert f"shared strings        {shared['shared_strings']:,}, " in printed
+    assert f"{shares[1]:.1%} of the teacher's entries, {shares[0]:.1%} of the stu" in printed
 
 
 def test_overlap_on_a_corpus(pair, capsys, tmp_path):
@@ -196,17 +202,6 @@ def test_a_corpus_with_a_bad_line(pair, capsys, tmp_path):
 def test_describe(pair, capsys):
     assert "dummy prefix         a space before every text" in result(capsys, "describe", pair[0])
     assert json.loads(result(capsys, "describe", pair[1], "--json"))["path"] == "ids"
-
-
-@pytest.mark.slow
-def test_the_papers_overlap(capsys):
-    """Fig. 1: 6.32 % for Qwen2.5 under TinyLlama."""
-    files = [str(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", "qwen2.5")]
-    printed = result(capsys, "overlap", *files)
-    assert "shared strings        9,587, 6.32% of the teacher's" in printed
-    assert "17.4% of the teacher's entries, 82.6% of the student's" in printed
-    found = json.loads(result(capsys, "overlap", *files, "--json"))["vocabulary"]
-    assert (found["shared_strings"], found["teacher_size"]) == (9_587, 151_665)
 
 
 def test_a_reader_that_stops(pair):

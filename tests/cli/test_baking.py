@@ -88,7 +88,6 @@ def test_options_say_what_the_losses_are(tmp_path, files):
         ("trove.ds", ["--eos", "</s>"], "--eos: is for a .npy without --boundaries; omit it"),
         ("trove.ds", ["--dtype", "uint16"], "--dtype: is for .npy;"),
         ("trove.ds", ["--dtype", "int8"], "int8"),
-        ("plain.npy", [], "without NumPy's header; give --dtype uint16 or uint32"),
         ("header.npy", ["--eos", "42"], "'42' is not a token"),
         ("header.npy", ["--eos", "▁x"], "--eos: '▁x' is an ordinary token"),
         ("trove.ds", ["--unit", "group", "--aggregation", "mean"], "a group adds its losses up"),
@@ -99,7 +98,6 @@ def test_options_say_what_the_losses_are(tmp_path, files):
             ["--weights", "--guidance.top_fraction", "0.4"],
             "guidance.top_fraction: which tokens it keeps depends on the student's losses",
         ),
-        ("none.bin", [], "none.bin: this token file does not exist"),
         ("trove.ds", ["--scores", "none"], "this store of scores does not exist"),
     ],
 )

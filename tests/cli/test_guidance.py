@@ -96,8 +96,6 @@ def test_stores_that_were_made_before_give_the_same(tmp_path, command, capsys):
 
 
 def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys, monkeypatch):
-    assert main([*command, "--keep", "1.5"]) == 2
-    assert capsys.readouterr().err.strip() == "error: --keep must be in (0, 1], got 1.5"
     assert main([*command, "--keep", "0.001"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch("error: the share to keep must be above 0.*; got 0.001", last)
@@ -106,4 +104,5 @@ def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys,
     assert len(json.loads(capsys.readouterr().out)["limits"]) == 2  # of 0.95 and 0.99
     empty = write_corpus(tmp_path / "empty.jsonl", [""])
     assert main([command[0], str(empty), *command[2:]]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {empty}: every document is empty"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {empty}: the corpus is empty")

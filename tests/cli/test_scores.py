@@ -314,13 +314,6 @@ def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
     assert refusals > 10
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "export"])
-def test_what_is_no_store_is_refused(command, tmp_path, capsys):
-    more = ["--out", str(tmp_path / "out")] if command == "export" else []
-    assert main(["scores", command, str(tmp_path / "none"), *more]) == 2
-    assert "this store of scores does not exist" in capsys.readouterr().err
-
-
 def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys):
     store, _ = made
     manifest = Manifest.load(store, SCORES)
@@ -330,9 +323,3 @@ def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys)
     assert "shard names are duplicated or invalid" in capsys.readouterr().err
     with pytest.raises(StoreError, match="duplicated"):
         check_names(["a", "a"], tmp_path)
-
-
-def test_a_teacher_between_processes_needs_a_launcher(made, tmp_path, capsys):
-    _, score = made
-    assert main([*score, "--out", str(tmp_path / "new"), "--teacher.tensor_parallel", "true"]) == 2
-    assert "teacher.tensor_parallel: needs a launcher" in capsys.readouterr().err

@@ -26,6 +26,7 @@ def test_a_rule_that_is_named_is_all_there_is():
     assert (threshold.unit, threshold.window, threshold.top_fraction) == ("token", None, None)
     lines = GuidanceConfig(method="rho1", window_max_loss=1.0)
     assert (lines.window, lines.top_fraction) == ("line", None)
+    assert GuidanceConfig(window="line", window_max_loss=1.5).unit == "token"
     for method in ("rho1", "chunk"):
         assert GuidanceConfig(method=method) == GuidanceConfig(method=method, top_fraction=0.4)
     for method in ("rho1", "kld", "uld", "cpt"):
@@ -36,10 +37,6 @@ def test_a_rule_that_is_named_is_all_there_is():
 def test_a_window_of_lines_follows_from_its_limit(rule):
     named = GuidanceConfig(window="line", window_max_loss=1.5, **rule)
     assert GuidanceConfig(window_max_loss=1.5, **rule) == named
-
-
-def test_a_rule_that_names_its_window_compares_tokens():
-    assert GuidanceConfig(window="line", window_max_loss=1.5).unit == "token"
 
 
 def test_an_option_that_names_a_rule_replaces_the_default_one(tmp_path):

@@ -16,12 +16,12 @@ from filelock import FileLock
 from corpora import write_corpus
 from folders import contents
 from vocagno.data.corpus import scan
+from vocagno.data.prepare import TEXTS, TextShard, TextStore, write_texts
 from vocagno.data.rows import ROWS
 from vocagno.data.store.building import Part, finish_parts, finish_store, make_store
 from vocagno.data.store.format import MANIFEST, Manifest
 from vocagno.data.store.shards import MAKING, StoreError
 from vocagno.data.store.state import Claim, Notes, existing, noted_shards, shard_name, state_of
-from vocagno.data.text_store import TEXTS, TextShard, TextStore, write_texts
 from vocagno.system import files, shared_work
 
 MADE_FROM = {"format": "texts 1"}
@@ -189,14 +189,6 @@ def test_nothing_else_is_made_there(tmp_path, corpus, part):
         make(corpus(5), folder, part)
     with pytest.raises(StoreError, match=r"texts of another format \(texts 1, now texts 2\)"):
         make(corpus(), folder, part, made_from={"format": "texts 2"})
-
-
-def test_shards_that_were_copied_to_the_folder_are_compared(tmp_path, corpus):
-    make(corpus(), tmp_path / "other", made_from={"format": "texts 0"})
-    (tmp_path / "store").mkdir()
-    shutil.copy(tmp_path / "other" / "shard-00003.arrow", tmp_path / "store")
-    with pytest.raises(StoreError, match=r"shard-00003.arrow: was made with another format"):
-        make(corpus(), tmp_path / "store")
 
 
 def test_a_part_does_not_repair_a_finished_store(tmp_path, corpus, capsys):

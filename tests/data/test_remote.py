@@ -18,11 +18,11 @@ from corpora import write_corpus
 from folders import contents
 from runs import environment
 from vocagno.data.corpus import scan
+from vocagno.data.prepare import TEXTS, TextStore, write_texts
 from vocagno.data.store.building import Part, finish_parts, make_store
 from vocagno.data.store.remote import publish
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import state_of
-from vocagno.data.text_store import TEXTS, TextStore, write_texts
 from vocagno.errors import ConfigError
 from vocagno.system.addresses import Address, AddressError, path_of
 from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores

@@ -6,10 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from corpora import write_corpus
 from cuda_device import DEVICE, needs_cuda, no_waiting
-from families import TEXTS
-from runs import metrics, train_here, write_config
+from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno.config.options import OptimizerConfig
 from vocagno.config.teacher import TeacherConfig
@@ -43,15 +41,14 @@ METHODS = {
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_host_does_not_wait_in_a_step(
-    method, precision, tmp_path, tokenizer_files, teacher_model, same_vocabulary_model, monkeypatch
+    method, precision, tmp_path, config, same_vocabulary_model, monkeypatch
 ):
     sections = dict(METHODS[method])
     schedule = {"steps": 4, "log_every": 4, "global_batch": 4, "micro_batch": 2}
     sections["train"] = schedule | {"precision": precision} | sections.get("train", {})
-    own = same_vocabulary_model if method in ("kld", "rho1") else teacher_model
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-    path = write_config(tmp_path, corpus, tokenizer_files, own, **sections)
-    steps, step = [], Stepper.step
+    if method in ("kld", "rho1"):
+        sections["teacher"] = {"model": str(same_vocabulary_model), **sections["teacher"]}
+    path, steps, step = config(**sections), [], Stepper.step
 
     def watched(self, number, *arguments, **options):
         steps.append(number)

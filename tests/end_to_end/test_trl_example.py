@@ -82,22 +82,12 @@ def train(tokenizers, tmp_path):
 
 
 def test_its_own_tests(folder):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir=.",
-        "tests",
-    ]
-    given = environment()
-    paths = os.pathsep.join(filter(None, [str(folder), given.get("PYTHONPATH")]))
+    options = "-q -p no:cacheprovider --rootdir=. tests".split()
+    paths = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", *options],
         cwd=folder,
-        env=given | {"PYTHONPATH": paths},
+        env=environment(PYTHONPATH=os.pathsep.join(paths)),
         capture_output=True,
         text=True,
     )
@@ -124,8 +114,11 @@ def test_the_same_loss_where_both_agree(versions, train, options):
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("lmbda", [0.0, 1.0], ids=["given", "sampled"])
-@pytest.mark.parametrize("pair", [("llama", "byte-level"), ("byte-level", "llama")], ids="-".join)
+@pytest.mark.parametrize(
+    ("pair", "lmbda"),
+    [(("llama", "byte-level"), 0.0), (("byte-level", "llama"), 1.0)],
+    ids=["given", "sampled"],
+)
 def test_what_it_refuses_is_trained(versions, train, pair, lmbda):
     before, after = versions
     with pytest.raises(NotImplementedError, match="not ByteLevel"):

@@ -1,4 +1,7 @@
-"""How questions are put and golds are read; golds fed back are right, silence is wrong."""
+"""How questions are put and golds are read; golds fed back are right, silence is wrong.
+
+Questions from the hub are read by the library that reads it, from folders laid out like it.
+"""
 
 import gzip
 import json
@@ -9,11 +12,14 @@ pytest.importorskip("math_verify")
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from shared_data import shared
+from vocagno.cli.app import main
+from vocagno.evaluation import benchmarks
 from vocagno.evaluation.benchmarks import (
     BENCHMARKS,
     BETWEEN,
     PAPER,
     BenchmarkError,
+    Source,
     read_completions,
     read_examples,
     read_items,
@@ -97,27 +103,15 @@ def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["right", ""])
-def test_golds_are_right_and_silence_is_wrong(data, completion):
-    with Judge() as judge:
-        for name, benchmark in BENCHMARKS.items():
-            for item in items(name, data):
-                text = completion and right(benchmark, item)
-                verdict = judge.verdict(benchmark, item, text)
-                assert verdict.harness_match is bool(completion), (name, item, verdict)
-                assert verdict.math_verify is bool(completion), (name, item, verdict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("completion", ["right", ""])
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_golds_are_right_and_silence_is_wrong_on_the_real_files(name, completion):
-    benchmark = BENCHMARKS[name]
-    wrong = []
+@pytest.mark.parametrize("files", ["ours", "real"])
+def test_golds_are_right_and_silence_is_wrong(data, files, completion):
+    folder, wrong = data if files == "ours" else shared("benchmarks"), []
     with Judge(seconds=30) as judge:
-        for item in items(name, shared("benchmarks")):
-            verdict = judge.verdict(benchmark, item, completion and right(benchmark, item))
-            if (verdict.harness_match, verdict.math_verify) != (bool(completion),) * 2:
-                wrong.append((item.index, item.stated, verdict))
+        for name, benchmark in BENCHMARKS.items():
+            for item in items(name, folder):
+                verdict = judge.verdict(benchmark, item, completion and right(benchmark, item))
+                if (verdict.harness_match, verdict.math_verify) != (bool(completion),) * 2:
+                    wrong.append((name, item.index, item.stated, verdict))
     assert wrong == []
 
 
@@ -185,21 +179,15 @@ def test_examples_that_lm_eval_carries(tmp_path):
         (b"\xff\n", "line 1: not JSON in UTF-8"),
         (b"[1]\n", "line 1: expected an object"),
         (b"\n", "no items"),
+        (gzip.compress(b"{}" * 100)[:-20], "gz: cannot be read after line 0"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, lines, message):
     path = write_benchmark(tmp_path, "gsm8k", [])
     path.write_bytes(lines)
+    if "gz" in message:
+        path.rename(path.with_name("test.jsonl.gz"))
     with pytest.raises(BenchmarkError, match=f"test.jsonl.*{message}"):
-        read_items(BENCHMARKS["gsm8k"], tmp_path)
-
-
-def test_a_cut_archive_is_named(tmp_path):
-    packed = gzip.compress(json.dumps(RECORDS["gsm8k"][0]).encode() * 100)
-    path = tmp_path / "gsm8k" / "test.jsonl.gz"
-    path.parent.mkdir()
-    path.write_bytes(packed[:-20])
-    with pytest.raises(BenchmarkError, match=r"test\.jsonl\.gz: cannot be read after line 0"):
         read_items(BENCHMARKS["gsm8k"], tmp_path)
 
 
@@ -224,3 +212,89 @@ def test_a_benchmark_that_is_not_there(tmp_path):
         read_items(BENCHMARKS["gsm8k"], tmp_path)
     with pytest.raises(BenchmarkError, match="no such folder"):
         read_items(BENCHMARKS["gsm8k"], tmp_path / "nowhere")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Adds a data set of given files to the hub, as the source of a benchmark."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    sources = dict(benchmarks.SOURCES)
+    monkeypatch.setattr(benchmarks, "SOURCES", sources)
+
+    def add(name, files, splits=("test",)):
+        folder = tmp_path / "hub" / name
+        folder.mkdir(parents=True)
+        configs = []
+        for (configuration, split), records in files.items():
+            file = f"{configuration}-{split}.jsonl"
+            (folder / file).write_text("".join(json.dumps(one) + "\n" for one in records))
+            files_of = [{"split": split, "path": file}]
+            configs.append({"config_name": configuration, "data_files": files_of})
+        (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+        sources[name] = Source(str(folder), splits, tuple(part for part, _ in files))
+
+    return add
+
+
+def fetched(data, *arguments):
+    return main(["eval", "--fetch", "--data", str(data), *arguments])
+
+
+def test_what_is_fetched_is_what_is_asked(tmp_path, hub, capsys):
+    mmlu = RECORDS["mmlu_stem"][0]
+    others = [{**mmlu, "question": f"What is {n}?"} for n in range(3)]
+    hub("gsm8k", {("main", "test"): RECORDS["gsm8k"]})
+    hub("mmlu_stem", {("astronomy", "test"): [mmlu], ("machine_learning", "test"): others})
+    data = tmp_path / "data"
+    assert fetched(data, "--tasks", "gsm8k", "mmlu_stem", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"gsm8k": 2, "mmlu_stem": 4}
+    for name, records in (("gsm8k", RECORDS["gsm8k"]), ("mmlu_stem", [mmlu, *others])):
+        benchmark = BENCHMARKS[name]
+        asked = [benchmark.item(record, index) for index, record in enumerate(records)]
+        assert read_items(benchmark, data) == asked
+
+
+def test_numbers_in_text_are_numbers():
+    record = RECORDS["svamp"][0]
+    numeral = {**record, "Answer": "2.0"}
+    assert BENCHMARKS["svamp"].item(numeral, 0) == BENCHMARKS["svamp"].item(record, 0)
+
+
+def test_what_cannot_be_fetched(tmp_path, hub, capsys):
+    data = tmp_path / "data"
+    hub("gsm8k", {("main", "test"): RECORDS["gsm8k"] + [{"question": "?", "answer": "2"}]})
+    assert fetched(data, "--tasks", "gsm8k") == 2
+    assert (
+        "item 3: not an item of gsm8k: ValueError('`answer` has no ####')"
+        in capsys.readouterr().err
+    )
+    assert not (data / "gsm8k").exists()
+
+    assert fetched(data, "--tasks", "asdiv") == 2
+    assert "asdiv: not on the hub in the form" in capsys.readouterr().err
+    assert fetched(data, "--tasks", "GSM9K") == 2
+    assert "did you mean gsm8k" in capsys.readouterr().err
+    assert main(["eval", "MODEL", "--fetch", "--data", str(data)]) == 2
+    assert "--fetch goes with no model" in capsys.readouterr().err
+
+    hub("svamp", {("main", "train"): RECORDS["svamp"]})  # has no test
+    assert fetched(data, "--tasks", "svamp") == 2
+    assert "svamp: cannot be fetched from the hub: " in capsys.readouterr().err
+
+    (data / "svamp").mkdir(parents=True)
+    (data / "svamp" / "test.jsonl.gz").write_bytes(b"mine")
+    assert fetched(data, "--tasks", "svamp") == 2
+    assert "test.jsonl.gz: already exists" in capsys.readouterr().err
+    assert (data / "svamp" / "test.jsonl.gz").read_bytes() == b"mine"
+
+
+def test_a_hub_that_is_not_reached(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert fetched(tmp_path, "--tasks", "minerva_math") == 2
+    message = capsys.readouterr().err
+    assert "HuggingFaceH4/MATH-500: cannot be fetched from the hub" in message
+    assert "on a machine without a network, copy the file there" in message

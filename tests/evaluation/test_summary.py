@@ -57,20 +57,12 @@ def test_results_are_added_and_the_one_of_more_items_is_kept():
     before = measured("old", svamp=(1, 3), gsm8k=(5, 10), asdiv=(1, 4))
     now = measured("new", gsm8k=(1, 2), asdiv=(2, 4), minerva_math=(0, 1))
     found = merged(before, now)
-    assert {name: share.count for name, share in found.found["harness_match"].items()} == {
-        "gsm8k": 10,
-        "minerva_math": 1,
-        "svamp": 3,
-        "asdiv": 4,
-    }
+    counts = {name: share.count for name, share in found.found["harness_match"].items()}
+    assert counts == {"gsm8k": 10, "minerva_math": 1, "svamp": 3, "asdiv": 4}
     assert found.found["harness_match"]["asdiv"].value == 0.5  # the later of as many
     assert found.found["math_verify"].keys() == found.found["harness_match"].keys()
-    assert found.examples == {
-        "gsm8k": "old",
-        "minerva_math": "new",
-        "svamp": "old",
-        "asdiv": "new",
-    }
+    sources = {"gsm8k": "old", "minerva_math": "new", "svamp": "old", "asdiv": "new"}
+    assert found.examples == sources
 
 
 @pytest.mark.parametrize("name", ABOUT)

@@ -22,19 +22,17 @@ from drawn_batches import (
     with_gradients,
 )
 from live_documents import pieces
-from method_runs import CPU, distance, run_config
+from method_runs import CPU, distance, live_teacher
 from runs import ARCHITECTURE, metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import TeacherStates
-from vocagno.teacher.live import LivePieces, TextTeacher, first_asked
-from vocagno.teacher.scoring import load_scorer, text_reader
+from vocagno.teacher.live import first_asked
 from vocagno.training.step import GuidedStudent
 
 NAN = float("nan")
@@ -289,18 +287,15 @@ def test_heads_may_be_larger_than_the_vocabulary(tmp_path, config):
 
 
 @pytest.mark.parametrize("pairing", ["positional", "aligned"])
-def test_uld_compares_the_tokens_it_says(tmp_path, rows, teacher_model, tokenizers, pairing):
+def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairing):
     """Piece by piece with plain models, sorted distributions and the oracle's mapping."""
     from transformers import AutoModelForCausalLM
 
     store, texts = rows
-    guidance = GuidanceConfig(method="uld", pairing=pairing)
-    config = run_config(tmp_path, teacher_model, guidance)
-    spans = TokenSpans(teacher_model)
-    reader = text_reader(config.teacher, spans)
-    live = TextTeacher(load_scorer(config.teacher, spans, CPU), guidance, CPU)
+    guidance, spans = GuidanceConfig(method="uld", pairing=pairing), TokenSpans(teacher_model)
+    live, collator = live_teacher(texts, teacher_model, guidance)
     chosen = [store[index] for index in range(0, len(store), 3)]
-    batch = Collator(LivePieces(texts, reader), guidance, config.data)(chosen)
+    batch = collator(chosen)
     tensors = batch.to(CPU)
     given = live.guide(batch.live, tensors, live.plan(batch.live))
     model = tiny_llama(tokenizers["llama"].get_vocab_size())

@@ -8,16 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from method_runs import CPU, run_config, same_weights
+from live_documents import SEQ_LEN
+from method_runs import CPU, same_weights
 from runs import metrics, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.options import DataConfig
+from vocagno.config.teacher import TeacherConfig
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.pieces import SameRows
 from vocagno.teacher.live import RowTeacher
 from vocagno.teacher.scoring import load_scorer
-
-NAN = float("nan")
 
 
 def test_with_one_vocabulary_vocagno_is_rho1(tmp_path, config):
@@ -35,12 +36,7 @@ def test_with_one_vocabulary_vocagno_is_rho1(tmp_path, config):
     ("method", "mode"), [("rho1", "stored"), ("rho1", "live"), ("kld", "live")]
 )
 def test_another_vocabulary_is_refused_by_a_token(config, teacher_model, capsys, method, mode):
-    path = config(
-        "run",
-        teacher_model,
-        guidance={"method": method},
-        teacher={"model": str(teacher_model), "mode": mode},
-    )
+    path = config("run", teacher_model, guidance={"method": method}, teacher={"mode": mode})
     assert train_here(path) == 2
     message = capsys.readouterr().err
     assert f"guidance.method: {method} needs a teacher with the student's vocabulary" in message
@@ -61,18 +57,17 @@ def test_scores_of_another_tokenizer_are_refused_without_naming_a_teacher(
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_a_teacher_reads_the_rows_as_the_student_does(
-    tmp_path, rows, same_vocabulary_model, isolate
-):
+def test_a_teacher_reads_the_rows_as_the_student_does(rows, same_vocabulary_model, isolate):
     from transformers import AutoModelForCausalLM
 
     store, _ = rows
     guidance = GuidanceConfig(method="rho1", criterion="excess_and_entropy", scope="micro_batch")
-    config = run_config(tmp_path, same_vocabulary_model, guidance, isolate=isolate)
-    scorer = load_scorer(config.teacher, TokenSpans(same_vocabulary_model), CPU)
-    teacher = RowTeacher(scorer, guidance, CPU, config.data, 1)
+    config = TeacherConfig(model=str(same_vocabulary_model), mode="live")
+    data = DataConfig(train="", seq_len=SEQ_LEN, isolate=isolate)
+    scorer = load_scorer(config, TokenSpans(same_vocabulary_model), CPU)
+    teacher = RowTeacher(scorer, guidance, CPU, data, 1)
     teacher._rows = 2  # several passes
-    batch = Collator(SameRows(), guidance, config.data)([store[index] for index in range(5)])
+    batch = Collator(SameRows(), guidance, data)([store[index] for index in range(5)])
     tensors = batch.to(CPU)
     given = teacher.guide(None, tensors, teacher.plan(None))
     model = AutoModelForCausalLM.from_pretrained(same_vocabulary_model)
@@ -108,40 +103,31 @@ def test_a_teacher_that_cannot_keep_documents_apart_is_refused(
     assert "MambaForCausalLM does not keep documents of a row apart" in capsys.readouterr().err
 
 
-# --- configuration
+LIVE = {"mode": "live"}
+PAGES = {"sample_every": 2}
 
 
 @pytest.mark.parametrize(
-    ("guidance", "message"),
+    ("guidance", "more", "message"),
     [
-        ({"method": "kld"}, "guidance.method: needs more of the teacher than its stored losses"),
-        ({"method": "uld"}, "guidance.method: needs more of the teacher than its stored losses"),
+        ({"method": "kld"}, {}, "method: needs more of the teacher than its stored losses"),
+        ({"method": "uld"}, {}, "method: needs more of the teacher than its stored losses"),
         (
             {"method": "rho1", "criterion": "excess_and_entropy"},
-            "guidance.criterion: needs more of the teacher than its stored losses",
+            {},
+            "criterion: needs more of the teacher than its stored losses",
+        ),
+        ({"method": "kld"}, {"train": PAGES, "teacher": LIVE}, "method: kld it chooses nothing"),
+        (
+            {"method": "chunk", "selection": "random"},
+            {"train": PAGES},
+            "method: chunk at random it chooses nothing",
         ),
     ],
 )
-def test_what_needs_a_live_teacher(config, capsys, guidance, message):
-    assert train_here(config("run", guidance=guidance)) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_what_does_not_go_together(config, capsys):
-    live = {"mode": "live"}
-    for sections, message in (
-        (
-            {"guidance": {"method": "kld"}, "train": {"sample_every": 2}, "teacher": live},
-            "with guidance.method: kld it chooses nothing",
-        ),
-        (
-            {"guidance": {"method": "chunk", "selection": "random"}, "train": {"sample_every": 2}},
-            "with guidance.method: chunk at random it chooses nothing",
-        ),
-        ({"guidance": {"method": "rho1"}, "teacher": {"model": None}}, "guidance needs a teacher"),
-    ):
-        assert train_here(config("run", **sections)) == 2
-        assert message in capsys.readouterr().err
+def test_what_does_not_go_together(config, capsys, guidance, more, message):
+    assert train_here(config("run", guidance=guidance, **more)) == 2
+    assert f"guidance.{message}" in capsys.readouterr().err
 
 
 def test_a_teacher_too_short_for_the_rows_is_refused_before_it_is_loaded(
@@ -150,11 +136,7 @@ def test_a_teacher_too_short_for_the_rows_is_refused_before_it_is_loaded(
     short = shutil.copytree(same_vocabulary_model, tmp_path / "short")
     settings = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 16}))
-    path = config(
-        "run",
-        short,
-        guidance={"method": "kld"},
-        teacher={"mode": "live", "context": 16, "min_context": 4},
-    )
+    teacher = {"mode": "live", "context": 16, "min_context": 4}
+    path = config("run", short, guidance={"method": "kld"}, teacher=teacher)
     assert train_here(path) == 2
     assert "data.seq_len: 32 tokens, but the teacher reads at most 16" in capsys.readouterr().err

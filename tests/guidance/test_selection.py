@@ -14,11 +14,8 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.batches import Collator
-from vocagno.guidance.mappings import (
-    chunk_numbers,
-)
+from vocagno.guidance.mappings import chunk_numbers
 from vocagno.guidance.methods import method_of
-from vocagno.teacher.live import LivePieces
 from vocagno.teacher.scores import DocumentScores
 
 NAN = float("nan")
@@ -112,44 +109,6 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
         before += n
 
 
-def test_stored_and_live_cut_the_same_teacher_tokens(tmp_path, rows, tokenizers):
-    """A dummy prefix before each live piece, and bytes that complete a character, are no text of
-    the row."""
-    from vocagno.teacher.windows import TextReader
-
-    store, texts = rows
-    teacher = TokenSpans(tokenizers["metaspace-always"])
-    reader = TextReader(teacher, (), context=512, min_context=64)
-
-    class Stored:
-        def piece(self, document, first_byte, end_byte):
-            spans = teacher.encode([DOCUMENTS[document]]).spans
-            return DocumentScores(spans, np.zeros(len(spans), np.float16))
-
-    guidance = GuidanceConfig(method="chunk", chunks=8)
-    data = DataConfig(train="unused", seq_len=SEQ_LEN)
-    stored, live = (
-        Collator(which, guidance, data) for which in (Stored(), LivePieces(texts, reader))
-    )
-    same = 0
-    for index in range(len(store)):
-        views = [collator.aligned([store[index]]) for collator in (stored, live)]
-        texts_of_chunks = [
-            [
-                tuple(view.teacher_spans[a:b][lengths(view.teacher_spans[a:b]) > 0].flatten())
-                for a, b in view.mapping
-            ]
-            for view in views
-        ]
-        same += texts_of_chunks[0] == texts_of_chunks[1]
-    # Where a row begins inside a word, the live teacher cuts that word otherwise.
-    assert same > len(store) / 2
-
-
-def lengths(spans):
-    return spans[:, 1] - spans[:, 0]
-
-
 def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers):
     from vocagno.teacher.scores import NOT_SCORED
 
@@ -192,13 +151,10 @@ def test_no_more_is_kept_than_the_host_expects(unmapped):
 def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_path, config):
     guidance = {"method": "chunk", "selection": "random", "chunks": 4, "top_fraction": 0.5}
     for name, rows in (("whole", 8), ("cut", 2)):
-        path = config(
-            name,
-            guidance=guidance,
-            teacher={"model": None},
-            train={"micro_batch": rows, "log_every": 1},
+        train = {"micro_batch": rows, "log_every": 1}
+        assert (
+            train_here(config(name, guidance=guidance, teacher={"model": None}, train=train)) == 0
         )
-        assert train_here(path) == 0
     logs = [metrics(tmp_path / name)[0] for name in ("whole", "cut")]
     for one, other in zip(*logs, strict=True):
         assert one["kept_fraction"] == other["kept_fraction"]

@@ -22,12 +22,13 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.loss import head_loss
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
 from vocagno.guidance.tensors import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
-from vocagno.models.loading import checkpoint_activations, compile_layers
+from vocagno.models.loading import compile_layers
 from vocagno.training.step import GuidedStudent
 
 
@@ -57,28 +58,30 @@ def test_a_count_of_other_guidance_is_refused(options):
         )
 
 
-@pytest.mark.parametrize("options", [*POLICIES, {"method": "cpt"}], ids=str)
-@pytest.mark.parametrize("kind", heads())
-def test_loss_and_gradients_are_those_of_all_logits(options, kind):
-    guidance = GuidanceConfig(**options)
-    labels, teacher = batch()
-    head = heads()[kind]
-    hidden, dense_head, expected = with_gradients(states(), head)
+def compared(head, labels, teacher, guidance, **options):
+    """The weights of a loss that is, with its gradients, that of all logits at once."""
+    hidden, dense_head, expected = with_gradients(states(labels.shape), head)
     nll = dense_losses(hidden, dense_head, labels)
     weights = token_weights(nll.float(), teacher, labels, guidance)
     wanted = (nll * weights).sum()
     (wanted * 0.37).backward()
+    hidden, our_head, ours = with_gradients(states(labels.shape), head)
+    loss, metrics = selective_cross_entropy(hidden, our_head, labels, teacher, guidance, **options)
+    (loss * 0.37).backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
+    assert torch.equal(metrics.weights_BT, weights)
+    torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
+    check_close(ours, expected)
+    return weights
+
+
+@pytest.mark.parametrize("options", [*POLICIES, {"method": "cpt"}], ids=str)
+@pytest.mark.parametrize("kind", heads())
+def test_loss_and_gradients_are_those_of_all_logits(options, kind):
+    guidance, (labels, teacher) = GuidanceConfig(**options), batch()
     for num_kept in (None, count_kept(teacher, labels, guidance)):
-        hidden, our_head, ours = with_gradients(states(), head)
-        loss, metrics = selective_cross_entropy(
-            hidden, our_head, labels, teacher, guidance, num_kept=num_kept
-        )
-        (loss * 0.37).backward()
-        assert loss.dtype == torch.float32
-        torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
-        assert torch.equal(metrics.weights_BT, weights)
-        torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
-        check_close(ours, expected)
+        compared(heads()[kind], labels, teacher, guidance, num_kept=num_kept)
 
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": -1.0}
@@ -108,17 +111,8 @@ def test_one_pass_gives_loss_weights_and_gradients_of_all_logits(monkeypatch, op
     labels = labels.where(mask >= 0, -100)
     guidance = GuidanceConfig(**GROUPS | options)
     teacher = tensors_of(losses + 2.5, labels, units, guidance)
-    hidden, dense_head, expected = with_gradients(states(mask.shape), heads()["weights"])
-    nll = dense_losses(hidden, dense_head, labels)
-    weights = token_weights(nll.float(), teacher, labels, guidance)
-    (nll * weights).sum().backward()
-    hidden, head, ours = with_gradients(states(mask.shape), heads()["weights"])
-    loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, guidance)
-    loss.backward()
-    torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
-    assert torch.equal(metrics.weights_BT, weights)
+    weights = compared(heads()["weights"], labels, teacher, guidance)
     assert 0 < weights.sum() < (labels >= 0).sum()
-    check_close(ours, expected)
 
 
 @pytest.mark.filterwarnings("error")
@@ -312,26 +306,11 @@ def check_same_gradients(ours, expected, tolerance=1e-5):
         assert difference <= tolerance, name
 
 
-MODELS = {
-    "plain": {},
-    "tied embeddings": {"tie_word_embeddings": True},
-}
-
-
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_a_whole_model_gets_the_gradients_of_its_own_logits(options):
+def test_whole_models_get_the_gradients_of_their_own_logits():
+    """Plain, of tied embeddings, of capped and scaled logits."""
     labels, teacher = batch()
-    expected = model_gradients(tiny_llama(50, **options), labels, teacher, dense=True)
-    ours = model_gradients(tiny_llama(50, **options), labels, teacher)
-    check_same_gradients(ours, expected)
-    checkpointed = tiny_llama(50, **options)
-    checkpoint_activations(checkpointed)
-    check_same_gradients(model_gradients(checkpointed, labels, teacher), expected)
-
-
-def test_capped_and_scaled_models_get_the_gradients_of_their_own_logits():
-    labels, teacher = batch()
-    for model in scaled_models():
+    tied = tiny_llama(50, tie_word_embeddings=True)
+    for model in (tiny_llama(50), tied, *scaled_models()):
         expected = model_gradients(model, labels, teacher, dense=True)
         check_same_gradients(model_gradients(model, labels, teacher), expected)
 
@@ -406,3 +385,30 @@ def test_weights_that_are_not_of_these_labels_are_refused():
     with torch.no_grad():
         found, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
     assert found.item() == pytest.approx(half.item())
+
+
+@pytest.mark.parametrize("trained", ["weight bias", "weight", "bias", ""])
+def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
+    """As under LoRA: it would be as large as the head, in float32."""
+    monkeypatch.setattr(head_module, "chunk_rows", lambda *_: 4)
+    given = {"states": (10, 8), "weight": (20, 8), "bias": (20,)}
+    given = {name: torch.randn(shape) for name, shape in given.items()}
+    losses, gradients = [], []
+    for names in ("weight bias", trained):
+        leaves = {
+            name: values.clone().requires_grad_(name == "states" or name in names.split())
+            for name, values in given.items()
+        }
+        objective = CrossEntropy(torch.arange(10))
+        of_head = LanguageHead(leaves["weight"], leaves["bias"], 2.0, 3.0)
+        total, _ = chunked_loss(leaves["states"], of_head, objective)
+        kept = [one for one in total.grad_fn.saved_tensors if one is not None]
+        assert len(kept) == 1 + len(names.split())
+        total.backward()
+        losses.append(total)
+        gradients.append({name: leaf.grad for name, leaf in leaves.items()})
+    assert losses[0] == losses[1]
+    for name, expected in gradients[0].items():
+        found = gradients[1][name]
+        assert (found is None) == (name not in ("states", *trained.split()))
+        assert found is None or torch.equal(found, expected)

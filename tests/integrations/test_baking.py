@@ -311,8 +311,6 @@ def test_a_folder_takes_one_thing_only(whole_file, tmp_path, tokenizers, small):
         bake_file(file, spans, store, folder, DEFAULT)
     with pytest.raises(TokenFileError, match="holds losses of another rule"):
         bake_file(file, spans, store, folder, TOKEN, DEFAULT)
-    with pytest.raises(ConfigError, match=r"guidance\.top_fraction"):
-        bake_file(file, spans, store, folder, TOKEN, GuidanceConfig(top_fraction=0.4))
     assert contents(folder) == before
 
 

@@ -572,7 +572,6 @@ def test_answers_are_found_where_the_template_puts_them(tokenizers):
 @pytest.mark.parametrize("kind", ["text", "messages"])
 def test_examples_that_cannot_be_read_are_omitted_or_have_no_losses(teacher, kind, capsys):
     """Those of the student are omitted; those of the teacher count as missing."""
-    datasets = pytest.importorskip("datasets")
     unigram = without_unknown_token("☃")
     unigram.add_special_tokens(["<user>", "<assistant>"])
     student = wrapped(unigram, eos_token="</s>", chat_template=STUDENT)

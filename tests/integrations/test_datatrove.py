@@ -1,9 +1,7 @@
 """Rows and scores as steps of datatrove pipelines."""
 
 import json
-import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ pytest.importorskip("pyarrow")
 
 from datatrove.data import Document
 from datatrove.executor.local import LocalPipelineExecutor
-from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 
 from corpora import write_corpus
@@ -22,7 +19,6 @@ from families import TEXTS, without_unknown_token
 from folders import contents
 from runs import environment
 from score_server import serving
-from slurm import write_slurm
 from vocagno.cli.app import main
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import open_rows, prepared_rows
@@ -74,12 +70,12 @@ def execute(tmp_path, folder):
 def pipeline(tmp_path, execute, tokenizer_files):
     """Rows."""
 
-    def run(store, *, finish=True, tasks=4, workers=1, **options):
+    def run(store, *, finish=True, tasks=4, **options):
         given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
         given |= {"tokenizer": tokenizer_files / "student.json", **options}
         finishers = [FinishRows(tmp_path / store)] * finish
         makers = [RowPacker(tmp_path / store, **given)]
-        execute(store, makers, finishers, tasks=tasks, workers=workers)
+        execute(store, makers, finishers, tasks=tasks)
         return RowStore(tmp_path / store) if finish else None
 
     return run
@@ -256,18 +252,6 @@ def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_fi
         list(FinishRows(tmp_path / "none").run())
 
 
-@pytest.mark.slow
-def test_tasks_in_processes(tmp_path, pipeline):
-    pipeline("here")
-    pipeline("processes", workers=2)
-    assert contents(tmp_path / "processes") == contents(tmp_path / "here")
-    stats = json.loads((tmp_path / "logs" / "processes" / "stats.json").read_text())
-    (step,) = (one["stats"] for one in stats if "vocagno" in one["name"])
-    store = RowStore(tmp_path / "processes")
-    assert step["rows"]["total"] == len(store)
-    assert step["tokens"]["total"] == store.num_tokens
-
-
 def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeline, folder):
     without_unknown_token("☃").save(str(tmp_path / "unigram.json"))
     write_corpus(folder / "4.jsonl", ["one", "two ☃", "three"])
@@ -306,53 +290,26 @@ def test_scores_are_those_of_the_command(tmp_path, scoring, folder, teacher_mode
         np.testing.assert_allclose(found[text], nll, atol=0.01)
 
 
-def test_rows_and_scores_in_one_pipeline(
-    tmp_path, execute, scoring, teacher_model, tokenizer_files
-):
-    """A scorer behind a packer makes what it makes alone."""
-    packer = RowPacker(tmp_path / "rows", tokenizer_files / "student.json", seq_len=8, eos="</s>")
-    both = scorer(tmp_path / "both", tmp_path / "cache", model=str(teacher_model))
-    execute(
-        "both", [packer, both], [FinishRows(tmp_path / "rows"), FinishScores(tmp_path / "both")]
-    )
-    scoring("alone")
-    assert contents(tmp_path / "both") == contents(tmp_path / "alone")
-    matched = MatchedScores(ScoreStore(tmp_path / "both"), RowStore(tmp_path / "rows"))
-    assert matched.missing_documents == 0
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for bash")
-def test_slurm(tmp_path, scoring, folder, teacher_model, monkeypatch):
-    """datatrove's own launcher and pickled pipelines, under a stand-in for `sbatch`."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    write_slurm(programs)
-    launch = programs / "launch_pickled_pipeline"
-    launch.write_text(
-        f'#!/bin/bash\nexec {executable()} -m datatrove.tools.launch_pickled_pipeline "$@"\n'
-    )
-    launch.chmod(0o755)
-    (programs / "merge_stats").symlink_to("/bin/true")
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    given = {"time": "1:00:00", "partition": "gpus", "with_srun": False}
-    step = scorer(tmp_path / "slurm", tmp_path / "cache", model=str(teacher_model))
-    making = SlurmPipelineExecutor(
-        [JsonlReader(str(folder)), step],
-        tasks=4,
-        logging_dir=str(tmp_path / "logs" / "a"),
-        **given,
-    )
-    finish = SlurmPipelineExecutor(
-        [FinishScores(tmp_path / "slurm")],
-        tasks=1,
-        logging_dir=str(tmp_path / "logs" / "b"),
-        depends=making,
-        **given,
-    )
-    finish.run()
-    scoring("here")
-    assert contents(tmp_path / "slurm") == contents(tmp_path / "here")
+def test_rows_and_scores_in_one_pipeline_of_processes(
+    tmp_path, execute, pipeline, scoring, teacher_model, tokenizer_files
+):
+    """A scorer behind a packer: both make what they make alone and here."""
+    rows, scores = tmp_path / "rows", tmp_path / "scores"
+    given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
+    packer = RowPacker(rows, tokenizer_files / "student.json", **given)
+    behind = scorer(scores, tmp_path / "cache", model=str(teacher_model))
+    execute("both", [packer, behind], [FinishRows(rows), FinishScores(scores)], workers=2)
+    pipeline("rows-here")
+    scoring("scores-here")
+    assert contents(rows) == contents(tmp_path / "rows-here")
+    assert contents(scores) == contents(tmp_path / "scores-here")
+    store = RowStore(rows)
+    assert MatchedScores(ScoreStore(scores), store).missing_documents == 0
+    stats = json.loads((tmp_path / "logs" / "both" / "stats.json").read_text())
+    (step,) = (one["stats"] for one in stats if "vocagno: rows" in one["name"])
+    assert step["rows"]["total"] == len(store)
+    assert step["tokens"]["total"] == store.num_tokens
 
 
 def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken
 
 import vocagno
 from families import HARD_TEXTS, LOSSLESS, TEXTS
@@ -61,19 +62,13 @@ def test_two_corpora_of_ids_are_aligned_as_their_texts_are(tokenizers, student, 
     texts = KEPT
     if student in AMBIGUOUS and teacher in AMBIGUOUS:
         texts = [text for text in texts if not text.startswith(" ")]
-    tokens = [side.encode(texts) for side in sides]
-    left, right = spans_of_same_texts(
-        sides[0],
-        tokens[0].ids,
-        sides[1],
-        tokens[1].ids,
-        student_cu_seqlens=tokens[0].cu_seqlens,
-        teacher_cu_seqlens=tokens[1].cu_seqlens,
-    )
+    own, other = (side.encode(texts) for side in sides)
+    cu = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    left, right = spans_of_same_texts(sides[0], own.ids, sides[1], other.ids, **cu)
     assert left.proved.all()
     assert right.proved.all()
-    np.testing.assert_array_equal(left.spans, tokens[0].spans)
-    np.testing.assert_array_equal(right.spans, tokens[1].spans)
+    np.testing.assert_array_equal(left.spans, own.spans)
+    np.testing.assert_array_equal(right.spans, other.spans)
 
 
 def test_documents_that_differ_are_named_or_left_unmapped(tokenizers):
@@ -138,8 +133,6 @@ def changed(tokenizer, *tokens):
 def test_an_added_token_that_takes_spaces_with_it_does_not_tell_the_text(
     tokenizers, special, sides
 ):
-    from tokenizers import AddedToken
-
     token = AddedToken("<x>", special=special, normalized=False, **sides)
     spans = TokenSpans(changed(tokenizers["byte-level"], token))
     assert spans.loses is None
@@ -157,8 +150,6 @@ def test_an_added_token_that_takes_spaces_with_it_does_not_tell_the_text(
 
 def test_a_special_token_at_an_end_may_take_what_is_beyond(tokenizers):
     """As `</s>` of Phi-3 does, which ends every document."""
-    from tokenizers import AddedToken
-
     token = AddedToken("</d>", rstrip=True, special=True, normalized=False)
     spans = TokenSpans(changed(tokenizers["byte-level"], token))
     end, ids = spans.token_id("</d>"), spans.encode(["a b"]).ids.tolist()
@@ -168,8 +159,6 @@ def test_a_special_token_at_an_end_may_take_what_is_beyond(tokenizers):
 
 
 def test_an_added_token_of_normalised_text_does_not_tell_it(tokenizers):
-    from tokenizers import AddedToken
-
     composed, apart = "\u00e9\u00e9", "e\u0301e\u0301"
     spans = TokenSpans(
         changed(tokenizers["byte-level-nfc"], AddedToken(apart, normalized=True, special=False))
@@ -184,8 +173,6 @@ def test_an_added_token_of_normalised_text_does_not_tell_it(tokenizers):
 @pytest.mark.parametrize("text", ["use <x> now", "<x> now", "use<x> now", "a <x> <x>", "<x>"])
 def test_an_added_token_that_is_found_with_the_space_before_it(tokenizers, text):
     """As transformers adds tokens to Llama's tokenizer: searched for in text with `▁`."""
-    from tokenizers import AddedToken
-
     token = AddedToken("<x>", normalized=True, special=False)
     spans = TokenSpans(changed(tokenizers["llama"], token))
     tokens = spans.encode([text])
@@ -274,14 +261,8 @@ def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
 def test_real_corpora_of_ids(teacher):
     texts = shared_texts("math-valid")[:40]
     sides = [TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", teacher)]
-    tokens = [side.encode(texts) for side in sides]
-    left, right = spans_of_same_texts(
-        sides[0],
-        tokens[0].ids,
-        sides[1],
-        tokens[1].ids,
-        student_cu_seqlens=tokens[0].cu_seqlens,
-        teacher_cu_seqlens=tokens[1].cu_seqlens,
-    )
-    np.testing.assert_array_equal(left.spans, tokens[0].spans)
-    np.testing.assert_array_equal(right.spans, tokens[1].spans)
+    own, other = (side.encode(texts) for side in sides)
+    cu = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    left, right = spans_of_same_texts(sides[0], own.ids, sides[1], other.ids, **cu)
+    np.testing.assert_array_equal(left.spans, own.spans)
+    np.testing.assert_array_equal(right.spans, other.spans)

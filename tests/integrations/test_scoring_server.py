@@ -21,7 +21,6 @@ from score_server import (
     RECORDED,
     State,
     log_probability,
-    most_likely,
     replaying,
     reply,
     serving,
@@ -29,7 +28,6 @@ from score_server import (
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
-from vocagno.errors import ConfigError
 from vocagno.integrations import scoring_server as module
 from vocagno.integrations.scoring_server import (
     TOLERANCE,
@@ -171,69 +169,59 @@ def test_candidates_of_a_server_are_those_of_transformers(served, teacher_model,
     assert {body[name] for _, body in state.asked} == {5}
 
 
-def told(change):
-    return lambda ids, place, count: change(most_likely(ids, place, count))
-
-
-@pytest.mark.parametrize("protocol", BY_ID)
-@pytest.mark.parametrize(
-    ("tops", "words"),
-    [
-        (told(lambda found: found[:-2]), r"gives \d candidates of a token instead of 5"),
-        (told(lambda found: [found[0]] * 5), r"gives \d candidates of a token instead of 5"),
-        (told(lambda found: [(p / 9, n) for p, n in found]), r"whose probabilities sum to \d\."),
-        (told(lambda found: [(math.nan, 7), *found[1:]]), "a log-probability of nan; expected"),
-        (told(lambda found: [(0.5, 7), *found[1:]]), r"a log-probability of 0\.5; expected"),
-        (told(lambda found: [(-1.0, 1 << 24), *found[1:]]), "gives a candidate 16777216; expected"),
-        (told(lambda found: [(-1.0, -7), *found[1:]]), r"which is no id|whole number, 0 or more"),
-    ],
-)
-def test_candidates_that_are_none(served, protocol, tops, words):
-    url, state = served
-    asked = scorer(url, protocol=protocol, candidates=5)
-    ((_, found),) = asked.score([Window(np.arange(5, 15), 1)])
-    assert found.ids.shape == found.codes.shape == (9, 5)
-    state.tops = tops
-    with pytest.raises(ServerError, match=words):
-        list(asked.score([Window(np.arange(5, 15), 1)]))
-
-
 def test_a_server_without_candidates_or_without_their_ids_is_refused():
     asked = scorer("http://x", protocol="sglang", candidates=5)
     asked._session = Answering(reply("/generate", {"input_ids": [5, 6]}, State()))
     with pytest.raises(ServerError, match="gives candidates for 0 of 2 ids"):
         list(asked.score([Window(np.array([5, 6]), 1)]))
-    with pytest.raises(
-        ConfigError, match=r"teacher\.candidates: .* use teacher\.protocol: vllm or"
-    ):
-        scorer("http://x", protocol="openai", candidates=5)
+    asked, state = scorer("http://x", candidates=1), State()
+    asked.__dict__["served"] = module.Served("tiny", None)
+    state.tops = lambda *_: [(-1.0, -7)]
+    body = {"prompt": [5, 6], "prompt_logprobs": 1}
+    asked._session = Answering(reply("/v1/completions", body, state))
+    with pytest.raises(ServerError, match="gives a candidate '-7', which is no id"):
+        list(asked.score([Window(np.array([5, 6]), 1)]))
+
+
+def read_damaged(asked, answer, read):
+    """What is read of an answer with each part removed, of another type, or another number, where
+    it is not refused; and how many of them are."""
+    found, refusals = [], []
+    for damaged in mutations(answer):
+        asked._session = Answering(damaged)
+        try:
+            found.append(read(asked))
+        except ServerError as error:
+            refusals.append(str(error))
+    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    return found, len(refusals)
+
+
+def read_window(window):
+    def read(asked):
+        ((_, found),) = asked.score([window])
+        return found
+
+    return read
 
 
 @pytest.mark.parametrize("protocol", BY_ID)
 def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
-    """Each part of an answer removed, of another type, or another number."""
-    window = Window(np.arange(5, 9), 1)
+    read = read_window(Window(np.arange(5, 9), 1))
     path = "/generate" if protocol == "sglang" else "/v1/completions"
     body = {"input_ids": [5, 6, 7, 8], "top_logprobs_num": 2, "prompt_logprobs": 2}
     answer = reply(path, body, State())
     asked = scorer("http://x", protocol=protocol, candidates=2)
     asked.__dict__["served"] = module.Served("tiny", None)
     asked._session = Answering(answer)
-    ((_, whole),) = asked.score([window])
-    refusals, others = [], 0
-    for damaged in mutations(answer):
-        asked._session = Answering(damaged)
-        try:
-            ((_, found),) = asked.score([window])
-        except ServerError as error:
-            refusals.append(str(error))
-            continue
+    whole, others = read(asked), 0
+    several, refusals = read_damaged(asked, answer, read)
+    for found in several:
         is_other = (found.ids != whole.ids).any(1) | (found.codes != whole.codes).any(1)
         assert is_other.sum() <= 1
         assert ((found.ids >= 0) & (found.ids < 1 << 24) == (found.codes != NONE)).all()
         others += is_other.any()
-    assert len(refusals) > 100
-    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    assert refusals > 100
     assert others
 
 
@@ -271,22 +259,18 @@ def test_failures_that_stay(served, monkeypatch, status, words, tries):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("lie", [lambda found, ids: found[:-1], lambda found, ids: [*found, -1]])
-def test_a_prompt_of_another_length(served, protocol, lie):
+def test_another_prompt_than_was_sent(served, protocol):
     url, state = served
-    state.change = lie
-    if protocol == "sglang":  # which has the ids beside the losses
-        state.ids = lambda ids: lie(ids, ids)
-    with pytest.raises(ServerError, match=r"truncate|other ids"):
-        list(scorer(url, protocol=protocol).score(windows(1)))
-
-
-@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
-def test_other_ids_than_were_sent(served, protocol):
-    url, state = served
-    state.ids = lambda ids: [*ids[:-1], 1]
-    with pytest.raises(ServerError, match="read other ids than were sent"):
-        list(scorer(url, protocol=protocol).score(windows(1)))
+    for lie in (lambda given: given[:-1], lambda given: [*given, -1]):
+        state.change = lambda found, ids, lie=lie: lie(found)
+        if protocol == "sglang":  # which has the ids beside the losses
+            state.ids = lie
+        with pytest.raises(ServerError, match=r"truncate|other ids"):
+            list(scorer(url, protocol=protocol).score(windows(1)))
+    if protocol != "openai":  # which does not say what it has read
+        state.change, state.ids = State().change, lambda ids: [*ids[:-1], 1]
+        with pytest.raises(ServerError, match="read other ids than were sent"):
+            list(scorer(url, protocol=protocol).score(windows(1)))
 
 
 def test_a_server_for_another_protocol():
@@ -374,7 +358,6 @@ def test_recorded_answers_of_vllm(recorded, protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol):
-    """Each part of an answer removed, of another type, or another number."""
     (one,) = (
         one
         for one in recorded["exchanges"]
@@ -384,19 +367,12 @@ def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol
     ids, answer = one["body"]["prompt"], one["answer"]
     if protocol == "sglang":
         answer = reply("/generate", {"input_ids": ids}, State())
-    asked, window = scorer("http://x", protocol=protocol), Window(np.array(ids), 1)
+    asked, read = scorer("http://x", protocol=protocol), read_window(Window(np.array(ids), 1))
     asked.__dict__["served"] = module.Served("tiny", None)
     asked._session = Answering(answer)
-    ((_, whole),) = asked.score([window])
-    refusals, losses = [], []
-    for damaged in mutations(answer):
-        asked._session = Answering(damaged)
-        try:
-            losses += [found for _, found in asked.score([window])]
-        except ServerError as error:
-            refusals.append(str(error))
-    assert len(refusals) > 100
-    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    whole = read(asked)
+    losses, refusals = read_damaged(asked, answer, read)
+    assert refusals > 100
     # A log-probability that is another possible one, or null where some have none, is taken.
     others = [found[found != whole] for found in losses]
     assert max(map(len, others)) <= 1
@@ -404,18 +380,14 @@ def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol
 
 
 def test_a_damaged_list_of_models_is_refused_or_read(recorded):
+    def longest(asked):
+        asked.__dict__.pop("served", None)
+        return asked.served.longest
+
     answer = recorded["exchanges"][0]["answer"]
-    refusals, lengths = [], set()
-    for damaged in mutations(answer):
-        asked = scorer("http://x", model="tiny")
-        asked._session = Answering(damaged)
-        try:
-            lengths.add(asked.served.longest)
-        except ServerError as error:
-            refusals.append(str(error))
-    assert lengths == {66, None, 0}
-    assert len(refusals) > 20
-    assert all(re.fullmatch("http://x.*", words) for words in refusals)
+    lengths, refusals = read_damaged(scorer("http://x", model="tiny"), answer, longest)
+    assert set(lengths) == {66, None, 0}
+    assert refusals > 20
 
 
 def test_recorded_refusals_of_vllm(recorded):
@@ -498,17 +470,6 @@ def test_a_run_whose_scores_a_server_gives(served, config, tmp_path, tokenizer_f
     entries, _ = metrics(tmp_path / "run")
     assert len(state.asked) > 2
     assert entries[-1]["threshold"] != 0
-
-
-def test_what_does_not_go_together():
-    for more, words in (
-        ({"tokenizer": None}, "teacher.server: needs teacher.tokenizer"),
-        ({"gguf_file": "x"}, "teacher.server: excludes teacher.gguf_file"),
-        ({"mode": "live"}, "teacher.server: excludes teacher.mode: live"),
-        ({"requests": 0}, "teacher.requests must be at least 1"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            TeacherConfig(**{"server": "http://x", "tokenizer": "t"} | more)
 
 
 def another_model(state, by=0.5):

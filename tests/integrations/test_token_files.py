@@ -30,14 +30,14 @@ def as_documents(file, size):
     return found
 
 
-def opened(tmp_path, kind, dtype="u2"):
+def opened(tmp_path, kind):
     if kind == "megatron":
-        return open_token_file(write_megatron(tmp_path / "corpus", DOCUMENTS, dtype))
+        return open_token_file(write_megatron(tmp_path / "corpus", DOCUMENTS))
     if kind == "sentences":
         return open_token_file(write_megatron(tmp_path / "c", DOCUMENTS, "i4", 3, modes=True))
     if kind == "datatrove":
-        return open_token_file(write_datatrove(tmp_path / "corpus.ds", DOCUMENTS, dtype))
-    path = write_numpy(tmp_path / "corpus.npy", DOCUMENTS, dtype)
+        return open_token_file(write_datatrove(tmp_path / "corpus.ds", DOCUMENTS, "u4"))
+    path = write_numpy(tmp_path / "corpus.npy", DOCUMENTS)
     if kind == "eos":
         return open_token_file(path, eos_id=EOS)
     if kind == "plain":
@@ -61,14 +61,6 @@ def test_documents_come_whole_and_in_order(tmp_path, kind):
     for token in range(len(FLAT) + 3):
         expected = min((start for start in starts if start >= token), default=len(FLAT))
         assert file.first_start(token) == expected
-
-
-@pytest.mark.parametrize("kind", ["megatron", "datatrove", "eos"])
-def test_ids_of_four_bytes(tmp_path, kind):
-    dtype = "i4" if kind == "megatron" else "u4"
-    file = opened(tmp_path, kind, dtype)
-    assert file.ids.dtype == dtype
-    assert as_documents(file, 4) == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", ["corpus", "corpus.bin", "corpus.idx"])
@@ -111,10 +103,6 @@ def test_what_datatrove_writes(tmp_path):
             assert as_documents(open_token_file(tmp_path / name), 3) == DOCUMENTS
 
 
-def altered(path, change):
-    path.write_bytes(change(path.read_bytes()))
-
-
 INDEX = struct.Struct("<9sQBQQ")
 
 
@@ -128,36 +116,24 @@ def with_header(**fields):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "change", "message"),
+    ("name", "change", "message"),
     [
-        (".bin", lambda d: d[:-1], r"corpus.bin: has 25 bytes, but corpus.idx says 26 \(13 tokens"),
-        (".bin", lambda d: d + d, "written with another type or another index"),
-        (".bin", lambda d: b"", "has 0 bytes"),
-        (".idx", lambda d: d[:-3], "corpus.idx: has .* its header says .*: truncated or damaged"),
-        (".idx", lambda d: d[:20], "corpus.idx: not an index of Megatron"),
-        (".idx", lambda d: b"TNTIDX" + d[6:], "not an index of Megatron .*TNTIDX"),
-        (".idx", with_header(version=2), "version 2 of the index; expected 1"),
-        (".idx", with_header(code=6), r"type code 6 is not of integers \(1, 2, 3, 4, 5, 8\)"),
-        (".idx", with_header(code=4), "not follow one another as int32 ids: .*another type"),
+        ("c.bin", lambda d: d[:-1], r"c.bin: has 25 bytes, but c.idx says 26 \(13 tokens"),
+        ("c.bin", lambda d: d + d, "written with another type or another index"),
+        ("c.bin", lambda d: b"", "has 0 bytes"),
+        ("c.idx", lambda d: d[:-3], "c.idx: has .* its header says .*: truncated or damaged"),
+        ("c.idx", lambda d: d[:20], "c.idx: not an index of Megatron"),
+        ("c.idx", lambda d: b"TNTIDX" + d[6:], "not an index of Megatron .*TNTIDX"),
+        ("c.idx", with_header(version=2), "version 2 of the index; expected 1"),
+        ("c.idx", with_header(code=6), r"type code 6 is not of integers \(1, 2, 3, 4, 5, 8\)"),
+        ("c.idx", with_header(code=4), "not follow one another as int32 ids: .*another type"),
         (
-            ".idx",
+            "c.idx",
             lambda d: d[:34] + b"\xff" * 4 + d[38:],
             "sequences do not follow one another as uint16",
         ),
-        (".idx", lambda d: d[:-8] + bytes(8), "its documents do not hold all 5 sequences"),
-        (".idx", lambda d: d[:-48] + d[-40:-32] + d[-40:], "its documents do not hold"),
-    ],
-)
-def test_damaged_megatron_files_are_refused(tmp_path, suffix, change, message):
-    prefix = write_megatron(tmp_path / "corpus", DOCUMENTS)
-    altered(prefix.with_suffix(suffix), change)
-    with pytest.raises(TokenFileError, match=message):
-        open_token_file(prefix)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
+        ("c.idx", lambda d: d[:-8] + bytes(8), "its documents do not hold all 5 sequences"),
+        ("c.idx", lambda d: d[:-48] + d[-40:-32] + d[-40:], "its documents do not hold"),
         ("c.ds", lambda d: d[:-1], "c.ds: has 25 bytes, expected 2 or 4 for each of the 13 tokens"),
         ("c.ds", lambda d: d[:-2], "truncated, or of another index"),
         ("c.ds.index", lambda d: d[:-1], "c.ds.index: truncated"),
@@ -165,11 +141,13 @@ def test_damaged_megatron_files_are_refused(tmp_path, suffix, change, message):
         ("c.ds.index", lambda d: d[8:16] + d[:8] + d[16:], "its document ends decrease"),
     ],
 )
-def test_damaged_datatrove_files_are_refused(tmp_path, name, change, message):
-    path = write_datatrove(tmp_path / "c.ds", DOCUMENTS)
-    altered(tmp_path / name, change)
+def test_damaged_files_are_refused(tmp_path, name, change, message):
+    megatron = write_megatron(tmp_path / "c", DOCUMENTS)
+    datatrove = write_datatrove(tmp_path / "c.ds", DOCUMENTS)
+    damaged = tmp_path / name
+    damaged.write_bytes(change(damaged.read_bytes()))
     with pytest.raises(TokenFileError, match=message):
-        open_token_file(path)
+        open_token_file(datatrove if ".ds" in name else megatron)
 
 
 def test_missing_files_are_named(tmp_path):

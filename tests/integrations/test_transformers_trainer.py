@@ -393,13 +393,9 @@ def test_options_that_would_be_ignored_are_refused(tmp_path, options, arguments,
 
 
 def test_a_model_is_given_not_made(tmp_path):
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
     with pytest.raises(ValueError, match="model_init: not supported"):
-        GuidedTrainer(
-            None,
-            TrainingArguments(str(tmp_path), use_cpu=True, report_to=[]),
-            guidance=GUIDANCE,
-            model_init=lambda: tiny_llama(50),
-        )
+        GuidedTrainer(None, arguments, guidance=GUIDANCE, model_init=lambda: tiny_llama(50))
 
 
 def test_gpus_that_cannot_be_used_are_refused():

@@ -99,27 +99,6 @@ def test_candidates_are_those_of_transformers(teacher_model):
         assert np.abs(near[in_both.all(1)]).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("logprobs", np.nan, "vllm gives a candidate a log-probability of nan"),
-        ("logprobs", -1e-3, r"vllm gives candidates whose probabilities sum to 2\."),
-        ("token_ids", -1, "vllm gives 2 candidates of a token instead of 3"),
-        ("end_indices", 3, "of other tokens than it was asked for"),
-    ],
-)
-def test_candidates_that_are_none(teacher_model, name, value, words):
-    def change(flat):
-        at = 2 if name == "end_indices" else slice(5, 7)  # of the second token
-        getattr(flat, name)[at] = value if name == "end_indices" else [value] * 2
-        return flat
-
-    scorer = scorer_of(teacher_model, candidates=3)
-    LLM.change = staticmethod(change)
-    with pytest.raises(VllmError, match=words):
-        list(scorer.score([window()]))
-
-
 def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
     for name in vllm_engine._ENVIRONMENT:
         monkeypatch.delenv(name)
@@ -207,20 +186,3 @@ def test_what_vllm_cannot_do(teacher_model, tmp_path, monkeypatch):
     monkeypatch.setattr(LLM, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ConfigError, match=r"teacher\.engine: vllm: ZeroDivisionError"):
         scorer_of(teacher_model)
-
-
-@pytest.mark.parametrize(
-    ("more", "excluded"),
-    [
-        ({"server": "http://x", "tokenizer": "t"}, "server"),
-        ({"gguf_file": "x"}, "gguf_file"),
-        ({"device_map": "auto"}, "device_map"),
-        ({"attention": "sdpa"}, "attention"),
-        ({"tensor_parallel": True}, "tensor_parallel"),
-        ({"batching": "packed"}, "batching: packed"),
-        ({"mode": "live"}, "mode: live"),
-    ],
-)
-def test_what_does_not_go_together(more, excluded):
-    with pytest.raises(ConfigError, match=f"teacher.engine: vllm excludes teacher.{excluded}$"):
-        TeacherConfig(**{"model": "x", "engine": "vllm"} | more)

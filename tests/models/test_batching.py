@@ -16,14 +16,7 @@ torch = pytest.importorskip("torch")
 
 from tiny_models import tiny_llama
 from vocagno.errors import ConfigError
-from vocagno.models.batching import (
-    buckets,
-    check_isolation,
-    isolation,
-    keeps_apart,
-    lay_out,
-    packs,
-)
+from vocagno.models.batching import buckets, check_isolation, isolation, keeps_apart, lay_out, packs
 from vocagno.teacher.windows import cuts
 
 
@@ -111,46 +104,34 @@ def test_a_mask_made_on_a_device_stays_there():
 
     with FakeTensorMode():
         made = isolation(torch.zeros(2, 16, dtype=torch.int32, device="cuda"))
-    assert {name: value.device.type for name, value in made.items()} == {
-        "position_ids": "cuda",
-        "attention_mask": "cuda",
-    }
+    of_device = dict.fromkeys(("position_ids", "attention_mask"), "cuda")
+    assert {name: value.device.type for name, value in made.items()} == of_device
     assert made["attention_mask"].shape == (2, 1, 16, 16)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("lfm2", {"layer_types": ["conv", "full_attention"]}), ("jamba", {})]
+    ("kind", "options"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+        ("jamba", {}),
+        ("llama", {"attn_implementation": "eager"}),
+    ],
 )
-def test_new_models_whose_other_layers_read_across_are_refused(kind, options):
-    """Their weights are so small that logits differ by less than 1e-3; trained ones would not."""
-    with pytest.raises(
-        ConfigError, match=r"data\.isolate: .* does not keep packed documents apart"
-    ):
+def test_models_that_read_across_documents_are_refused(kind, options):
+    """New weights are so small that logits differ by less than 1e-3; trained ones would not."""
+    attention = options.get("attn_implementation", "sdpa")
+    words = rf"data\.isolate: .* with {attention} attention does not keep packed documents apart"
+    with pytest.raises(ConfigError, match=words):
         check_isolation(build(kind, **options), 32)
 
 
 def test_a_mask_that_would_undo_a_sliding_window_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
-    model = MistralForCausalLM(MistralConfig(vocab_size=50, sliding_window=24, **sizes))
+    model = build("mistral", sliding_window=24, num_hidden_layers=1)
     check_isolation(model, 24)
     with pytest.raises(
         ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
     ):
         check_isolation(model, 25)
     # Qwen names a window that none of its layers has, unless it is told to.
-    options = {"sliding_window": 24, "layer_types": ["full_attention"]}
-    check_isolation(Qwen2ForCausalLM(Qwen2Config(vocab_size=50, **sizes, **options)), 25)
-
-
-def test_a_model_that_ignores_the_mask_is_refused():
-    check_isolation(tiny_llama(20, attn_implementation="sdpa"), 32)
-    with pytest.raises(ConfigError, match=r"data\.isolate: LlamaForCausalLM with eager"):
-        check_isolation(tiny_llama(20, attn_implementation="eager"), 32)
+    full = {"layer_types": ["full_attention"], "num_hidden_layers": 1}
+    check_isolation(build("qwen2", sliding_window=24, **full), 25)

@@ -31,7 +31,7 @@ class LikeCuda(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.converted = []
+        self.converted, self.products = [], []
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         options = options or {}
@@ -47,6 +47,7 @@ class LikeCuda(TorchDispatchMode):
             assert left.dtype == right.dtype, f"{function}: {left.dtype} times {right.dtype}"
             widens = ".dtype" in function.name()
             assert not widens or left.dtype in DTYPES[:2], f"{function}: float32 from {left.dtype}"
+            self.products.append((function.name(), tuple(result.shape), result.dtype))
         return result
 
 
@@ -135,13 +136,23 @@ def test_losses_are_float32_for_states_and_heads_of_any_types(of_states, of_head
 
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_of_every_type(dtype, adds, monkeypatch):
+def test_gradients_of_every_type(dtype, adds, monkeypatch, on_fake_cuda):
+    """Those of the weights are added up in float32, chunk by chunk."""
     if adds and not chunked_loss_module._ADDS_IN_FLOAT32:
         pytest.skip("this torch does not add products to a float32 sum")
     monkeypatch.setattr(chunked_loss_module, "_ADDS_IN_FLOAT32", adds)
     hidden, weight = (drawn(n, 8, dtype=dtype, requires_grad=True) for n in (99, 50))
-    loss, _ = chunked_loss(hidden, LanguageHead(weight), CrossEntropy(ids(99)))
+    loss, parts = chunked_loss(hidden, LanguageHead(weight), CrossEntropy(ids(99)))
     assert [one.dtype for one in gradients(loss)] == [dtype, dtype]
+    assert (loss.device.type, loss.dtype, tuple(parts.shape)) == ("cuda", torch.float32, (99, 1))
+    plain = {torch.float32: "aten::addmm_", torch.float64: "aten::mm"}  # no product is widened
+    name = plain.get(dtype, "aten::addmm.dtype_out" if adds else "aten::mm.dtype")
+    kind = torch.float64 if dtype == torch.float64 else torch.float32
+    sums = [one for one in on_fake_cuda.products if one[1] == (50, 8)]
+    logits = [one for one in on_fake_cuda.products if one[1][1] == 50]
+    assert sums == [(name, (50, 8), kind)] * len(logits)
+    assert [shape[0] for _, shape, _ in logits] == [24, 24, 24, 24, 3]
+    assert {kind for _, _, kind in logits} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -162,26 +162,19 @@ def test_compiled_layers_are_compiled_once():
     assert len(graphs) == 1
 
 
+LIVE = "--teacher.mode=live"
+KLD = f"{LIVE} --guidance.method=kld --teacher.model=SAME"
+RHO1 = f"{LIVE} --guidance.method=rho1 --teacher.model=SAME"
 METHODS = {
-    "stored": [],
-    "cpt": ["--guidance.method=cpt"],
-    "isolate": ["--data.isolate=true"],
-    "live": ["--teacher.mode=live"],
-    "chunk": ["--guidance.method=chunk", "--guidance.chunks=4"],
-    "uld": ["--teacher.mode=live", "--guidance.method=uld"],
-    "kld": ["--teacher.mode=live", "--guidance.method=kld", "--teacher.model=SAME"],
-    "rho1": [
-        "--teacher.mode=live",
-        "--guidance.method=rho1",
-        "--teacher.model=SAME",
-        "--guidance.criterion=excess_and_entropy",
-    ],
-    "kld isolate": [
-        "--teacher.mode=live",
-        "--guidance.method=kld",
-        "--teacher.model=SAME",
-        "--data.isolate=true",
-    ],
+    "stored": "",
+    "cpt": "--guidance.method=cpt",
+    "isolate": "--data.isolate=true",
+    "live": LIVE,
+    "chunk": "--guidance.method=chunk --guidance.chunks=4",
+    "uld": f"{LIVE} --guidance.method=uld",
+    "kld": KLD,
+    "rho1": f"{RHO1} --guidance.criterion=excess_and_entropy",
+    "kld isolate": f"{KLD} --data.isolate=true",
 }
 
 
@@ -201,7 +194,7 @@ def test_no_forward_pass_of_a_step_waits(
         return result
 
     monkeypatch.setattr(Stepper, "step", counted)
-    options = [option.replace("SAME", str(same_vocabulary_model)) for option in METHODS[method]]
+    options = METHODS[method].replace("SAME", str(same_vocabulary_model)).split()
     assert train_here(path, *options) == 0
     assert counts == [[], []]
     saved = json.loads((folder / "run" / "final" / "config.json").read_text())

@@ -47,7 +47,6 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "results", "page"),
     [
@@ -57,17 +56,12 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
         (["bridges/page.py"], "bridges.jsonl", "bridges.md"),
     ],
 )
-def test_figures_of_pages_are_those_of_the_results(tmp_path, command, results, page):
+def test_figures_of_pages_are_those_of_the_results(tmp_path, monkeypatch, command, results, page):
     pytest.importorskip("torch")
     benches = ROOT / "benches"
     written = shutil.copy(ROOT / "docs" / page, tmp_path)
-    script = [str(benches / command[0]), *command[1:]]
-    subprocess.run(
-        [sys.executable, *script, str(benches / "results" / results), written],
-        check=True,
-        env=environment(),
-        capture_output=True,
-    )
+    monkeypatch.setattr(sys, "argv", [*command, str(benches / "results" / results), str(written)])
+    runpy.run_path(str(benches / command[0]), run_name="__main__")
     assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
 
 
@@ -97,15 +91,10 @@ def test_the_table_of_benchmarks_is_that_of_the_results_page():
         assert any(abs(float(found) - float(ratio)) <= 0.051 for found in same), row
 
 
-def test_the_picture_of_the_method_is_what_its_script_draws():
+def test_the_picture_of_the_method_is_what_its_script_draws(capsys):
     pictures = ROOT / "docs" / "pictures"
-    drawn = subprocess.run(
-        [sys.executable, str(pictures / "flow.py")],
-        check=True,
-        capture_output=True,
-        env=environment(),
-    ).stdout
-    assert drawn == (pictures / "flow.svg").read_bytes()
+    runpy.run_path(str(pictures / "flow.py"), run_name="__main__")
+    assert capsys.readouterr().out == (pictures / "flow.svg").read_text(encoding="utf-8")
 
 
 def test_options_and_files_that_the_training_page_names_exist():
@@ -328,8 +317,7 @@ def test_the_table_of_many_shards_is_that_of_the_results():
 
 
 def test_the_table_of_buckets_is_that_of_the_results():
-    page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
-    table = page.split("<!-- buckets -->")[1].split("<!-- end of buckets -->")[0].strip()
+    table = table_of("loop", "buckets")
     results = ROOT / "benches" / "results" / "2026-11-25-buckets.md"
     assert len(table.splitlines()) == 11
     assert f"\n{table}\n" in results.read_text(encoding="utf-8")

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
@@ -18,25 +16,6 @@ def test_the_example_runs_with_nothing_prepared(tmp_path, monkeypatch, capsys):
     assert printed[2].split() == ["'ability'", "['Probability']", "1.2"]
     assert printed[5] == f"{'certain'!r:10} {[' Unc', 'ertainty']!s:24} 2.6"
     assert len(printed) == 7
-
-
-def test_the_example_of_the_first_page_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("transformers")
-    from vocagno.quickstart.problems import documents
-    from vocagno.quickstart.tokenizers import train_tokenizers
-
-    texts = [document["text"] for document in documents(0, 300, 0.3)]
-    train_tokenizers(texts, tmp_path / "runs" / "quickstart" / "tokenizers")
-    monkeypatch.chdir(tmp_path)
-    page = (README.parent / "docs" / "start.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    scope = {}
-    exec(compile(code, "start.md", "exec"), scope)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == len(scope["kept"]) > 5
-    student, mapping = scope["student"], scope["mapping"]
-    with_text = student.spans[:, 0] < student.spans[:, 1]
-    assert (mapping[with_text] >= 0).all()
 
 
 def test_what_it_names_exists():

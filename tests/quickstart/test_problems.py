@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tiny_models import tiny_llama
 from vocagno.errors import InputError
 from vocagno.quickstart import problems, tokenizers
 
@@ -279,19 +280,8 @@ def test_only_the_exact_answer_counts(tokenizer):
 
 def test_accuracy_agrees_with_generate(tokenizer):
     """A batch with padding is answered as each prompt alone."""
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    model = tiny_llama(len(tokenizer), initializer_range=0.3, **ids)
     lines = next(problems.documents(3, 1, 0.4))["text"].splitlines()[:5]
     prompts = [f"{line}\n" for line in lines if line]
     together = problems.greedy_texts(model, tokenizer, prompts, max_new_tokens=12, batch_size=3)

@@ -7,21 +7,9 @@ import yaml
 
 
 @pytest.fixture
-def study_config(tmp_path, tokenizer_files, teacher_model):
+def study_config(config, corpus):
     """Writes the configuration of a tiny run with held-out text; options are those of `train`."""
-    from corpora import write_corpus
-    from families import TEXTS
-    from runs import write_config
-
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
-
-    def write(**train):
-        data = {"validation": str(corpus)}
-        return write_config(
-            tmp_path, corpus, tokenizer_files, teacher_model, data=data, train=train
-        )
-
-    return write
+    return lambda **train: config(data={"validation": str(corpus)}, train=train)
 
 
 @pytest.fixture

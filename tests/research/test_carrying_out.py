@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch")
 
 import yaml
 
-from research.study import answers, carrying_out, confidence
+from research.study import carrying_out, confidence
 from research.study.__main__ import main
 from research.study.carrying_out import carry_out, measured_so_far
 from research.study.measured import Confidence, read_measured
 from research.study.plan import read_plan
-from run_folders import training
+from run_folders import training, validation
 from runs import train_here, with_research
 from vocagno.errors import ConfigError, InputError
 from vocagno.quickstart import problems
@@ -193,16 +193,19 @@ def test_runs_of_another_plan_are_refused(tmp_path, plan_file, monkeypatch):
 
 
 def test_two_processes_share_a_study(tmp_path, plan_file):
-    """Each run is trained by one of them."""
+    """Each run is trained by one of them. A second of sleep stands for training."""
+    entries = training(2, 1.0), validation(2, 1.0)
+    log = "".join(json.dumps(entry) + "\n" for entry in entries)
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys\nsys.executable = {executable()!r}\n"
+        "import sys, time\n"
         "from research.study import carrying_out\n"
-        "train = carrying_out.train\n"
         "def counted(run):\n"
         "    with open(run.folder / 'count', 'a') as file:\n"
         "        file.write('x')\n"
-        "    return train(run)\n"
+        "    time.sleep(1)\n"
+        f"    (run.folder / 'metrics.jsonl').write_text({log!r})\n"
+        "    return {'cpu_seconds': None, 'peak_memory_mib': None}\n"
         "carrying_out.train = counted\n"
         "from research.study.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -264,7 +267,7 @@ def test_answers_during_training_need_their_checkpoints(tmp_path, study, monkeyp
     weights.parent.mkdir(parents=True)
     weights.touch()
     monkeypatch.setattr(
-        answers, "answers_at_checkpoints", lambda run, path, steps: dict.fromkeys(steps, 0.9)
+        confidence, "answers_at_checkpoints", lambda run, path, steps: dict.fromkeys(steps, 0.9)
     )
     found = study(**plan, questions_every=1)
     assert found.answers_at == ((1, 0.9), (2, 0.1))
@@ -395,7 +398,7 @@ def test_a_study_that_asks_at_steps(tmp_path, study_config, monkeypatch):
 
     monkeypatch.setattr(carrying_out, "train", train)
     shares = iter([0.0, 0.9, 0.7, 0.85])
-    monkeypatch.setattr(answers, "exact_answer_accuracy", lambda *_: next(shares))
+    monkeypatch.setattr(confidence, "exact_answer_accuracy", lambda *_: next(shares))
     (run,) = carry_out(read_plan(path), tmp_path / "study", {}, show=False)
     assert run.answers_at == ((1, 0.0), (2, 0.9), (3, 0.7), (4, 0.85), (5, 0.0))
     assert run.exact_answers == 0.0

@@ -1,12 +1,13 @@
 """`python -m research.paper`: what the three commands print and write, and their errors."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from research.paper.commands import short_names
+from research.paper.__main__ import short_names
 from research.paper.granularity import granularity
 from vocagno import TokenSpans
 from vocagno.errors import InputError
@@ -70,7 +71,7 @@ def test_the_tables_of_levels(run, tokenizers, capsys):
     assert f"over {found.sequences} sequences of 64 tokens of student" in captured.err
     assert run("granularity", "--seq_len", 16, "--limit", 3, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    expected = granularity(*sides, [TEXTS[:3]], seq_len=16).as_dict()
+    expected = asdict(granularity(*sides, [TEXTS[:3]], seq_len=16))
     assert shown["files"] == []
     assert shown["teachers"][0] == expected | {"student": "student", "teacher": "teacher"}
 

@@ -8,9 +8,15 @@ torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from research.study import answers
-from research.study.answers import answers_at_checkpoints, discard_checkpoints
-from research.study.confidence import COLDEST, HOTTEST, confidence_of_run, confidence_of_states
+from research.study import confidence
+from research.study.confidence import (
+    COLDEST,
+    HOTTEST,
+    answers_at_checkpoints,
+    confidence_of_run,
+    confidence_of_states,
+    discard_checkpoints,
+)
 from runs import train_here, write_config
 from vocagno.errors import InputError
 from vocagno.models.head import LanguageHead
@@ -110,7 +116,7 @@ def test_answers_at_checkpoints(run_of_six_steps, monkeypatch):
         seen.append(model.get_output_embeddings().weight.detach().clone())
         return len(seen) / 10
 
-    monkeypatch.setattr(answers, "exact_answer_accuracy", share)
+    monkeypatch.setattr(confidence, "exact_answer_accuracy", share)
     questions = run_of_six_steps.parent / "q.jsonl"
     questions.write_text('{"question": "1 + 1", "answer": "2"}\n')
     found = answers_at_checkpoints(run_of_six_steps, questions, [2, 6])

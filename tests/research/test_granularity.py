@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_the_levels_as_csv(spans, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["chunks"] for row in rows] == ["1", "4", "token"]
     assert float(rows[1]["iou"]) == pytest.approx(found.levels[1].iou, abs=1e-6)
-    assert json.loads(json.dumps(found.as_dict()))["levels"][2]["chunks"] is None
+    assert json.loads(json.dumps(asdict(found)))["levels"][2]["chunks"] is None
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from families import TEXTS
 from known_scores import DROPPED, KEPT, at_random, oracle, write_oracle, write_random
 from noise_kept import noise_kept, noise_tokens
-from runs import metrics, train_here, write_config
+from runs import metrics, train_here
 from study_text import NoisyText, read_noise, with_junk, with_swaps
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepared_rows
@@ -42,25 +42,24 @@ def write_noisy(path):
 
 
 @pytest.fixture
-def trained(tmp_path, tokenizer_files, teacher_model):
+def corpus(tmp_path):
+    return write_noisy(tmp_path / "noisy.jsonl")
+
+
+@pytest.fixture
+def train(tmp_path, config):
     """Trains a step on a noisy text under known scores; the run's folder."""
-    corpus = write_noisy(tmp_path / "noisy.jsonl")
 
     def train(num_rows=8, **guidance):
-        batch = {"global_batch": num_rows, "micro_batch": num_rows}
-        config = write_config(
-            tmp_path,
-            corpus,
-            tokenizer_files,
-            teacher_model,
-            train={"steps": 1, **batch},
+        path = config(
+            train={"steps": 1, "global_batch": num_rows, "micro_batch": num_rows},
             teacher={"model": None, "scores": str(tmp_path / "known")},
             guidance={**KNOWN, **guidance},
         )
-        assert train_here(config) == 0
+        assert train_here(path) == 0
         return tmp_path / "run"
 
-    return corpus, train
+    return train
 
 
 def expected_noise(rows, documents):
@@ -79,8 +78,7 @@ def expected_noise(rows, documents):
     return found
 
 
-def test_the_oracle_trains_on_all_but_noise(tmp_path, trained, tokenizer_files):
-    corpus, train = trained
+def test_the_oracle_trains_on_all_but_noise(tmp_path, corpus, train, tokenizer_files):
     write_oracle(corpus, tmp_path / "known")
     tokenizer = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
     cache = tmp_path / "cache"
@@ -109,8 +107,7 @@ def test_the_oracle_trains_on_all_but_noise(tmp_path, trained, tokenizer_files):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.88, 0.4])
-def test_random_scores_keep_the_share(tmp_path, trained, share):
-    corpus, train = trained
+def test_random_scores_keep_the_share(tmp_path, corpus, train, share):
     text = " ".join(f"word{number} is {number % 7}" for number in range(1500))
     corpus.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": text[5:]}) + "\n")
     write_random(corpus, tmp_path / "known", share, seed=3)
@@ -133,8 +130,7 @@ def test_known_spans():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_known_scores_are_a_finished_store(tmp_path):
-    corpus = write_noisy(tmp_path / "noisy.jsonl")
+def test_known_scores_are_a_finished_store(tmp_path, corpus):
     write_oracle(corpus, tmp_path / "known")
     store = ScoreStore(tmp_path / "known")
     assert store.manifest.made_from["teacher"] == "known: oracle"
@@ -149,8 +145,7 @@ def test_ranges_out_of_order_are_refused(tmp_path):
             read_noise(path)
 
 
-def test_runs_without_a_choice_train_on_noise(tmp_path, trained):
-    _, train = trained
+def test_runs_without_a_choice_train_on_noise(train):
     found = noise_kept(train(method="cpt", top_fraction=0.4, max_threshold=None), 3)
     assert found["rows"] == 3
     assert found["weight_of_noise"] == found["weight_of_others"] == 1.0

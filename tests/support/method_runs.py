@@ -1,42 +1,23 @@
-"""What the tests of the methods share: runs whose spans are proved, rows of a few documents."""
+"""What the tests of methods share: rows of a few documents, live teachers, weights of runs."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
-from families import HARD_TEXTS, TEXTS
 from live_documents import DOCUMENTS, SEQ_LEN
-from runs import final_weights, write_config
+from runs import final_weights
 from vocagno import TokenSpans
-from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
+from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.guidance.batches import Collator
+from vocagno.teacher.live import LivePieces, TextTeacher
+from vocagno.teacher.scoring import load_scorer, text_reader
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
-
-
-def config_writer(tmp_path, tokenizer_files, tokenizers, same_vocabulary_model):
-    """Writes the configuration of a run on a small corpus whose spans are proved from the ids, so
-    that no two tokens have the same (else Algorithm 1 maps each to both)."""
-    tokens = TokenSpans(tokenizers["llama"])
-    proved = [text for text in HARD_TEXTS if tokens.encode([text]).proved.all()]
-    assert len(proved) > 20
-    corpus = write_corpus(tmp_path / "c.jsonl", [*TEXTS, *proved])
-
-    def write(name, model=same_vocabulary_model, /, **sections):
-        return write_config(
-            tmp_path,
-            corpus,
-            tokenizer_files,
-            model,
-            output=str(tmp_path / name),
-            **{"train": {"log_every": 1}, **sections},
-        )
-
-    return write
 
 
 def same_weights(first, second):
@@ -50,20 +31,17 @@ def distance(first, second):
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def prepared(tmp_path, tokenizer_files):
-    corpus = scan(write_corpus(tmp_path / "rows.jsonl", DOCUMENTS))
+def prepared(tmp_path, tokenizer_files, documents=DOCUMENTS):
+    """The store of the student's rows of these documents, and their texts."""
+    corpus = scan(write_corpus(tmp_path / "rows.jsonl", documents))
     student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
     store, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
-    texts = kept_texts(corpus, tmp_path, show_progress=False)
-    return store, texts
+    return store, kept_texts(corpus, tmp_path, show_progress=False)
 
 
-def run_config(tmp_path, model, guidance, **data):
-    return Config(
-        student=StudentConfig(model="unused"),
-        train=TrainConfig(steps=1),
-        output=tmp_path / "run",
-        data=DataConfig(train="unused", seq_len=SEQ_LEN, **data),
-        guidance=guidance,
-        teacher=TeacherConfig(model=str(model), mode="live"),
-    )
+def live_teacher(texts, model, guidance, *, limit=None, **options):
+    """A live teacher from a folder, and a collator for it. Args: texts: of the rows' documents."""
+    config, spans = TeacherConfig(model=str(model), mode="live", **options), TokenSpans(model)
+    pieces = LivePieces(texts, text_reader(config, spans), limit)
+    live = TextTeacher(load_scorer(config, spans, CPU), guidance, CPU)
+    return live, Collator(pieces, guidance, DataConfig(train="", seq_len=SEQ_LEN))

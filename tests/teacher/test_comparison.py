@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import fields
 from itertools import pairwise
 from math import exp, log
 
@@ -220,14 +219,6 @@ def test_a_mixture_of_teachers_that_know_other_parts_loses_less_than_both(tmp_pa
     sums = compare(stores, {"x": [[text]]})["x"]
     assert sums.mixture_nll == pytest.approx(-2 * log((exp(-1) + exp(-9)) / 2))
     assert sums.nll.tolist() == [10, 10]
-
-
-def test_sums_are_added_field_by_field(three):
-    stores, files, _ = three
-    one, other = compare(stores, {path.stem: read_batches(path) for path in files}).values()
-    for name in (field.name for field in fields(one)):
-        added = getattr(one, name) + getattr(other, name)
-        np.testing.assert_array_equal(getattr(one + other, name), added)
 
 
 def flip(path, needle):

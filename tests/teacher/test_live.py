@@ -1,64 +1,46 @@
 """A live teacher on rows: the losses that `vocagno score` gives for their pieces as documents."""
 
 import json
+import pickle
 import shutil
 
 import numpy as np
 import pytest
 
-from live_documents import DOCUMENTS, SEQ_LEN, pieces
+from live_documents import DOCUMENTS, pieces
 
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS, without_unknown_token
+from method_runs import live_teacher, prepared
 from runs import metrics, train_here
 from tiny_models import tiny_llama
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.options import Config, DataConfig, StudentConfig
-from vocagno.config.options import TrainConfig as Train
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.prepare import TextStore
 from vocagno.data.store.format import RefusalLimit
 from vocagno.data.store.shards import StoreError
-from vocagno.data.text_store import TextStore
-from vocagno.guidance.batches import Collator
 from vocagno.models.losses import causal_shift
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer, text_reader
-from vocagno.tokens.student_tokenizer import student_tokenizer
+from vocagno.teacher.scoring import ConfiguredTeacher
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def setting(tmp_path, tokenizer_files, teacher_model):
-    """A live teacher over a small corpus, and all that a collator needs."""
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", DOCUMENTS))
-    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
-    rows, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
-    texts = kept_texts(corpus, tmp_path, show_progress=False)
+    """Rows of a small corpus, its texts, and what makes a live teacher and a collator of them."""
+    rows, texts = prepared(tmp_path, tokenizer_files)
     assert len(texts) == len(DOCUMENTS)
 
     def build(aggregation="max", unmapped="include", **teacher):
-        data = DataConfig(train=str(tmp_path / "c.jsonl"), seq_len=SEQ_LEN)
-        config = Config(
-            student=StudentConfig(model="unused"),
-            data=data,
-            train=Train(steps=1),
-            output=tmp_path / "run",
-            guidance=GuidanceConfig(aggregation=aggregation, unmapped=unmapped, top_fraction=0.4),
-            teacher=TeacherConfig(model=str(teacher_model), mode="live", **teacher),
-        )
-        spans = TokenSpans(teacher_model)
-        reader = text_reader(config.teacher, spans)
-        live = TextTeacher(load_scorer(config.teacher, spans, CPU), config.guidance, CPU)
-        return live, Collator(LivePieces(texts, reader), config.guidance, data)
+        guidance = GuidanceConfig(aggregation=aggregation, unmapped=unmapped, top_fraction=0.4)
+        return live_teacher(texts, teacher_model, guidance, **teacher)
 
     return rows, texts, build
 
@@ -169,6 +151,16 @@ def test_what_is_counted_is_what_the_teacher_will_say(setting):
     assert counts["scored"] == counts["scorable"] > 500
 
 
+def test_a_collator_goes_to_a_worker(setting):
+    """One that is not forked."""
+    rows, _, build = setting
+    collator = build()[1]
+    sent = pickle.loads(pickle.dumps(collator))
+    left, right = (one([rows[0], rows[1]]) for one in (collator, sent))
+    assert torch.equal(left.tensors["input_ids"], right.tensors["input_ids"])
+    np.testing.assert_array_equal(left.live.mapping_N2, right.live.mapping_N2)
+
+
 def test_a_damaged_text_is_refused(setting):
     _, texts, _ = setting
     path = texts.shard(0).path
@@ -271,15 +263,9 @@ def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_fil
     teacher = without_unknown_token("☃")
     tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(tmp_path / "teacher")
     teacher.save(str(tmp_path / "teacher" / "tokenizer.json"))
-    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", ["the first", "a ☃", "the last"]))
-    rows, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
-    texts = kept_texts(corpus, tmp_path, show_progress=False)
-    config = TeacherConfig(model=str(tmp_path / "teacher"), mode="live", bos="</s>")
-    spans = TokenSpans(tmp_path / "teacher")
-    guidance, data = GuidanceConfig(top_fraction=0.4), DataConfig(train="", seq_len=SEQ_LEN)
-    collator = Collator(LivePieces(texts, text_reader(config, spans)), guidance, data)
-    live = TextTeacher(load_scorer(config, spans, CPU), guidance, CPU)
+    rows, texts = prepared(tmp_path, tokenizer_files, ["the first", "a ☃", "the last"])
+    folder, guidance = tmp_path / "teacher", GuidanceConfig(top_fraction=0.4)
+    live, collator = live_teacher(texts, folder, guidance, bos="</s>")
     (row,) = (rows[number] for number in range(len(rows)))
     batch = collator([row])
     loss = live.guide(batch.live, {}, live.plan(batch.live))["teacher_loss"][0]
@@ -290,6 +276,7 @@ def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_fil
     assert has_loss[(document != 1) & is_text].all()
     assert batch.counts.missing == (document == 1).sum()
     assert "no teacher losses for document 1: cannot be tokenized" in capsys.readouterr().err
-    strict = LivePieces(texts, text_reader(config, spans), RefusalLimit("data.train", 3, 0))
+    limit = RefusalLimit("data.train", 3, 0)
+    _, strict = live_teacher(texts, folder, guidance, bos="</s>", limit=limit)
     with pytest.raises(StoreError, match=r"data.train: .* of 1 of 3 documents .* document 1: "):
-        Collator(strict, guidance, data)([row])
+        strict([row])

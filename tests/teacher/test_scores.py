@@ -23,13 +23,7 @@ from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
 from vocagno.guidance.batches import Collator
-from vocagno.teacher.scores import (
-    SCORES,
-    DocumentScores,
-    MatchedScores,
-    ScoresOfTexts,
-    ScoreStore,
-)
+from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher, write_scored
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
@@ -108,33 +102,20 @@ def test_one_store_two_students(tmp_path):
     tiny_llama(TokenSpans(definition).vocabulary_size, seed=1).save_pretrained(teacher)
     corpus = write_corpus(tmp_path / "c.jsonl", shared_texts("math-train")[:8])
     store = tmp_path / "scores"
-    score = [
-        "score",
-        str(corpus),
-        "--out",
-        str(store),
-        "--cache",
-        str(tmp_path / "cache"),
-        "--teacher.model",
-        str(teacher),
-        "--teacher.tokenizer",
-        str(definition),
-    ]
-    assert main(score) == 0
+    model = ["--teacher.model", teacher, "--teacher.tokenizer", definition]
+    score = ["score", corpus, "--out", store, "--cache", tmp_path / "cache", *model]
+    assert main(list(map(str, score))) == 0
     assert ScoreStore(store).manifest.count("unscored_tokens") == 0
     for name, eos in (("tinyllama", "</s>"), ("gpt2", "<|endoftext|>")):
         tokenizer = str(shared("tokenizers", f"{name}.json.gz"))
-        path = write_config(
-            tmp_path,
-            corpus,
-            tmp_path,
-            teacher,
-            student={"tokenizer": tokenizer, "eos": eos},
-            teacher={"model": None, "scores": str(store)},
-            data={"seq_len": 128},
-            train={"steps": 4, "log_every": 1},
-            output=str(tmp_path / name),
-        )
+        options = {
+            "student": {"tokenizer": tokenizer, "eos": eos},
+            "teacher": {"model": None, "scores": str(store)},
+            "data": {"seq_len": 128},
+            "train": {"steps": 4, "log_every": 1},
+            "output": str(tmp_path / name),
+        }
+        path = write_config(tmp_path, corpus, tmp_path, teacher, **options)
         assert train_here(path) == 0
         entries, _ = metrics(tmp_path / name)
         assert len(entries) == 4

@@ -4,7 +4,6 @@ import copy
 import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,33 +90,3 @@ def test_worker_processes(tokenizers, method):
     spans = TokenSpans(tokenizers["llama"])
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(ids_of, (spans, ALL_TEXTS)) == ids_of(spans, ALL_TEXTS)
-
-
-def test_a_live_teachers_collator_pickles(tokenizer_files, teacher_model, tmp_path):
-    """What the loader hands to workers that are not forked."""
-    pytest.importorskip("torch")
-    from corpora import write_corpus
-    from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.options import DataConfig
-    from vocagno.config.teacher import TeacherConfig
-    from vocagno.data.corpus import scan
-    from vocagno.data.prepare import kept_texts, prepared_rows
-    from vocagno.guidance.batches import Collator
-    from vocagno.teacher.live import LivePieces
-    from vocagno.teacher.scoring import text_reader
-    from vocagno.tokens.student_tokenizer import student_tokenizer
-
-    path = Path(write_corpus(tmp_path / "c.jsonl", TEXTS[:6]))
-    corpus = scan(path)
-    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
-    rows, _ = prepared_rows(corpus, student, 32, tmp_path, show_progress=False)
-    texts = kept_texts(corpus, tmp_path, show_progress=False)
-    teacher = TeacherConfig(model=str(teacher_model), mode="live")
-    reader = text_reader(teacher, TokenSpans(teacher_model))
-    data = DataConfig(train=str(path), seq_len=32)
-    collator = Collator(LivePieces(texts, reader), GuidanceConfig(top_fraction=0.4), data)
-    other = pickle.loads(pickle.dumps(collator))
-    left, right = (one([rows[0], rows[1]]) for one in (collator, other))
-    assert (left.tensors["input_ids"] == right.tensors["input_ids"]).all()
-    assert left.live is not None
-    np.testing.assert_array_equal(left.live.mapping_N2, right.live.mapping_N2)

@@ -295,7 +295,7 @@ ELSEWHERE = {
     29: "alignment/test_mapping.py::"
     "test_arrays_of_either_width_are_borrowed_and_any_other_is_converted",
     30: "alignment/test_reduction.py::test_reduce_is_its_definition",
-    31: "training/test_main.py::test_going_on_with_another_text_or_teacher_is_refused",
+    31: "training/test_main.py::test_going_on_with_another_text_teacher_or_tokenizer_is_refused",
 }
 """Tests of the cases that are not about a text."""
 

@@ -14,7 +14,6 @@ import pairs
 from altered import Altered
 from families import (
     CONTRACTIONS,
-    FAMILIES,
     HARD_TEXTS,
     LOSSLESS,
     MISSING_BYTES,
@@ -23,7 +22,7 @@ from families import (
     without_letters,
 )
 from odd_strings import odd_strings
-from shared_data import REAL_TOKENIZERS, shared
+from shared_data import shared
 from vocagno import TokenizerError, TokenSpans, align_text
 from vocagno.tokens import tokenizer_files as tokenizer_source
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, TokenPlaces, check_tokenizer
@@ -34,16 +33,6 @@ def check(tokenizers, family, alter):
     altered, vocabulary = Altered(tokenizers[family], alter), spans._vocabulary
     places = TokenPlaces(altered, vocabulary, spans._table)
     check_tokenizer(altered, vocabulary, places, "the tokenizer")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_passes(tokenizers, family):
-    check(tokenizers, family, lambda text, ids, offsets: (ids, offsets))
-
-
-@pytest.mark.parametrize("name", REAL_TOKENIZERS)
-def test_real_tokenizers_pass(name):
-    TokenSpans(shared("tokenizers", f"{name}.json.gz"))
 
 
 @pytest.fixture
@@ -546,12 +535,3 @@ def test_a_normaliser_is_no_shift(tokenizers, kind):
     spans = TokenSpans(tokenizer)
     texts = [*TEXTS[:6], *HARD_TEXTS, "Babe ab the THE Cab <up> <U> ``q''", "UPPER \ue000 aB"]
     pairs.check_side(spans, spans.encode(texts), texts)
-
-
-@given(
-    texts=st.lists(st.text(max_size=30), max_size=4),
-    family=st.sampled_from(sorted(FAMILIES)),
-)
-def test_no_text_is_refused(tokenizers, texts, family):
-    """By offsets, also where ids would do."""
-    pairs.by_offsets(TokenSpans(tokenizers[family]), texts or ["a"])

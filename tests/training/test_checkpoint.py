@@ -10,9 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 torch = pytest.importorskip("torch")
+
+from filelock import FileLock
 
 from chaos import repeats
 from corpora import write_corpus
@@ -122,24 +123,17 @@ def test_kills_change_no_bit(tmp_path, config):
     assert len(same) >= len(theirs) - 2 * len(terminated)
 
 
-def test_never_means_never(tmp_path, config, capsys):
-    path = config("run")
-    assert train_here(path, "--train.steps", 4) == 0
-    (tmp_path / "run" / "final").rename(tmp_path / "elsewhere")
-    assert train_here(path, "--train.steps", 4, "--resume", "never") == 2
-    assert "resume: never, but" in capsys.readouterr().err
-    assert train_here(path, "--train.steps", 4, "--resume", "auto") == 0
-
-
-def test_two_runs_do_not_write_into_one_folder(tmp_path, config, capsys):
-    from filelock import FileLock
-
+def test_a_folder_in_use_or_never_to_be_resumed(tmp_path, config, capsys):
     path = config("run")
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run" / ".lock"):
         assert train_here(path, "--train.steps", 4) == 2
     assert "another process is training in it" in capsys.readouterr().err
     assert train_here(path, "--train.steps", 4) == 0
+    (tmp_path / "run" / "final").rename(tmp_path / "elsewhere")
+    assert train_here(path, "--train.steps", 4, "--resume", "never") == 2
+    assert "resume: never, but" in capsys.readouterr().err
+    assert train_here(path, "--train.steps", 4, "--resume", "auto") == 0
 
 
 def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
@@ -156,27 +150,6 @@ def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
     assert "lm_head.weight" not in again
     assert "shared tensor" not in caplog.text
     assert not logging.getLogger("accelerate.utils.other").filters
-
-
-@pytest.mark.parametrize("method", ["vocagno", "cpt"])
-def test_what_a_model_was_made_of_is_beside_it(tmp_path, config, teacher_model, method):
-    output = tmp_path / "run"
-    path = config("run", guidance={"method": method}, train={"steps": 2, "log_every": 1})
-    assert train_here(path) == 0
-    card = (output / "final" / "README.md").read_text("utf-8")
-    _, metadata, body = card.split("---\n", 2)
-    metadata = yaml.safe_load(metadata)
-    assert metadata["library_name"] == "transformers"
-    assert ("vocagno" in metadata["tags"], "base_model" in metadata) == (True, False)
-    materials = json.loads((output / "materials.json").read_text())
-    for part in materials.values():
-        assert all(text in body for text in part["text"])
-    assert ("scores" in materials) is (method != "cpt")
-    assert (output / "config.yaml").read_text().strip() in body
-    assert (f"`{teacher_model}`" in body) is (method != "cpt")
-    losses = [json.loads(line).get("loss") for line in (output / "metrics.jsonl").open()]
-    last = [loss for loss in losses if loss is not None][-1]
-    assert f"| loss, the last window | {last:.4f} |" in body
 
 
 def test_a_run_is_pushed_when_it_is_complete(config, tmp_path, monkeypatch, capsys):

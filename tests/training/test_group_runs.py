@@ -43,18 +43,6 @@ def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config,
     assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
-@pytest.mark.slow
-def test_the_paper_s_rule_says_what_its_threshold_does(tmp_path, config, capsys):
-    """Once; and with a limit of the threshold nothing."""
-    assert train_here(config(train={"log_every": 1})) == 0
-    said = capsys.readouterr().err
-    assert (
-        said.count("raises the held-out loss of clean text; a run without guidance.top_frac") == 1
-    )
-    assert train_here(config(output=str(tmp_path / "capped"), guidance={"max_threshold": 0.0})) == 0
-    assert "max_threshold" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("guidance", "name"),
     [(GROUPS, "teacher_loss"), ({"unit": "token", "window_max_loss": 1.5}, "group_loss")],

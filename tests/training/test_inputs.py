@@ -6,7 +6,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import final_weights, metrics, train_here, write_config
+from runs import final_weights, metrics, train_here
 from vocagno.cli.app import main
 from vocagno.teacher import scoring
 from vocagno.tokens.token_spans import TokenSpans
@@ -43,35 +43,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_start_builds_each_tokenizer_once(
-    tmp_path, corpus, tokenizer_files, teacher_model, same_vocabulary_model, built, case
-):
-    is_same = case in ("rho1", "kld")
-    path = write_config(
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        same_vocabulary_model if is_same else teacher_model,
-        **{**CASES[case], "train": {"steps": 1, **CASES[case].get("train", {})}},
-    )
-    assert train_here(path) == 0
+def test_a_start_builds_each_tokenizer_once(config, same_vocabulary_model, built, case):
+    sections = {"train": {}, "teacher": {}, **CASES[case]}
+    if case in ("rho1", "kld"):
+        sections["teacher"] = {"model": str(same_vocabulary_model), **sections["teacher"]}
+    sections["train"] = {"steps": 1, **sections["train"]}
+    assert train_here(config(**sections)) == 0
     assert built.pop("weights") == 1
     assert len(built) == 2  # that of the student, and that of the teacher
     assert set(built.values()) == {1}
 
 
-def test_a_student_that_brings_its_tokenizer_builds_it_once(
-    tmp_path, corpus, tokenizer_files, teacher_model, same_vocabulary_model, built
-):
-    path = write_config(
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        student={"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None},
-        train={"steps": 1},
-    )
-    assert train_here(path) == 0
+def test_a_student_that_brings_its_tokenizer_builds_it_once(config, same_vocabulary_model, built):
+    student = {"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None}
+    assert train_here(config(student=student, train={"steps": 1})) == 0
     assert len(built) == 3  # weights, and two tokenizers
     assert set(built.values()) == {1}
 
@@ -106,38 +91,6 @@ def test_rows_made_beforehand_train_as_those_in_the_cache(tmp_path, config, made
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 
 
-def test_rows_and_scores_of_datatrove_train(tmp_path, corpus, config, tokenizer_files, made):
-    """One task makes the shards of `vocagno prepare`; two cut and order the documents otherwise."""
-    pytest.importorskip("datatrove")
-    from datatrove.executor.local import LocalPipelineExecutor
-    from datatrove.pipeline.readers import JsonlReader
-
-    from vocagno.integrations.datatrove import FinishRows, RowPacker
-
-    folder = tmp_path / "files"
-    folder.mkdir()
-    write_corpus(folder / "0.jsonl", TEXTS[:7])
-    write_corpus(folder / "1.jsonl", TEXTS[7:])
-    for name, source, tasks in (("one", corpus.parent, 1), ("two", folder, 2)):
-        rows = tmp_path / name
-        packer = RowPacker(rows, tokenizer_files / "student.json", seq_len=32, eos="</s>")
-        packing = LocalPipelineExecutor(
-            [JsonlReader(str(source), glob_pattern="*.jsonl"), packer],
-            tasks=tasks,
-            workers=1,
-            logging_dir=str(tmp_path / "logs" / name),
-        )
-        finish = {"logging_dir": str(tmp_path / "logs" / f"{name}-finish"), "depends": packing}
-        LocalPipelineExecutor([FinishRows(rows)], **finish).run()
-        given = {**made, "data.rows": rows, "output": tmp_path / f"run-{name}"}
-        assert train_here(config(), *options(given)) == 0
-    assert train_here(config()) == 0
-    runs = [metrics(tmp_path / run)[0] for run in ("run", "run-one", "run-two")]
-    losses = [[entry["loss"] for entry in run] for run in runs]
-    assert losses[0] == losses[1] != losses[2]
-    assert [entry["coverage"] for entry in runs[2]] == [1.0] * len(runs[2])  # all scores are found
-
-
 def test_rows_that_are_not_of_this_run_are_refused(
     tmp_path, config, corpus, tokenizer_files, made, capsys
 ):
@@ -153,20 +106,6 @@ def test_rows_that_are_not_of_this_run_are_refused(
     live = {"data.rows": made["data.rows"], "teacher.mode": "live"}
     assert train_here(config(), *options(live)) == 2
     assert "are not those of data.train in its order" in capsys.readouterr().err
-
-
-def test_an_empty_corpus_is_refused_with_rows_of_its_own(
-    tmp_path, config, made, tokenizer_files, capsys
-):
-    blank = write_corpus(tmp_path / "blank.jsonl", ["", ""])
-    rows = tmp_path / "blank-rows"
-    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
-    command = ["prepare", str(blank), *tokenizer, "--seq_len", "32", "--workers", "1"]
-    assert main([*command, "--cache", str(tmp_path / "c"), "--out", str(rows)]) == 0
-    for mode in ("stored", "live"):
-        given = {"data.rows": rows, "data.train": blank, "teacher.mode": mode}
-        assert train_here(config(), *options(given)) == 2
-        assert "data.train: every document of" in capsys.readouterr().err
 
 
 def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -30,22 +31,33 @@ from vocagno.guidance.tensors import TokenCounts
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
 from vocagno.training.loop import Training
+from vocagno.training.report import REPORT
 from vocagno.training.step import GuidedStudent
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, tokenizer_files, teacher_model):
-    """A guided run with held-out text: its folder, its configuration, and what it said."""
-    folder = tmp_path_factory.mktemp("trained")
+def trained_in(folder, *models, **sections):
+    """A run with held-out text: its folder, its configuration, and what it said."""
     corpus = write_corpus(folder / "c.jsonl", TEXTS)
-    sections = {"data": {"validation": str(corpus)}, "train": {"eval_every": 3}}
-    path = write_config(folder, corpus, tokenizer_files, teacher_model, **sections)
+    sections |= {"data": {"validation": str(corpus)}, "train": {"eval_every": 3}}
+    path = write_config(folder, corpus, *models, **sections)
     said = io.StringIO()
     with redirect_stderr(said):
         assert train(path) == 0
     return folder / "run", path, said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tokenizer_files, teacher_model):
+    return trained_in(tmp_path_factory.mktemp("trained"), tokenizer_files, teacher_model)
+
+
+@pytest.fixture(scope="module")
+def naive(tmp_path_factory, tokenizer_files, teacher_model):
+    """The folder of a run without a teacher."""
+    models, method = (tokenizer_files, teacher_model), {"method": "cpt"}
+    return trained_in(tmp_path_factory.mktemp("naive"), *models, guidance=method)[0]
 
 
 def test_a_guided_run_from_text_to_a_model_that_loads(trained):
@@ -63,7 +75,9 @@ def test_a_guided_run_from_text_to_a_model_that_loads(trained):
         assert 0 < entry["data_share"] < 1
     assert training[-1]["loss"] < training[0]["loss"]
     assert validation[-1]["validation_loss"] < validation[0]["validation_loss"]
+    assert "validation_losses" not in validation[0]  # as there is one held-out text
     assert f"step 6: held-out loss {validation[-1]['validation_loss']:.4f}\n" in said
+    assert said.count("raises the held-out loss of clean text; a run without guidance.top_f") == 1
     # Old checkpoints go once the new one is whole.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step_4", "step_6"}
 
@@ -89,50 +103,43 @@ def test_a_finished_run_is_left_as_it_is(trained, capsys):
     assert "holds a run with 0.001" in error
 
 
-def test_naive_and_guided_differ_by_their_weights_alone(trained, tmp_path, config):
+def test_naive_and_guided_differ_by_their_weights_alone(trained, naive, tmp_path, config):
     """A guided run that keeps every token is the naive run, to the last bit."""
-    assert train(config(guidance={"method": "cpt"}, output=str(tmp_path / "naive"))) == 0
-    everything = config(guidance={"top_fraction": 1.0}, output=str(tmp_path / "all"))
-    assert train(everything) == 0
-    folders = tmp_path / "naive", tmp_path / "all", trained[0]
-    naive, guided_all, guided = map(final_weights, folders)
-    assert all(torch.equal(naive[name], guided_all[name]) for name in naive)
-    assert not all(torch.equal(naive[name], guided[name]) for name in naive)
+    assert train(config(guidance={"top_fraction": 1.0})) == 0
+    unguided, guided_all, guided = map(final_weights, (naive, tmp_path / "run", trained[0]))
+    assert all(torch.equal(unguided[name], guided_all[name]) for name in unguided)
+    assert not all(torch.equal(unguided[name], guided[name]) for name in unguided)
+    assert "What the teacher chose" not in (naive / REPORT).read_text()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"unmapped": "exclude", "scope": "micro_batch", "normalize": "selected"},
-        {"unmapped": "mean", "aggregation": "mean"},
-    ],
-)
-def test_every_policy_runs(tmp_path, config, options):
-    assert train(config(guidance=options, train={"steps": 2})) == 0
-    assert metrics(tmp_path / "run")[0][-1]["loss"] > 0
-
-
-def test_mixed_precision_isolation_and_workers(tmp_path, config):
-    path = config(train={"steps": 2, "precision": "bf16"}, data={"isolate": True, "num_workers": 2})
-    assert train(path) == 0
-    assert all(weight.dtype == torch.float32 for weight in final_weights(tmp_path / "run").values())
+def test_what_a_model_was_made_of_is_beside_it(trained, naive, teacher_model):
+    for folder, has_teacher in ((trained[0], True), (naive, False)):
+        card = (folder / "final" / "README.md").read_text("utf-8")
+        _, metadata, body = card.split("---\n", 2)
+        metadata = yaml.safe_load(metadata)
+        assert metadata["library_name"] == "transformers"
+        assert ("vocagno" in metadata["tags"], "base_model" in metadata) == (True, False)
+        materials = json.loads((folder / "materials.json").read_text())
+        for part in materials.values():
+            assert all(text in body for text in part["text"])
+        assert ("scores" in materials) is has_teacher
+        assert (folder / "config.yaml").read_text().strip() in body
+        assert (f"`{teacher_model}`" in body) is has_teacher
+        assert f"| loss, the last window | {metrics(folder)[0][-1]['loss']:.4f} |" in body
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files there")
-def test_a_checkpoint_that_does_not_fit_leaves_the_last(tmp_path, config):
+def test_a_checkpoint_that_does_not_fit_is_not_there(trained, tmp_path, config):
     """A limit on the size of files stands for a full disk; the optimizer's is the largest."""
     import resource
 
-    path = config(train={"steps": 2})
-    run(1, TRAIN, "--config", path)
-    checkpoint = tmp_path / "run" / "checkpoints" / "step_2"
-    saved = {file: file.read_bytes() for file in checkpoint.iterdir()}
-    largest = max(map(len, saved.values()))
+    checkpoint, path = trained[0] / "checkpoints" / "step_6", config(train={"steps": 2})
+    largest = max(file.stat().st_size for file in checkpoint.iterdir())
     whole_model = (checkpoint / "model.safetensors").stat().st_size
     for limit in (whole_model + 4096, whole_model - 4096):  # fails in torch, then in safetensors
         assert limit < largest
         failed = subprocess.run(
-            command(1, TRAIN, "--config", config(train={"steps": 2}, output=str(tmp_path / "b"))),
+            command(1, TRAIN, "--config", path),
             env=environment(),
             capture_output=True,
             text=True,
@@ -141,8 +148,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last(tmp_path, config):
         )
         assert failed.returncode == 2, failed.stderr[-2000:]
         assert "step_2 could not be written" in failed.stderr.splitlines()[-1]
-        assert list((tmp_path / "b" / "checkpoints").iterdir()) == []
-    assert all(file.read_bytes() == data for file, data in saved.items())
+        assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 def stopped_before(step, path, monkeypatch):
@@ -170,15 +176,28 @@ def test_going_on_with_another_cut_of_the_steps(trained, tmp_path, config, monke
     assert metrics(tmp_path / "run")[0][-1]["step"] == 6
 
 
-def test_going_on_with_another_text_or_teacher_is_refused(
+def test_going_on_with_another_text_teacher_or_tokenizer_is_refused(
     tmp_path, config, corpus, teacher_model, monkeypatch, capsys
 ):
+    """Another release of the tokenizer may omit other documents: then other rows stand at the same
+    numbers."""
     teacher = shutil.copytree(teacher_model, tmp_path / "teacher")
     path = config(teacher={"model": str(teacher)})
     stopped_before(3, path, monkeypatch)
     write_corpus(corpus, [*TEXTS, "more"])
     assert "was made with another text of the rows" in refused(path, capsys)
     write_corpus(corpus, TEXTS)
+    shutil.rmtree(tmp_path / "cache" / "rows")
+    read = TokenSpans.try_encode
+
+    def reads_less(self, texts, **options):
+        tokens, refused = read(self, texts, **options)
+        return tokens.without([0]), refused | {0: "odd"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TokenSpans, "try_encode", reads_less)
+        assert "another refused documents" in refused(path, capsys)
+    shutil.rmtree(tmp_path / "cache" / "rows")
     tiny_llama(500, seed=2).save_pretrained(teacher)
     assert "another teacher of the scores" in refused(path, capsys)
 
@@ -196,24 +215,6 @@ def test_resuming_with_stores_that_have_moved(
     assert command_line(["score", str(corpus), "--out", str(other), *given]) == 0
     assert "another teacher of the scores" in refused(path, capsys, "--teacher.scores", other)
     assert train(path, "--teacher.scores", moved) == 0
-
-
-def test_going_on_with_rows_that_omit_other_documents_is_refused(
-    tmp_path, config, monkeypatch, capsys
-):
-    """As another release of the tokenizer makes them: other rows stand at the same numbers."""
-    path = config()
-    stopped_before(3, path, monkeypatch)
-    shutil.rmtree(tmp_path / "cache" / "rows")
-    read = TokenSpans.try_encode
-
-    def reads_less(self, texts, **options):
-        tokens, refused = read(self, texts, **options)
-        return tokens.without([0]), refused | {0: "odd"}
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TokenSpans, "try_encode", reads_less)
-        assert "another refused documents" in refused(path, capsys)
 
 
 def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, capsys):
@@ -268,28 +269,7 @@ def refused(path, capsys, *arguments):
     return error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--teacher.scores", "missing"], "missing: this store of scores does not exist"),
-        (["--teacher.model", "null"], "teacher.model: guidance needs a teacher"),
-        (["--student.architecture.hiden_size", "3"], "hiden_size"),
-        (["--student.architecture.model_type", "llamma"], "student.architecture: "),
-        (["--student.architecture.hidden_size", "33"], "student.architecture: "),
-        (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
-        (["--train.seed", "-1"], "train.seed must be at least 0"),
-        (["--train.seed", str(2**31)], "train.seed must be at most 2147483647, got 2147483648"),
-        (["--teacher.model", "{empty}"], "no weights in"),
-    ],
-)
-def test_bad_options_are_named(tmp_path, config, capsys, arguments, words):
-    (tmp_path / "empty").mkdir()
-    filled = [argument.replace("{empty}", str(tmp_path / "empty")) for argument in arguments]
-    assert words in refused(config(), capsys, *filled)
-
-
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "sample_every": 1}])
-def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monkeypatch, options):
+def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monkeypatch):
     """It is loaded for evaluation, in which nothing drops out: a run that goes on, or draws pages,
     would part from one that does not. Checkpointing is used from the first step."""
     pretrained = tmp_path / "pretrained"
@@ -297,7 +277,7 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
     tiny_llama(size, attention_dropout=0.3).save_pretrained(pretrained)
     student = {"architecture": None, "model": str(pretrained)}
     assert train(config(student=student, output=str(tmp_path / "whole"))) == 0
-    path, recomputed, step = config(student=student, train=options), [], Training._step
+    whole, recomputed, step = final_weights(tmp_path / "whole"), [], Training._step
 
     def watched(self, *given):
         layer = self.student.model.base_model.layers[0]
@@ -305,11 +285,15 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
         return step(self, *given)
 
     monkeypatch.setattr(Training, "_step", watched)
-    stopped_before(4, path, monkeypatch)
-    assert train(path) == 0
-    assert recomputed == [bool(options)] * 6
-    whole, resumed = final_weights(tmp_path / "whole"), final_weights(tmp_path / "run")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    for options in ({}, {"gradient_checkpointing": True, "sample_every": 1}):
+        folder = tmp_path / f"{len(options)} options"
+        path = config(student=student, train=options, output=str(folder))
+        stopped_before(4, path, monkeypatch)
+        assert train(path) == 0
+        assert recomputed == [bool(options)] * 6
+        recomputed.clear()
+        resumed = final_weights(folder)
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 @pytest.fixture(scope="module")
@@ -353,6 +337,14 @@ BEFORE_ANY_MODEL = [
         ["--teacher.scores", "{scores}", "--teacher.bos", "e"],
         "was made with another bos ([], now [",
     ),
+    (["--teacher.scores", "missing"], "missing: this store of scores does not exist"),
+    (["--teacher.model", "null"], "teacher.model: guidance needs a teacher"),
+    (["--teacher.model", "{empty}"], "no weights in"),
+    (["--student.architecture.hiden_size", "3"], "hiden_size"),
+    (["--student.architecture.model_type", "llamma"], "student.architecture: "),
+    (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
+    (["--train.seed", "-1"], "train.seed must be at least 0"),
+    (["--train.seed", str(2**31)], "train.seed must be at most 2147483647, got 2147483648"),
 ]
 
 
@@ -372,19 +364,16 @@ def test_what_cannot_work_stops_before_any_model_is_loaded(
 
     other = shutil.copytree(teacher_model, tmp_path / "other")
     tiny_llama(500, seed=2).save_pretrained(other)
+    (tmp_path / "empty").mkdir()
 
     def never(*arguments, **options):
         raise AssertionError("a model is loaded")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", never)
-    named = {"{teacher}": teacher_model, "{scores}": scores, "{other}": other}
-    named["{student}"] = tokenizer_files / "student.json"
-    filled = []
-    for argument in arguments:
-        for name, path in named.items():
-            argument = argument.replace(name, str(path))
-        filled.append(argument)
+    named = {"teacher": teacher_model, "scores": scores, "other": other}
+    named |= {"student": tokenizer_files / "student.json", "empty": tmp_path / "empty"}
+    filled = [argument.format_map(named) for argument in arguments]
     assert words in refused(config(), capsys, *filled)
 
 
@@ -392,6 +381,11 @@ def test_a_precision_that_the_launcher_contradicts_is_named(config, monkeypatch,
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     error = refused(config(), capsys)
     assert "train.precision is fp32, but the launcher asks for mixed precision in bf16" in error
+
+
+def test_an_architecture_that_cannot_be_built_is_named(config, capsys):
+    wrong = "--student.architecture.hidden_size", "33"
+    assert "student.architecture: " in refused(config(), capsys, *wrong)
 
 
 def test_a_device_without_bfloat16_is_named(config, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vocagno
+from chaos import repeats
 from corpora import write_corpus
 from families import TEXTS
 from runs import cut_back, final_weights, metrics, train_here, write_config
@@ -84,7 +85,7 @@ def same_training(folder, other, rel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", repeats([*METHODS], ["alm", "everywhere"]))
 def test_every_way_to_run_trains_alike(ran, method):
     """Its losses move, and are those of another layout, of a live teacher, and of a resumed run;
     without a share of the teacher they are those of naive training."""

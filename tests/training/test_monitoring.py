@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import TRAIN, metrics, run, train_here, write_config
+from runs import TRAIN, metrics, run, train_here
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
 from vocagno.errors import GuidanceError
@@ -114,14 +114,9 @@ WHERE = 5
 
 
 @pytest.fixture
-def config(tmp_path, tokenizer_files, teacher_model):
+def corpus(tmp_path):
     texts = [*TEXTS[:WHERE], f"{TEXTS[0]} {BAD}", *TEXTS[WHERE:]]
-    corpus = write_corpus(tmp_path / "c.jsonl", texts)
-
-    def build(**sections):
-        return write_config(tmp_path, corpus, tokenizer_files, teacher_model, **sections)
-
-    return build
+    return write_corpus(tmp_path / "c.jsonl", texts)
 
 
 @pytest.fixture
@@ -230,12 +225,15 @@ def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
     assert special == [entry["unmapped"]["special"] for entry in training]
 
 
-def test_wandb_works_offline(tmp_path, config, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    assert train_here(config(train={"log_with": ["wandb"]})) == 0
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+@pytest.mark.parametrize(
+    ("tracker", "files"), [("wandb", "wandb/offline-run-*"), ("trackio", "trackio/**/tried*.db")]
+)
+def test_other_trackers_keep_their_files_where_they_are_told(tmp_path, config, tracker, files):
+    pytest.importorskip(tracker)
+    places = {"WANDB_DIR": str(tmp_path), "TRACKIO_DIR": str(tmp_path / "trackio")}
+    path = config(train={"log_with": [tracker], "project": "tried"})
+    run(1, TRAIN, "--config", path, WANDB_MODE="offline", **places)
+    assert list(tmp_path.glob(files))
 
 
 def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
@@ -247,11 +245,3 @@ def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
 def test_what_trackers_get_are_numbers():
     entry = {"step": 3, "loss": 1.5, "unmapped": {"hole": 2}, "spikes": [{}, {}]}
     assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}
-
-
-def test_trackio_keeps_its_files_where_it_is_told(tmp_path, config):
-    pytest.importorskip("trackio")
-    path = config(train={"log_with": ["trackio"], "project": "tried"})
-    run(1, TRAIN, "--config", path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    (found,) = (tmp_path / "trackio").rglob("tried*.db")
-    assert found.stat().st_size > 0

@@ -129,13 +129,6 @@ def test_every_run_leaves_its_page(tmp_path, config, corpus):
     assert "model_type: llama" in page  # the configuration
 
 
-def test_a_naive_run_has_a_page_without_a_teacher(tmp_path, config):
-    assert train_here(config(guidance={"method": "cpt"})) == 0
-    page = (tmp_path / "run" / REPORT).read_text()
-    assert "What the teacher chose" not in page
-    assert rows(page, "Runs")[1][0] == "run"
-
-
 def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err

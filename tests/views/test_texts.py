@@ -9,6 +9,7 @@ import pytest
 
 import vocagno
 from families import FAMILIES, HARD_TEXTS
+from pages import cut, passage
 from vocagno import Link, align_text, links
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.html import render_page
@@ -76,30 +77,24 @@ def test_every_text_can_be_shown(tokenizers, student):
             assert all(line.isprintable() for line in lines)
 
 
-def terminal(student, teacher, text):
+@pytest.mark.parametrize(
+    ("student", "teacher", "picture"),
+    [
+        (
+            ["", "one", "tw", "o", "three"],
+            ["one", "two", "th", "ree"],
+            "<s>│one│tw│o│three\n ×   │  └┬─┘ ┌─┴─┐\n   │one│two │th│ree\n",
+        ),
+        (["ab", "cd"], ["a", "bcd"], "ab│cd\n├──┤\na│bcd\n"),
+    ],
+)
+def test_links_in_a_terminal(student, teacher, picture):
+    pytest.importorskip("rich")
     from vocagno.views.terminal import terminal_lines
 
-    def tokens(kind, pieces):
-        ends = np.cumsum([len(piece) for piece in pieces]).tolist()
-        starts = [0, *ends][: len(ends)]
-        return [
-            kind(text=piece or "<s>", start=start, end=end)
-            for piece, start, end in zip(pieces, starts, ends, strict=True)
-        ]
-
-    sides = tokens(StudentToken, student), tokens(Token, teacher)
-    mapping = vocagno.align(*([[t.start, t.end] for t in side] for side in sides)).tolist()
-    drawn = Passage(title="", text=text, student=sides[0], teacher=sides[1], mapping=mapping)
-    return "\n".join(line.plain[2:] for line in terminal_lines(drawn, 60))
-
-
-def test_links_in_a_terminal():
-    pytest.importorskip("rich")
-    student, teacher = ["", "one", "tw", "o", "three"], ["one", "two", "th", "ree"]
-    assert terminal(student, teacher, "onetwothree") == (
-        "<s>│one│tw│o│three\n ×   │  └┬─┘ ┌─┴─┐\n   │one│two │th│ree\n"
-    )
-    assert terminal(["ab", "cd"], ["a", "bcd"], "abcd") == "ab│cd\n├──┤\na│bcd\n"
+    text = "".join(student)
+    drawn = passage(text, cut(text, *student), cut(text, *teacher))
+    assert "\n".join(line.plain[2:] for line in terminal_lines(drawn, 60)) == picture
 
 
 @pytest.mark.slow
@@ -165,20 +160,27 @@ def table(found, width=100):
 
 
 THRESHOLD = {"top_fraction": None, "max_threshold": -1.0}
+INCLUDED = ["included"] * 2
 CASES = {
-    "quota": ([0, 0, 1, 1, 1], {}, {}, ["below", "below", "top"]),
-    "threshold": ([0, 1, 1, 1, 1], THRESHOLD, {}, ["below", "reaches", "reaches"]),
+    "quota": ([0, 0, 1, 1, 1], {}, {}, ["below", "below", "top", *INCLUDED]),
+    "threshold": ([0, 1, 1, 1, 1], THRESHOLD, {}, ["below", "reaches", "reaches", *INCLUDED]),
+    "mean of a threshold": (
+        [0, 1, 1, 0, 1],
+        {**THRESHOLD, "unmapped": "mean"},
+        {},
+        ["below", "reaches", "reaches", "below", "reaches"],
+    ),
     "noise of a line": (
         [0, 1, 1, 1, 1],
         {"top_fraction": None, "unit": "token", "window": "line", "window_max_loss": 2.75},
         {"a": 3.0, "b": 2.75},  # above the limit, not at it
-        ["noise", "not noise", "not noise"],
+        ["noise", "not noise", "not noise", *INCLUDED],
     ),
     "noise and a threshold": (
         [0, 0, 1, 1, 1],
         {**THRESHOLD, "window": "line", "window_max_loss": 2.75},
         {"b": 3.0},
-        ["below", "noise", "reaches"],
+        ["below", "noise", "reaches", *INCLUDED],
     ),
 }
 
@@ -187,10 +189,10 @@ CASES = {
 def test_a_verdict_is_one_word(weights, options, heard, whys):
     found = guided(weights, -1.0, heard=heard, **options)
     tokens = found.as_dict()["tokens"]
-    assert [token["why"] for token in tokens] == ["not predicted", *whys, "included", "included"]
+    assert [token["why"] for token in tokens] == ["not predicted", *whys]
     assert [token["lacks"] for token in tokens] == [*[None] * 4, "unscored", "special"]
     assert [token["kept"] for token in tokens] == [False, *map(bool, weights)]
-    assert found.counts["competing"] == 3
+    assert found.counts["competing"] == 5 - whys.count("included")
     assert all(found.counts[why] == whys.count(why) for why in whys)
     lines, page = table(found), found.html()
     for token, line in zip(tokens, lines[1:], strict=False):
@@ -249,14 +251,6 @@ def test_groups():
     lines = table(found)
     assert lines[0].split()[-2:] == ["group", "excess"]
     assert "-0.25" in lines[3]
-
-
-def test_the_mean_teacher_loss_is_said_with_what_lacks():
-    found = guided([0, 1, 1, 0, 1], -1.0, **THRESHOLD, unmapped="mean")
-    assert [token.verdict for token in found.passage.student[4:]] == [
-        "below, unscored",
-        "reaches, special",
-    ]
 
 
 def test_a_page_of_several_rules_has_one_legend():

@@ -15,10 +15,8 @@ Float = TypeVar("Float", np.float32, np.float64)
 def as_spans(values: ArrayLike, name: str) -> IntArray:
     """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one.
     pyarrow lists of two integers are accepted.
-
     Raises: TypeError if the values are not integers, masked, or a tensor that NumPy cannot read;
-    ValueError for another shape or a value beyond int64.
-    """
+        ValueError for another shape or a value beyond int64."""
     spans = _as_integers(values, name)
     if spans.size == 0 and spans.ndim == 1:  # an empty list
         spans = spans.reshape(0, 2)
@@ -121,9 +119,7 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
 
 def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]:
     """Numbers as an array of this type; masked ones and None become NaN.
-
-    Raises: TypeError for complex numbers.
-    """
+    Raises: TypeError for complex numbers."""
     is_column = hasattr(values, "to_numpy")  # of pyarrow or pandas: NumPy makes a null NaN
     found = values if is_column else _as_array(values, name)
     if np.iscomplexobj(found):
@@ -136,9 +132,7 @@ def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]
 
 def as_count(value: SupportsIndex, name: str, least: int) -> int:
     """A count as an int.
-
-    Raises: TypeError if it is not an integer; ValueError below `least` or beyond int64.
-    """
+    Raises: TypeError if it is not an integer; ValueError below `least` or beyond int64."""
     try:
         count = index(value)
     except TypeError as error:

@@ -7,8 +7,9 @@ Eq. 2 of arXiv 2503.19123). `chunk_map` maps equal chunks of both sides instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,11 +26,23 @@ from vocagno.alignment.arrays import (
     sums_in,
 )
 
-# They reject arguments of any other type.
-_strict_align: Any = _vocagno.align
-_strict_overlap: Any = _vocagno.overlap
-_strict_reasons: Any = _vocagno.unmapped_reasons
-_strict_starts: Any = _vocagno.starts
+_strict_align: Any = _vocagno.align  # rejects arguments of any other type
+_strict_reduce: Any = _vocagno.reduce
+Found = TypeVar("Found")
+
+
+def _called(
+    kernel: Callable[..., Found], given: Sequence[Any], converted: Callable[[], Sequence[Any]]
+) -> Found:
+    """The result of a compiled function, called as in `align`. That and `reduce`, which loops over
+    short texts call, do without this: it takes 0.3 µs."""
+    try:
+        return kernel(*given)
+    except SpanError:
+        raise
+    except (TypeError, ValueError):
+        pass
+    return kernel(*converted())
 
 
 class Reason(IntEnum):
@@ -114,17 +127,8 @@ def starts(
 
     Cost: O(N + M). Arrays are borrowed as by `align`, and the GIL is released.
     """
-    try:  # as in `align`
-        found: NDArray[np.int32] = _strict_starts(
-            student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, num_threads
-        )
-        return found
-    except SpanError:
-        raise
-    except (TypeError, ValueError):
-        pass
-    batch = as_batch(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
-    return _vocagno.starts(*batch, num_threads)
+    batch = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
+    return _called(_vocagno.starts, (*batch, num_threads), lambda: (*as_batch(*batch), num_threads))
 
 
 def unmapped_reasons(
@@ -146,20 +150,14 @@ def unmapped_reasons(
 
     Cost: O(N + M) for ranges of any length. The GIL is released.
     """
-    try:  # as in `align`
-        reasons: NDArray[np.uint8] = _strict_reasons(
-            student_spans, teacher_spans, mapping, losses, student_cu_seqlens, teacher_cu_seqlens
-        )
-        return reasons
-    except SpanError:
-        raise
-    except (TypeError, ValueError):
-        pass
-    student, teacher, *cu_seqlens = as_batch(
-        student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
-    )
-    losses = None if losses is None else as_losses(losses)
-    return _vocagno.unmapped_reasons(student, teacher, as_mapping(mapping), losses, *cu_seqlens)
+    spans, cu_seqlens = (student_spans, teacher_spans), (student_cu_seqlens, teacher_cu_seqlens)
+
+    def converted() -> Sequence[Any]:
+        student, teacher, *boundaries = as_batch(*spans, *cu_seqlens)
+        known = None if losses is None else as_losses(losses)
+        return student, teacher, as_mapping(mapping), known, *boundaries
+
+    return _called(_vocagno.unmapped_reasons, (*spans, mapping, losses, *cu_seqlens), converted)
 
 
 class Overlap(NamedTuple):
@@ -196,25 +194,16 @@ def overlap(
     Cost: O(M + N log M) for ranges of any length. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, section 2 and Fig. 3.
     """
-    try:  # as in `align`
-        return Overlap(
-            *_strict_overlap(
-                student_spans, teacher_spans, mapping, student_cu_seqlens, teacher_cu_seqlens
-            )
-        )
-    except SpanError:
-        raise
-    except (TypeError, ValueError):
-        pass
-    student, teacher, *cu_seqlens = as_batch(
-        student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
-    )
-    return Overlap(*_vocagno.overlap(student, teacher, as_mapping(mapping), *cu_seqlens))
+    spans, cu_seqlens = (student_spans, teacher_spans), (student_cu_seqlens, teacher_cu_seqlens)
+
+    def converted() -> Sequence[Any]:
+        student, teacher, *boundaries = as_batch(*spans, *cu_seqlens)
+        return student, teacher, as_mapping(mapping), *boundaries
+
+    return Overlap(*_called(_vocagno.overlap, (*spans, mapping, *cu_seqlens), converted))
 
 
 Reduction = Literal["max", "mean", "sum", "min"]
-
-_strict_reduce: Any = _vocagno.reduce  # rejects arguments of any other type
 
 
 def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDArray[np.float32]:
@@ -232,13 +221,13 @@ def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDA
     Cost: O(N + total length of the ranges). The GIL is released; Ctrl-C takes effect when the call
     returns. Source: arXiv 2503.19123, Eq. 2 and section 6.3.
     """
-    try:  # arrays that need no conversion, without checking them twice
+    try:  # as in `align`
         reduced: NDArray[np.float32] = _strict_reduce(losses, mapping, how)
         return reduced
     except SpanError:
         raise
     except (TypeError, ValueError):
-        pass  # the kernel does not take them: convert them, or report what is wrong
+        pass
     return _vocagno.reduce(as_losses(losses), as_mapping(mapping), how)
 
 
@@ -276,9 +265,6 @@ def chunk_map(
         as_count(n_teacher, "n_teacher", 0),
         as_count(chunks, "chunks", 1),
     )
-
-
-_strict_groups: Any = _vocagno.groups  # rejects arguments of any other type
 
 
 class Groups(NamedTuple):
@@ -357,10 +343,4 @@ def groups(
     copied; the GIL is released.
     """
     given = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
-    try:  # arrays that need no conversion, without checking them twice
-        return Groups(*_strict_groups(*given))
-    except SpanError:
-        raise
-    except (TypeError, ValueError):
-        pass  # the kernel does not take them: convert them, or report what is wrong
-    return Groups(*_vocagno.groups(*as_batch(*given)))
+    return Groups(*_called(_vocagno.groups, given, lambda: as_batch(*given)))

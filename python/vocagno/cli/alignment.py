@@ -20,10 +20,8 @@ def add_text(parser: Any, doing: str) -> None:
 
 
 def given_text(options: Any, instead: str) -> str:
-    """The text.
+    """The text. `instead`: what to use for one that is too long.
 
-    Args:
-        instead: what to use for a text that is too long.
     Raises: InputError for two texts, none, one that is too long, and bytes that are not UTF-8;
         OSError.
     """

@@ -84,8 +84,7 @@ def _check_form(options: Any, form: str) -> None:
 
 def _fetched(options: Any) -> dict[str, Any] | None:
     """Counts of items by benchmark."""
-    from vocagno.evaluation.benchmarks import named
-    from vocagno.evaluation.fetching import SOURCES, fetch
+    from vocagno.evaluation.benchmarks import SOURCES, fetch, named
 
     if options.model is not None or options.regrade is not None:
         raise InputError("--fetch goes with no model and no --regrade")
@@ -125,22 +124,7 @@ def _measured(
     """Asks the model, and adds its results to those in the folder; all of them, and their file."""
     from vocagno import __version__
     from vocagno.config.teacher import TeacherConfig
-    from vocagno.evaluation.running import (
-        check_same_run,
-        evaluate,
-        load,
-        note_run,
-        prepared,
-        say_what_is_short,
-    )
-    from vocagno.evaluation.summary import (
-        RESULTS,
-        Measured,
-        by_metric,
-        merged,
-        read_stored,
-        results,
-    )
+    from vocagno.evaluation import running, summary
     from vocagno.models.loading import weights_identity
     from vocagno.system.files import write_json
 
@@ -151,25 +135,27 @@ def _measured(
         "dtype": dtype,
         "vocagno": __version__,  # earlier verdicts are not given again
     }
-    check_same_run(out, about)
-    before = read_stored(out, about)
+    running.check_same_run(out, about)
+    before = summary.read_stored(out, about)
     device_and_file = {name: options[name] for name in ("device", "gguf_file")}
-    lm = load(options.model, dtype=dtype, batch_size=batch_size, **device_and_file)
-    tasks = prepared(lm, benchmarks, options.data, limit=options.limit)
-    say_what_is_short(tasks)
-    note_run(out, about)
-    verdicts = evaluate(lm, tasks, out, batch_size=batch_size, show=True)
-    now = Measured(by_metric(verdicts), {task.benchmark.name: task.examples for task in tasks})
+    lm = running.load(options.model, dtype=dtype, batch_size=batch_size, **device_and_file)
+    tasks = running.prepared(lm, benchmarks, options.data, limit=options.limit)
+    running.say_what_is_short(tasks)
+    running.note_run(out, about)
+    verdicts = running.evaluate(lm, tasks, out, batch_size=batch_size, show=True)
+    examples = {task.benchmark.name: task.examples for task in tasks}
+    now = summary.Measured(summary.by_metric(verdicts), examples)
+    file = out / summary.RESULTS
     for name in now.examples:
         if now.count(name) < before.count(name):
             print(
-                f"{name}: {out / RESULTS} keeps the result of {before.count(name):,} items; for "
-                f"that of {now.count(name):,}, use another --out",
+                f"{name}: {file} keeps the result of {before.count(name):,} items; for that of "
+                f"{now.count(name):,}, use another --out",
                 file=sys.stderr,
             )
-    found = merged(before, now)
-    data = results(options.model, found.found, {**about, "examples": found.examples})
-    write_json(out / RESULTS, data)
+    found = summary.merged(before, now)
+    data = summary.results(options.model, found.found, {**about, "examples": found.examples})
+    write_json(file, data)
     return found, data
 
 

@@ -178,7 +178,6 @@ def _losses(
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
     corpus = scanned(name, data.cache, show_progress=True, max_refused=options.max_refused)
-    require(corpus.text_bytes > 0, f"{name}: every document is empty")
     rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
     scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)
     require(

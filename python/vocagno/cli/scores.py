@@ -60,10 +60,7 @@ def add_export(parser: Any) -> None:
         help="repository to upload the files to, as a data set of the Hugging Face hub",
     )
     parser.add_argument(
-        "--hub_private_repo",
-        type=bool,
-        default=True,
-        help="whether a new repository is private",
+        "--hub_private_repo", type=bool, default=True, help="whether a new repository is private"
     )
 
 

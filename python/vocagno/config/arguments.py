@@ -59,16 +59,8 @@ def new_parser(*, with_help: bool = False, **words: Any) -> Any:
     return Parser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
 
 
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether a command line has `--help`, perhaps as a value."""
-    return not {"-h", "--help"}.isdisjoint(arguments)
-
-
 def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
-    """The options of a command line, with dataclasses made.
-
-    Raises: ConfigError, of one line, for an unknown or missing option, or for a wrong value.
-    """
+    """The options of a command line, with dataclasses made. Raises: ConfigError, of one line."""
     files = [
         word.removeprefix("--config=") if "=" in word else following
         for word, following in zip(arguments, [*arguments, ""][1:], strict=True)
@@ -78,10 +70,7 @@ def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
 
 
 def read_file(parser: Any, path: Path) -> Any:
-    """The options in a YAML file, with dataclasses made.
-
-    Raises: as `read_arguments`.
-    """
+    """The options in a YAML file, with dataclasses made. Raises: as `read_arguments`."""
     return _read(parser, partial(parser.parse_path, path), f"{path}: ", str(path))
 
 
@@ -205,11 +194,8 @@ class Command:
         return (self.add.__doc__ or "").partition("\n")[0]
 
     def read(self, prog: str, arguments: Sequence[str]) -> Any:
-        """The options in a command line, after the name of the command.
-
-        Raises: ConfigError for an unknown or missing option, or for a wrong value.
-        """
-        with_help = asks_for_help(arguments)
+        """The options in the words after the name. Raises: as `read_arguments`."""
+        with_help = not {"-h", "--help"}.isdisjoint(arguments)  # perhaps as a value
         parser = new_parser(prog=prog, description=self.add.__doc__, with_help=with_help)
         self.add(parser)
         if self.has_json:

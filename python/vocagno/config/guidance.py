@@ -265,7 +265,6 @@ class GuidanceConfig:
 
     @property
     def needs_candidates(self) -> bool:
-        """Whether the teacher's most likely tokens are needed."""
         return self.method == "distill"
 
     @property
@@ -282,7 +281,6 @@ class GuidanceConfig:
 
     @property
     def needs_distributions(self) -> bool:
-        """Whether whole distributions of the teacher are needed."""
         return self.method in ("kld", "uld")
 
     @property

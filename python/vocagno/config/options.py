@@ -147,7 +147,6 @@ class StudentConfig:
 
     @property
     def tokenizer_source(self) -> str:
-        """Where the tokenizer comes from."""
         return str(self.tokenizer or self.model)
 
 
@@ -336,7 +335,7 @@ class Config:
         teacher.scores_of(len(self.data.corpora))
         at_random = "" if guidance.selection == "teacher" else " at random"
         require(
-            (guidance.selects and guidance.needs_teacher) or self.train.sample_every is None,
+            self.chooses_tokens or self.train.sample_every is None,
             "train.sample_every: shows what the teacher chose, and with guidance.method: "
             f"{guidance.method}{at_random} it chooses nothing",
         )
@@ -347,12 +346,14 @@ class Config:
         )
 
     @property
-    def draws_samples(self) -> bool:
-        """Whether the run draws what the teacher chose of some documents: at its end, if the text
-        is at hand, or as `train.sample_every` wants."""
-        chooses = self.guidance.selects and self.guidance.needs_teacher
-        reads_text = not (self.data.rows and self.teacher.scores)
-        return chooses and (reads_text or self.train.sample_every is not None)
+    def has_live_teacher(self) -> bool:
+        """Whether a teacher reads the rows during training."""
+        return self.guidance.needs_teacher and self.teacher.mode == "live"
+
+    @property
+    def chooses_tokens(self) -> bool:
+        """Whether the teacher chooses the tokens that train."""
+        return self.guidance.selects and self.guidance.needs_teacher
 
     def as_options(self) -> dict[str, Any]:
         """Every option by its full name (`train.steps`)."""

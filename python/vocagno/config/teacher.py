@@ -87,7 +87,7 @@ class TeacherConfig:
     def __post_init__(self) -> None:
         check_types("teacher", self)
         require_at_least(2, "teacher", self, "context")
-        require_at_least(1, "teacher", self, "batch_tokens")
+        require_at_least(1, "teacher", self, "batch_tokens", "requests")
         require(
             0 <= self.candidates <= MOST_CANDIDATES,
             f"teacher.candidates must be in [0, {MOST_CANDIDATES}], got {self.candidates}",
@@ -101,7 +101,6 @@ class TeacherConfig:
             not (self.tensor_parallel and self.device_map),
             "teacher.tensor_parallel: excludes teacher.device_map; use one of them",
         )
-        require_at_least(1, "teacher", self, "requests")
         require(
             not (self.candidates and self.server and self.protocol == "openai"),
             "teacher.candidates: a server of teacher.protocol: openai names candidates by their "
@@ -141,10 +140,7 @@ class TeacherConfig:
         )
 
     def scores_of(self, num_corpora: int) -> list[Path | None]:
-        """The store of each corpus: one for all, or one for each; None for the cache.
-
-        Raises: ConfigError for another number of stores.
-        """
+        """The store of each corpus; None for the cache. Raises: ConfigError for another number."""
         if not isinstance(self.scores, list):
             return [self.scores] * num_corpora
         require(

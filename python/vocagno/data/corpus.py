@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -93,9 +93,7 @@ class Corpus:
 
     def read(self, shard: CorpusShard) -> ShardTexts:
         """Reads the documents of one shard.
-
-        Raises: CorpusError if they have changed since the corpus was scanned.
-        """
+        Raises: CorpusError if they have changed since the corpus was scanned."""
         source = self.sources[shard.source]
         numbers = range(shard.record, shard.record + shard.num_records)
         # In this order, the source is not asked for a record after the last one.
@@ -106,7 +104,7 @@ class Corpus:
         prompts = [document.prompt_bytes for _, document in found]
         hashes = [text_hash(text) for text in texts]
         expected = shard.text_hash, shard.prompt_hash
-        if (texts_hash(iter(hashes)), _prompt_hash(prompts)) != expected:
+        if (texts_hash(hashes), _prompt_hash(prompts)) != expected:
             raise CorpusError(
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
@@ -119,7 +117,7 @@ def text_hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def texts_hash(hashes: Iterator[bytes]) -> str:
+def texts_hash(hashes: Iterable[bytes]) -> str:
     """Hash of a sequence of documents, from their hashes."""
     return hashlib.blake2b(b"".join(hashes), digest_size=16).hexdigest()
 
@@ -217,7 +215,7 @@ def _cuts(source: Source, size: int) -> Iterator[Cut]:
             after.record - before.record,
             len(hashes),
             text_bytes,
-            texts_hash(iter(hashes)),
+            texts_hash(hashes),
             _prompt_hash(prompts),
         )
 
@@ -239,9 +237,7 @@ def _prompt_hash(prompt_bytes: list[int]) -> str:
 
 def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
     """The documents of a corpus in order, as lists of at least `batch_bytes` of text; not hashed.
-
-    Raises: as `scan`, on reaching the record.
-    """
+    Raises: as `scan`, on reaching the record."""
     texts: list[str] = []
     size, is_empty = 0, True
     for source in open_sources(corpus):

@@ -98,57 +98,51 @@ def _as_os_errors(address: str) -> Iterator[None]:
 
 def corpus_files(corpus: str | Path) -> list[CorpusFile]:
     """The files of a corpus: one, or those of a folder sorted by name.
+    Raises: CorpusError if there is nothing to read."""
+    is_remote = "://" in str(corpus)
+    name = str(corpus) if is_remote else str(Path(corpus).absolute())
+    system, path, entries = _remote(name) if is_remote else _local(Path(name))
+    if entries is None:
+        if not path.endswith(SUFFIXES):
+            raise CorpusError(f"{name}: expected a file named {' or '.join(SUFFIXES)}")
+        return [CorpusFile(path, system)]
+    suffixes = ", ".join(SUFFIXES)
+    found = [
+        one for one in entries if one.endswith(SUFFIXES) and (is_remote or Path(one).is_file())
+    ]
+    if not found:
+        raise CorpusError(f"{name}: a folder without {suffixes} files")
+    if others := sorted({*entries} - {*found}):
+        names = ", ".join(PurePath(one).name for one in others)
+        print(f"{name}: skipped (not {suffixes}): {names}", file=sys.stderr)
+    return [CorpusFile(one, system) for one in found]
 
-    Raises: CorpusError if there is nothing to read.
-    """
-    return _remote(str(corpus)) if "://" in str(corpus) else _local(Path(corpus).absolute())
 
-
-def _local(path: Path) -> list[CorpusFile]:
+def _local(path: Path) -> tuple[None, str, list[str] | None]:
+    """As `_remote`, of this machine."""
     if path.is_dir():
-        names = [entry.name for entry in sorted(path.iterdir())]
-        found = [name for name in names if name.endswith(SUFFIXES) and (path / name).is_file()]
-        _check(str(path), found, names)
-        return [CorpusFile(str(path / name)) for name in found]
+        return None, str(path), [str(entry) for entry in sorted(path.iterdir())]
     if path.is_file():
-        if not path.name.endswith(SUFFIXES):
-            raise CorpusError(f"{path}: expected a file named {' or '.join(SUFFIXES)}")
-        return [CorpusFile(str(path))]
+        return None, str(path), None
     raise CorpusError(
         f"{path}: no such file or folder; expected {', '.join(SUFFIXES)}, a folder of these, "
         "datasets:NAME, or an address such as s3://BUCKET/FOLDER"
     )
 
 
-def _remote(address: str) -> list[CorpusFile]:
+def _remote(address: str) -> tuple[Any, str, list[str] | None]:
+    """The file system, the path there, and the paths in it, sorted, if it is a folder."""
     import fsspec
 
     try:
         system, path = fsspec.core.url_to_fs(address)
-        is_folder, entries = system.isdir(path), []
-        if is_folder:
-            entries = sorted(one["name"] for one in system.ls(path, detail=True))
-        elif not system.isfile(path):
-            system.info(path)  # raises why
-            raise FileNotFoundError
+        if system.isdir(path):
+            return system, path, sorted(one["name"] for one in system.ls(path, detail=True))
+        if system.isfile(path):
+            return system, path, None
+        system.info(path)  # raises why
+        raise FileNotFoundError
     except FileNotFoundError:
         raise CorpusError(f"{address}: no such file or folder") from None
     except Exception as error:  # each file system raises errors of its own
         raise CorpusError(f"{address}: {explained(error, address)}") from error
-    if is_folder:
-        found = [name for name in entries if name.endswith(SUFFIXES)]
-        _check(address, found, entries)
-        return [CorpusFile(name, system) for name in found]
-    if not path.endswith(SUFFIXES):
-        raise CorpusError(f"{address}: expected a file named {' or '.join(SUFFIXES)}")
-    return [CorpusFile(path, system)]
-
-
-def _check(folder: str, files: list[str], names: list[str]) -> None:
-    """Refuses a folder without files of a corpus; says which of all its files are skipped."""
-    suffixes = ", ".join(SUFFIXES)
-    if not files:
-        raise CorpusError(f"{folder}: a folder without {suffixes} files")
-    others = [PurePath(name).name for name in sorted({*names} - {*files})]
-    if others:
-        print(f"{folder}: skipped (not {suffixes}): {', '.join(others)}", file=sys.stderr)

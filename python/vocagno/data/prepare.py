@@ -1,4 +1,5 @@
-"""Prepares a corpus for the student: tokenizes it once and packs it into fixed-length rows."""
+"""Prepares a corpus: tokenizes it once for the student and packs it into fixed-length rows; copies
+its texts, of which a live teacher reads any part, to memory-mapped bytes."""
 
 import multiprocessing
 import os
@@ -10,13 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan, text_hash, texts_hash
 from vocagno.data.rows import ROWS, RowStore, cut_rows, join_documents, write_rows
 from vocagno.data.store.building import Advance, Made, make_store, store_key
-from vocagno.data.store.format import MANIFEST, MAX_REFUSED
-from vocagno.data.store.shards import StoreError
+from vocagno.data.store.format import MANIFEST, MAX_REFUSED, RowShard, ShardedStore, StoreKind
+from vocagno.data.store.shards import (
+    Description,
+    Frame,
+    Lists,
+    StoreError,
+    list_column,
+    write_shard,
+)
 from vocagno.data.store.state import first_difference
-from vocagno.data.text_store import TEXTS, TextStore, write_texts
 from vocagno.system.addresses import path_of
 from vocagno.system.progress import Progress
 from vocagno.system.signals import Terminated, terminable
@@ -38,10 +49,7 @@ def scanned(
 
 def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "") -> dict[str, Any]:
     """The inputs, apart from the text, that determine the rows.
-
-    Args:
-        prompts: `Corpus.prompt_fingerprint`.
-    """
+    Args: prompts: `Corpus.prompt_fingerprint`."""
     return {
         "format": f"{ROWS.kind} {ROWS.version}",
         "tokenizer": tokenizer.spans.fingerprint,
@@ -63,10 +71,7 @@ def prepared_rows(
     folder: Path | None = None,
 ) -> tuple[RowStore, Made]:
     """The rows of a corpus from the cache (or `folder`), packed first if missing.
-
-    Args:
-        workers: number of processes that share the shards; it does not change the rows.
-    """
+    Args: workers: number of processes that share the shards; it does not change the rows."""
     made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
     folder = path_of(folder or cache / "rows" / store_key(corpus, made_from))
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
@@ -107,9 +112,7 @@ def pack_shard(
 
 def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowStore:
     """Rows that were made beforehand, by `vocagno prepare --out` or `RowPacker`.
-
-    Raises: StoreError if they were made with another tokenizer or length.
-    """
+    Raises: StoreError if they were made with another tokenizer or length."""
     rows = RowStore(folder)
     found = rows.manifest.made_from
     expected = rows_made_from(tokenizer, seq_len, found.get("prompts", ""))
@@ -119,6 +122,77 @@ def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowSto
             "make them again with the tokenizer and the data.seq_len of this run"
         )
     return rows
+
+
+def write_texts(
+    path: Path, texts: list[str], hashes: list[bytes], made_from: dict[str, Any]
+) -> None:
+    """Writes one shard of texts atomically; `hashes` are their `corpus.text_hash`es."""
+    flat = [np.frombuffer(text.encode(), np.uint8) for text in texts]
+    columns = {
+        "text_hash": pa.array(hashes, pa.binary(16)),
+        "text": list_column(flat, pa.uint8(), large=True),
+    }
+    counts = {"documents": len(texts), "tokens": 0, "bytes": sum(map(len, flat))}
+    given = TEXTS.kind, TEXTS.version, made_from, texts_hash(hashes), counts
+    write_shard(path, columns, Description(*given))
+
+
+class TextStore(ShardedStore["TextShard"]):
+    """All texts of a corpus. Reading any part of a text costs O(length of the part).
+
+    Raises: StoreError for a store that is missing, unfinished, damaged, or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, TEXTS)
+
+    def piece(self, document: int, first_byte: int, end_byte: int) -> tuple[str, int]:
+        """Bytes `[first_byte, end_byte)` of a document, widened to whole characters, and the byte
+        at which that text begins."""
+        shard, row = self.locate(document)
+        if not shard.is_whole_once_read(row):
+            raise StoreError(
+                f"{shard.path}: document {row} of this shard is damaged (its hash differs); "
+                f"delete the folder {self.folder} and run again"
+            )
+        text = shard.texts[row]
+        first, end = _at_character(text, first_byte, -1), _at_character(text, end_byte, 1)
+        return text[first:end].tobytes().decode(), first
+
+
+class TextShard(RowShard):
+    """A shard whose columns are looked up once."""
+
+    def __init__(self, path: Path, frame: Frame | None = None) -> None:
+        super().__init__(path, frame)
+        self.text_hashes: NDArray[Any] = self.values("text_hash")
+        self.texts: Lists = self.lists("text")
+
+    def is_whole(self, row: int) -> bool:
+        if not self.texts.is_sound(row):
+            return False
+        try:
+            text = self.texts[row].tobytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return bool(text_hash(text) == self.text_hashes[row].tobytes())
+
+    def is_consistent(self) -> bool:
+        """Whether the description's counts and hash match the content of the shard."""
+        named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
+        counts = {"documents": len(self), "tokens": 0, "bytes": len(self.texts.values)}
+        return (counts, named) == (self.description.counts, self.description.text_hash)
+
+
+TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts", "prepare")
+
+
+def _at_character(text: NDArray[np.uint8], place: int, step: int) -> int:
+    """The nearest place at or after (or before) `place` at which a UTF-8 character begins."""
+    while 0 < place < len(text) and text[place] & 0xC0 == 0x80:
+        place += step
+    return place
 
 
 def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> TextStore:

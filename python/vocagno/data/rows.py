@@ -5,7 +5,6 @@ tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last
 token of a shard except the first is predicted once. The last row of a shard is padded.
 """
 
-import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -17,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
-from vocagno.data.store.format import REFUSED, RowShard, ShardedStore, StoreKind
+from vocagno.data.store.format import REFUSED, RowShard, ShardedStore, StoreKind, located
 from vocagno.data.store.shards import (
     CodedSpans,
     Description,
@@ -183,7 +182,7 @@ def write_rows(
         "tokens": sum(len(row.ids) - 1 for row in rows),
         **({REFUSED: len(refused)} if refused else {}),
     }
-    given = ROWS.kind, ROWS.version, made_from, texts_hash(iter(hashes)), counts, refused
+    given = ROWS.kind, ROWS.version, made_from, texts_hash(hashes), counts, refused
     write_shard(path, columns, Description(*given))
 
 
@@ -269,7 +268,6 @@ class RowsShard(RowShard):
         return row
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row matches its checksum."""
         return self._read(row) is not None
 
     def is_consistent(self) -> bool:
@@ -339,7 +337,7 @@ class MixedRows:
         return self._row_ends[-1]
 
     def __getitem__(self, index: int) -> Row:
-        corpus, row = _located(index, self._row_ends)
+        corpus, row = located(index, self._row_ends, ROWS.unit)
         found = list(self.stores.values())[corpus][row]
         return replace(found, documents=found.documents + self.first_document(corpus))
 
@@ -349,7 +347,7 @@ class MixedRows:
 
     def place(self, index: int) -> tuple[str, int]:
         """The name of the corpus that has a row, and the row's number there."""
-        corpus, row = _located(index, self._row_ends)
+        corpus, row = located(index, self._row_ends, ROWS.unit)
         return list(self.stores)[corpus], row
 
 
@@ -363,13 +361,5 @@ class MixedPieces(Generic[Piece]):
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> Piece:
         """As the part gives it that has the document."""
-        part, number = _located(document, self._ends)
+        part, number = located(document, self._ends, "documents")
         return self.parts[part].piece(number, first_byte, end_byte)
-
-
-def _located(index: int, ends: Sequence[int]) -> tuple[int, int]:
-    """The part that has an index, and the index in it."""
-    if not 0 <= index < ends[-1]:
-        raise IndexError(f"index {index} is out of range for {ends[-1]}")
-    part = bisect.bisect_right(ends, index)
-    return part, index - (ends[part - 1] if part else 0)

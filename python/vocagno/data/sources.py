@@ -29,10 +29,7 @@ class Document(NamedTuple):
 
 
 def _json_document(line: bytes, where: str) -> Document:
-    """The document in a line of JSON.
-
-    Raises: CorpusError whose message begins with `where`.
-    """
+    """The document in a line of JSON. Raises: CorpusError whose message begins with `where`."""
     try:
         entry = json.loads(line.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -47,9 +44,7 @@ def _json_document(line: bytes, where: str) -> Document:
 
 def document_of(fields: dict[str, Any], where: str) -> Document:
     """The document in a record: its `text`, or its `prompt` and `completion`.
-
-    Raises: CorpusError whose message begins with `where`.
-    """
+    Raises: CorpusError whose message begins with `where`."""
     if "text" in fields:
         return Document(_checked(fields["text"], "text", where))
     prompt = _checked(fields.get("prompt"), "prompt", where)
@@ -93,17 +88,13 @@ class Source(Protocol):
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         """The records that start at `place`, each with the place after it.
-
-        Raises: CorpusError naming a record that is not a document.
-        """
+        Raises: CorpusError naming a record that is not a document."""
 
 
 def open_sources(corpus: str | Path) -> list[Source]:
     """The sources of a corpus: a file, the files of a folder sorted by name, each on this machine
     or at an address of fsspec, or `datasets:NAME`.
-
-    Raises: CorpusError if there is nothing to read.
-    """
+    Raises: CorpusError if there is nothing to read."""
     if str(corpus).startswith(DATASETS):
         return [DatasetSource(str(corpus).removeprefix(DATASETS))]
     files = corpus_files(corpus)
@@ -146,7 +137,6 @@ class _FileSource:
         _FileSource._open = self
 
     def close(self) -> None:
-        """Closes the file."""
         raise NotImplementedError
 
 
@@ -251,9 +241,10 @@ class ParquetSource(_FileSource):
                 first, group = first + rows, group + 1
             groups = list(range(group, file.num_row_groups))
             for batch in file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ():
-                if first + batch.num_rows > record:
-                    values = [batch.column(column).to_pylist() for column in columns]
-                    yield from _rows(columns, values, first, max(0, record - first), self.name)
+                skipped = min(max(0, record - first), batch.num_rows)
+                rest = batch.slice(skipped)
+                values = [rest.column(column).to_pylist() for column in columns]
+                yield from _rows(columns, values, first + skipped, self.name)
                 first += batch.num_rows
 
 
@@ -315,7 +306,7 @@ class DatasetSource:
         for first in range(place.record, len(self._dataset), _ROWS_AT_ONCE):
             rows = self._dataset[first : first + _ROWS_AT_ONCE]
             values = [rows[column] for column in self._columns]
-            yield from _rows(self._columns, values, first, 0, self.name)
+            yield from _rows(self._columns, values, first, self.name)
 
 
 def _unreadable(name: str, error: Exception) -> CorpusError:
@@ -334,10 +325,8 @@ def _columns(names: list[str], where: str) -> list[str]:
 
 
 def _rows(
-    columns: list[str], values: list[list[Any]], first: int, skipped: int, where: str
+    columns: list[str], values: list[list[Any]], first: int, where: str
 ) -> Iterator[tuple[Place, Document]]:
-    for index, cells in enumerate(zip(*values, strict=True)):
-        if index >= skipped:
-            record = first + index + 1
-            fields = dict(zip(columns, cells, strict=True))
-            yield Place(record), document_of(fields, f"{where}, row {record}")
+    for record, cells in enumerate(zip(*values, strict=True), first + 1):
+        fields = dict(zip(columns, cells, strict=True))
+        yield Place(record), document_of(fields, f"{where}, row {record}")

@@ -360,11 +360,7 @@ _NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 def extracted(completion: str, *, choice: bool) -> str:
-    """The answer of a completion, normalised.
-
-    Args:
-        choice: whether the question is multiple choice; the answer is then A to E or `NO_CHOICE`.
-    """
+    """The normalised answer of a completion: with `choice`, A to E or `NO_CHOICE`."""
     if choice:  # as in the harness, "the answer is below" gives B
         own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
         found = _CHOICE.search(own)

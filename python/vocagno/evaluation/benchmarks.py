@@ -1,4 +1,5 @@
-"""The benchmarks: questions with their gold answers, worked examples, and the files they are in."""
+"""The benchmarks: questions with their gold answers, worked examples, the files they are in, and
+from where on the Hugging Face hub some of these can be downloaded."""
 
 import gzip
 import json
@@ -7,6 +8,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extracted, normalized
+from vocagno.system.files import appearing
 
 Record = Mapping[str, Any]
 """A line of a benchmark's file."""
@@ -346,7 +349,6 @@ class Examples:
     """Where they were read from."""
 
     def prompt(self, benchmark: Benchmark, question: str) -> str:
-        """The prompt for a question."""
         return f"{self.text}{BETWEEN}{benchmark.asked(question)}"
 
 
@@ -393,3 +395,79 @@ _CARRIED: dict[str, Callable[[Benchmark], list[str]]] = {
     "gsm8k": _of_gsm8k,
     "minerva_math": _of_math,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The location on the hub of a benchmark with the fields of the paper's harness."""
+
+    dataset: str
+    splits: tuple[str, ...] = ("test",)
+    configurations: tuple[str | None, ...] = (None,)
+
+
+# The subjects that MMLU's authors count as STEM (lm-eval also counts anatomy), in the order of the
+# harness's file: an item's number is its position.
+_STEM = tuple(
+    """
+    college_biology astronomy electrical_engineering high_school_biology
+    machine_learning abstract_algebra high_school_mathematics high_school_computer_science
+    college_chemistry high_school_chemistry computer_security conceptual_physics
+    high_school_physics college_physics high_school_statistics elementary_mathematics
+    college_mathematics college_computer_science
+    """.split()
+)
+
+SOURCES: Mapping[str, Source] = {
+    "gsm8k": Source("openai/gsm8k", configurations=("main",)),
+    "minerva_math": Source("HuggingFaceH4/MATH-500"),
+    "gsm_hard": Source("reasoning-machines/gsm-hard", splits=("train",)),
+    "svamp": Source("ChilleD/SVAMP", splits=("train", "test")),
+    "mmlu_stem": Source("cais/mmlu", configurations=_STEM),
+}
+"""By the name of the benchmark. The others have another form there or are missing."""
+
+
+def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
+    """Writes a benchmark's file, NAME/test.jsonl in a folder. Returns its path and item count.
+
+    An existing file is not replaced. A failure leaves no partial file.
+
+    Raises: InputError if the hub has no such benchmark or cannot be reached; BenchmarkError if its
+        records are not of that benchmark.
+    """
+    if benchmark.name not in SOURCES:
+        raise InputError(
+            f"{benchmark.name}: not on the hub in the form that the paper's harness reads "
+            f"(available: {', '.join(SOURCES)}); put it in "
+            f"{data / benchmark.folder / 'test.jsonl'}"
+        )
+    path = data / benchmark.folder / "test.jsonl"
+    for present in (path, path.with_suffix(".jsonl.gz")):
+        if present.exists():
+            raise InputError(f"{present}: already exists; remove it to fetch it again")
+    source, lines = SOURCES[benchmark.name], []
+    for number, record in enumerate(_downloaded(source), 1):
+        try:
+            benchmark.item(record, number - 1)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise BenchmarkError(
+                f"{source.dataset}, item {number}: not an item of {benchmark.name}: {error!r}"
+            ) from error
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    with appearing(path) as file:
+        file.writelines(line.encode() for line in lines)
+    return path, len(lines)
+
+
+def _downloaded(source: Source) -> Iterator[Record]:
+    from datasets import load_dataset
+
+    try:
+        for configuration, split in product(source.configurations, source.splits):
+            yield from load_dataset(source.dataset, configuration, split=split)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{source.dataset}: cannot be fetched from the hub: {error}; on a machine without a "
+            "network, copy the file there"
+        ) from error

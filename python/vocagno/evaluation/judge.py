@@ -104,10 +104,6 @@ def _bound_memory(mebibytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + mebibytes * 2**20, hard))
 
 
-def _extract(benchmark: str, completion: str) -> str:
-    return BENCHMARKS[benchmark].answer(completion)
-
-
 def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     """Whether the math-verify library finds the gold answer in the completion.
 
@@ -133,7 +129,11 @@ def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
 
 
 _BRACKETED = re.compile(r"\(([A-E])\)")
-_REPLIES: dict[str, Callable[..., Any]] = {"extract": _extract, "match": matches, "verify": _verify}
+_REPLIES: dict[str, Callable[..., Any]] = {
+    "extract": lambda benchmark, completion: BENCHMARKS[benchmark].answer(completion),
+    "match": matches,
+    "verify": _verify,
+}
 
 
 SECONDS = 3.0
@@ -242,10 +242,7 @@ class Judge:
         return None if line is None else json.loads(line)
 
     def _requests(self) -> IO[str]:
-        """The process's standard input; starts the process if there is none.
-
-        Raises: RuntimeError if it does not start.
-        """
+        """The standard input of the process, started if there is none. Raises: RuntimeError."""
         if self._process is None:
             command = [sys.executable, "-m", "vocagno.evaluation.judge", *map(str, self._limits)]
             process = subprocess.Popen(
@@ -290,7 +287,6 @@ def _check_libraries() -> None:
 
 
 def _forward(lines: Iterable[str], replies: "queue.SimpleQueue[str | None]") -> None:
-    """Forwards lines as they arrive, then None."""
     for line in lines:
         replies.put(line)
     replies.put(None)

@@ -77,10 +77,8 @@ def load(
 
 
 def checked_device(device: str | None) -> str:
-    """A device of this machine, by default CUDA or else the CPU.
-
-    Raises: InputError for another name, for which lm-eval would silently take the default.
-    """
+    """A device of this machine, by default CUDA or else the CPU. Raises: InputError for another
+    name, for which lm-eval would silently take the default."""
     import torch
 
     devices = ["cpu"]
@@ -106,10 +104,8 @@ def fitted(
     *,
     new_tokens: int = NEW_TOKENS,
 ) -> list[Asked]:
-    """Items with their prompts for a model, the longest prompts first.
-
-    Raises: InputError if a prompt leaves no room for an answer in the model's context.
-    """
+    """Items with their prompts, the longest first. Raises: InputError if one leaves no room for an
+    answer in the model's context."""
     asked: list[tuple[int, Asked]] = []
     full: list[tuple[int, Asked]] = []
     for item in items:
@@ -196,10 +192,7 @@ class Journal:
         self._file.close()
 
     def verdict(self, asked: Asked) -> Verdict | None:
-        """The stored verdict on an item, if there is one.
-
-        Raises: InputError if it was asked with another prompt, room or gold answer.
-        """
+        """The stored verdict on an item, if any. Raises: InputError if it was asked otherwise."""
         record = self._found.get(asked.item.index)
         if record is None:
             return None
@@ -213,7 +206,6 @@ class Journal:
         return Verdict(**{**fields, "undecided": tuple(fields["undecided"])})
 
     def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
-        """Stores an answer."""
         given = {"idx": asked.item.index, **_as_asked(asked)}
         gold = given.pop("gold")
         record = given | {"completion": completion, "gold": gold} | asdict(verdict)
@@ -227,20 +219,14 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
 
 
 def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Checks that the answers in a folder are of the same model and settings as a run.
-
-    Raises: InputError if they are not.
-    """
+    """Raises: InputError for a folder with answers of another model, or by other settings."""
     path = out / _RUN
     if path.is_file():
         check_same(out, json_object(path.read_bytes(), str(path), f"; {_OTHER_OUT}"), about)
 
 
 def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Checks that stored answers are of the same model and settings as a run.
-
-    Raises: InputError if they are not.
-    """
+    """Raises: InputError if stored answers are of another model, or by other settings."""
     for name in {**before, **about}:
         if before.get(name) != about.get(name):
             raise InputError(
@@ -284,10 +270,8 @@ def prepared(
     limit: int | None,
     new_tokens: int = NEW_TOKENS,
 ) -> list[Task]:
-    """Reads all benchmarks and checks that they fit the model, before the first question.
-
-    Raises: InputError for a benchmark that cannot be read or does not fit.
-    """
+    """Reads all benchmarks before the first question. Raises: InputError for one that cannot be
+    read, or does not fit the model."""
     tasks = []
     for benchmark in benchmarks:
         examples = read_examples(benchmark, data)
@@ -353,10 +337,7 @@ class Graded:
 def grade(
     benchmark: Benchmark, items: list[Item], completions: list[Completion]
 ) -> Iterator[Graded]:
-    """Verdicts in the order of the completions.
-
-    Raises: BenchmarkError for a completion of an item that does not exist.
-    """
+    """Verdicts in the order of the completions. Raises: BenchmarkError for one without an item."""
     named = {item.index: item for item in items}
     for completion in completions:
         if completion.index not in named:

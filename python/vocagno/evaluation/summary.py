@@ -60,7 +60,6 @@ def averages(found: Mapping[str, Share]) -> dict[str, Share]:
 
 
 def by_metric(verdicts: Mapping[str, Sequence[Verdict]]) -> ByMetric:
-    """Results by metric, then by benchmark."""
     return {
         metric: {
             name: share_of(sum(getattr(verdict, metric) for verdict in found), len(found))

@@ -78,12 +78,9 @@ class Batch:
         """The model's inputs, on the host: all but the reasons, which are already counted."""
         given: dict[str, Any] = dict(self.tensors)
         del given["reasons"]
-        if self.chunk_ends is not None:
-            given["chunk_ends"] = self.chunk_ends
-        if self.members_before is not None:
-            given["members_before"] = self.members_before
-        if self.bucket_key is not None:
-            given["bucket_key"] = self.bucket_key
+        for name in ("chunk_ends", "members_before", "bucket_key"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = value
         return given
 
     def to(self, device: torch.device) -> dict[str, Any]:
@@ -142,9 +139,7 @@ class Collator:
     ) -> None:
         """`line_ends`: `TokenSpans.line_ends` of the student, for `window_max_loss`. `targets`: the
         buckets of both vocabularies, for `distill`.
-
-        Raises: ValueError if `line_ends` are missing; ConfigError as `check_targets`.
-        """
+        Raises: ValueError if `line_ends` are missing; ConfigError as `check_targets`."""
         self._needs_lines: bool = guidance.window == "line" and scores is not None
         if self._needs_lines and line_ends is None:
             raise ValueError(
@@ -167,27 +162,22 @@ class Collator:
     def __call__(self, rows: list[Row]) -> Batch:
         width = self.seq_len + 1
         ids = np.zeros((len(rows), width), np.int64)
-        wanted = np.zeros((len(rows), width), bool)
         piece = np.full((len(rows), width), -1, np.int64)  # padding is a separate piece
         for number, row in enumerate(rows):
             n = len(row.ids)
-            ids[number, :n], wanted[number, :n] = row.ids, True
+            ids[number, :n] = row.ids
             piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
-            if row.num_prompt.any():
-                wanted[number, :n] = ~_is_prompt(row)
         inputs, labels = causal_shift(torch.from_numpy(ids))
-        reading, asked = causal_shift(piece)
-        _, wanted = causal_shift(wanted)
-        if self.isolate:  # the first token of a piece would be predicted from another document
-            wanted = wanted & (reading == asked)
+        places = causal_shift(_places(rows, width))[1]  # of the tokens that are predicted
+        is_predicted = self._is_predicted(rows)
+        wanted = _at(places, is_predicted, False)
         labels = labels.where(torch.from_numpy(wanted), IGNORED)
         tensors = {"input_ids": inputs.contiguous(), "labels": labels}
         if self.isolate:
-            tensors["piece"] = torch.from_numpy(reading.astype(np.int32))
-        places = causal_shift(_places(rows, width))[1]  # of the tokens that are predicted
+            tensors["piece"] = torch.from_numpy(causal_shift(piece)[0].astype(np.int32))
         for name, values in self.method.columns(rows).items():
             tensors[name] = torch.from_numpy(_at(places, values, -1))
-        tokens = self.aligned(rows)
+        tokens = teacher_view(rows, self.scores, self.method, is_predicted)
         by_group = tokens.by_group or tokens
         counts, row_counts = self._with_teacher(tensors, tokens, places, wanted)
         groups = None
@@ -239,11 +229,13 @@ class Collator:
         return teacher_view(rows, self.scores, self.method, self._is_predicted(rows))
 
     def _is_predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
-        """Which tokens of the rows, one after the other, are predicted."""
+        """Which tokens of the rows, one after the other, are predicted: none of a prompt, and not
+        the first of a row, or of a piece, which would be predicted from another document."""
         predicted = []
         for row in rows:
             heads = np.cumsum(row.num_tokens) - row.num_tokens
-            found = ~_is_prompt(row)
+            place = np.arange(len(row.ids)) - np.repeat(heads, row.num_tokens)  # in the piece
+            found = place >= np.repeat(row.num_prompt, row.num_tokens)
             found[heads if self.isolate else heads[:1]] = False
             predicted.append(found)
         return np.concatenate(predicted)
@@ -311,13 +303,6 @@ def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.
 def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:
     """Which ids of the student end a line, as a `Collator` takes it; None where it needs none."""
     return spans.line_ends() if guidance.window == "line" else None
-
-
-def _is_prompt(row: Row) -> NDArray[np.bool_]:
-    """(n,) the first `num_prompt` tokens of each piece."""
-    heads = np.cumsum(row.num_tokens) - row.num_tokens
-    place = np.arange(len(row.ids)) - np.repeat(heads, row.num_tokens)
-    return place < np.repeat(row.num_prompt, row.num_tokens)
 
 
 def _places(rows: list[Row], width: int) -> NDArray[np.int64]:

@@ -161,7 +161,6 @@ class BucketCrossEntropy(Objective):
         return torch.stack([mixed_C, nll_C, divergence_C], 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        """As `Objective.rows`."""
         return kept_rows(self.weights_N[place])
 
     def _count(self, place: slice) -> int | None:

@@ -9,11 +9,11 @@ their pieces, K: candidates of a token, S: places for buckets at a token, K for 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
@@ -169,9 +169,8 @@ def check_targets(
         )
 
 
-def _looked_up(table: NDArray[np.int32], ids: ArrayLike) -> NDArray[np.int32]:
+def _looked_up(table: NDArray[np.int32], ids: NDArray[Any]) -> NDArray[np.int32]:
     """The bucket of each id; -1 for ids beyond the table."""
-    ids = np.asarray(ids)
     return np.append(table, np.int32(NO_BUCKET))[np.where(ids < len(table), ids, len(table))]
 
 

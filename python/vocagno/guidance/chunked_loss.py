@@ -77,7 +77,6 @@ class CrossEntropy(Objective):
         return torch.stack(parts, 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        """As `Objective.rows`."""
         return None if self._weigh is None else kept_rows(self.weights_K[place])
 
 
@@ -116,7 +115,23 @@ def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[T
     return total, parts_KP
 
 
-class _ChunkedLoss(torch.autograd.Function):
+class _ScaledBackward(torch.autograd.Function):
+    """A loss whose gradients were made, and `_kept`, in the forward pass."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """These gradients, times that of the loss; None for head, objective and type."""
+        if ctx.is_used:
+            raise RuntimeError("a second backward pass through one head loss is not supported")
+        ctx.is_used = True  # the gradients are scaled where they stand
+        grad_KH, *of_weights = (
+            None if kept is None else kept.mul_(gradients[0]).to(dtype)
+            for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return grad_KH, None, None, None, *of_weights
+
+
+class _ChunkedLoss(_ScaledBackward):
     """Logits of a chunk, their losses, and at once what the gradients take of them."""
 
     @staticmethod
@@ -170,12 +185,8 @@ class _ChunkedLoss(torch.autograd.Function):
             ctx, parts_KP, objective, (hidden_KH, weight_VH, bias_V), (grad_KH, grad_VH, grad_V)
         )
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _scaled(ctx, gradients[0])
 
-
-class _OwnChunkedLoss(torch.autograd.Function):
+class _OwnChunkedLoss(_ScaledBackward):
     """As `_ChunkedLoss`, with autograd through the model's own code for the gradients."""
 
     @staticmethod
@@ -214,10 +225,6 @@ class _OwnChunkedLoss(torch.autograd.Function):
         gradients = grad_KH, *(leaf.grad for leaf in leaves)
         return _kept(ctx, parts_KP, objective, (hidden_KH, *weights), gradients)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _scaled(ctx, gradients[0])
-
 
 def _kept(
     ctx: Any,
@@ -233,18 +240,6 @@ def _kept(
     ctx.mark_non_differentiable(parts_KP)
     sums = zip(objective.weights, parts_KP.sum(0), strict=False)
     return torch.stack([weight * part for weight, part in sums]).sum(), parts_KP
-
-
-def _scaled(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-    """The kept gradients, times that of the loss; None for head, objective and type."""
-    if ctx.is_used:
-        raise RuntimeError("a second backward pass through one head loss is not supported")
-    ctx.is_used = True  # the gradients are scaled where they stand
-    grad_KH, *of_weights = (
-        None if kept is None else kept.mul_(factor).to(dtype)
-        for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-    )
-    return grad_KH, None, None, None, *of_weights
 
 
 def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:

@@ -122,10 +122,7 @@ def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
 
 def _with_all(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
     """The loss; NaN if `_places` had to skip tokens that are kept, which the host does not wait to
-    know.
-
-    Raises: ValueError in place of NaN on a CPU.
-    """
+    know. Raises: ValueError in place of NaN on a CPU."""
     if num_kept is None:
         return total
     is_more = kept_N.sum() > num_kept

@@ -55,17 +55,6 @@ class Pieces:
         """As the functions of `vocagno` take them."""
         return {"student_cu_seqlens": self.student_cu, "teacher_cu_seqlens": self.teacher_cu}
 
-    def ends_row(self) -> NDArray[np.bool_]:
-        """(n,) the last token of each row."""
-        ends = np.zeros(len(self.student), bool)
-        ends[np.cumsum(self.row_sizes) - 1] = True
-        return ends
-
-    def begins_row(self) -> list[bool]:
-        """Whether each piece is the first of its row."""
-        begins: list[bool] = np.isin(np.arange(len(self.numbers)), self.row_pieces).tolist()
-        return begins
-
     def teacher_ranges(self) -> NDArray[np.int64]:
         """(rows, 2) which of the teacher's tokens belong to the pieces of each row."""
         return self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)]
@@ -140,12 +129,12 @@ def identity_map(pieces: Pieces) -> NDArray[np.int32]:
     """
     student, teacher = pieces.student, pieces.teacher
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    begins_row = pieces.begins_row()
+    begins_row = {*pieces.row_pieces.tolist()}
     for piece, document in enumerate(pieces.numbers):
         mine, theirs = pieces.with_text(piece)
         if not len(theirs) or not len(mine):
             continue
-        first = _first_counterpart(student[mine], teacher[theirs]) if begins_row[piece] else 0
+        first = _first_counterpart(student[mine], teacher[theirs]) if piece in begins_row else 0
         rows = theirs[first : first + len(mine)]
         if len(rows) < len(mine) or (student[mine] != teacher[rows]).any():
             raise GuidanceError(_difference(student[mine], teacher[rows], document))
@@ -231,7 +220,8 @@ def compared_groups(pieces: Pieces, is_predicted: NDArray[np.bool_] | None) -> C
     student, teacher = pieces.student, pieces.teacher
     found = groups(student, teacher, **pieces.cu_seqlens)
     with_text = student[:, 0] < student[:, 1]
-    whole = with_text & ~pieces.ends_row()
+    whole = with_text.copy()
+    whole[np.cumsum(pieces.row_sizes) - 1] = False  # the last token of each row
     if is_predicted is not None:
         whole &= is_predicted
     size = sums_in(with_text, found.student)
@@ -279,10 +269,7 @@ def chunk_ends_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArr
 def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
     """The places, in the order of the tokens, before which no group is cut; the last one is their
     number.
-
-    Args:
-        groups: the number of each token's group, in the order of the groups; -1 for none.
-    """
+    Args: groups: the number of each token's group, in the order of the groups; -1 for none."""
     groups_N = np.asarray(groups).ravel()
     places = np.flatnonzero(groups_N >= 0)
     begins = np.flatnonzero(np.diff(groups_N[places], prepend=-1))

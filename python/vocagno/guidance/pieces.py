@@ -97,9 +97,7 @@ def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
 
 def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
     """Those of all documents, one after the other.
-
-    Raises: GuidanceError if a document with tokens has none, or another number of them.
-    """
+    Raises: GuidanceError if a document with tokens has none, or another number of them."""
     parts = [Candidates.none(0, count)]
     for one in documents:
         if one.candidates is not None:
@@ -267,10 +265,7 @@ def _same_rows(rows: Sequence[Row]) -> TeacherView:
 
 def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
     """What a live teacher reads of some rows.
-
-    Args:
-        tokens_BT: which student token is predicted at each place; -1 at padding.
-    """
+    Args: tokens_BT: which student token is predicted at each place; -1 at padding."""
     assert view.windowed is not None
     assert view.is_inside is not None
     assert view.row_ranges is not None

@@ -155,10 +155,8 @@ def weights_of_chunks(
     labels_BT: Tensor, teacher: GuidanceTensors, guidance: GuidanceConfig
 ) -> tuple[Callable[[Tensor, slice], Tensor], ChunkEnds]:
     """`choose` for a chunk of all tokens at a time, where the threshold is known beforehand.
-
     Returns: a function of the student's losses (C,) of a chunk and of its place, which gives the
-    weights (C,); and the places at which a chunk may end, None for all: a group is not cut.
-    """
+        weights (C,); and the places at which a chunk may end, None for all: a group is not cut."""
     groups_BT, ends = None, None
     if guidance.unit == "group" and teacher.groups is not None:
         groups_BT, ends = teacher.groups, teacher.chunk_ends

@@ -145,11 +145,6 @@ class TokenCounts(NamedTuple):
     partial: int = 0
     """Mapped, but a teacher loss is missing in their group."""
 
-    @classmethod
-    def of(cls, counts: Tensor) -> "TokenCounts":
-        """From (14,) integers on the host."""
-        return cls(*counts.tolist())
-
     def tensor(self) -> Tensor:
         """(14,) int64, to be added up over processes."""
         return torch.tensor(self)
@@ -223,9 +218,7 @@ class BatchFacts:
 
 def check_guidance(made: GuidanceConfig, used: GuidanceConfig, where: str) -> None:
     """Compares the guidance that a batch was made for with that of the loss.
-
-    Raises: ConfigError that names the options that differ.
-    """
+    Raises: ConfigError that names the options that differ."""
     if made != used:
         raise ConfigError(
             f"{where}: made for {_differences(asdict(made), asdict(used))}; give both the same "

@@ -1,14 +1,21 @@
 """The teacher's loss of each token of documents that are kept as ids, and a weight where the rule
-needs no student.
+needs no student; written part by part, by any number of processes of one machine.
+
+All parts are written into one file for each stream, at their places, and noted when they are on
+disk. A killed process loses the parts that it was at; the streams get their names, and the manifest
+is written, when all parts are noted.
 
 n: tokens of some documents, one after the other.
 """
 
+import json
+import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +26,43 @@ from numpy.typing import NDArray
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import Row
-from vocagno.data.store.format import MAX_REFUSED, REFUSED, RefusalLimit
+from vocagno.data.store.format import MAX_REFUSED, REFUSED, RefusalLimit, write_entries
 from vocagno.data.store.shards import StoreError
+from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces
 from vocagno.guidance.rules import Units, known_weights
-from vocagno.integrations.baked_files import LOSSES, WEIGHTS, read_manifest
-from vocagno.integrations.baked_parts import BakedParts
-from vocagno.integrations.token_files import TokenFile
-from vocagno.system.files import digest
+from vocagno.integrations.baked_files import (
+    LOSSES,
+    MANIFEST,
+    WEIGHTS,
+    read_manifest,
+    stream_header,
+    write_manifest,
+)
+from vocagno.integrations.pretokenized import without_spans
+from vocagno.integrations.token_files import TokenFile, TokenFileError
+from vocagno.system.files import appearing, digest, flush_folder, write_json
 from vocagno.system.progress import Progress
+from vocagno.system.shared_work import exclusively, share
 from vocagno.teacher.scores import DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
+PART_TOKENS = 1 << 23
+"""Tokens that processes share the work by, and that a killed process loses."""
+BATCH_TOKENS = 1 << 18
+"""Tokens that are aligned at a time: what bounds the memory, together with the longest document."""
+_RULE = ("unit", "window", "window_max_loss", "aggregation", "unmapped")
+_MIN_WEIGHT = {"min_weight": 0.0}
+"""Was an option, whose value the manifests of older folders have."""
 _FULL = 255
 """A weight of 1."""
+_MAKING = ".making"
+"""Folder of unfinished streams and of notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +150,6 @@ class Baker:
         return Baked(losses, weights, counts)
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
-        """The rule's weights."""
         assert self._rule is not None
         assert self._line_ends is not None
         n, by_group = len(tokens.ids), compared.by_group or compared
@@ -147,11 +171,7 @@ class Baker:
         self, pieces: Pieces, meeting: NDArray[np.int32], losses: NDArray[np.float16]
     ) -> Counter[str]:
         reasons = unmapped_reasons(
-            pieces.student,
-            pieces.teacher,
-            meeting,
-            losses=pieces.teacher_nll,
-            **pieces.cu_seqlens,
+            pieces.student, pieces.teacher, meeting, losses=pieces.teacher_nll, **pieces.cu_seqlens
         )[:-1]
         is_known = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
         is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & is_known
@@ -185,13 +205,116 @@ def _as_row(tokens: TokenizedTexts) -> Row:
     )
 
 
-PART_TOKENS = 1 << 23
-"""Tokens that processes share the work by, and that a killed process loses."""
-BATCH_TOKENS = 1 << 18
-"""Tokens that are aligned at a time: what bounds the memory, together with the longest document."""
-_RULE = ("unit", "window", "window_max_loss", "aggregation", "unmapped")
-_MIN_WEIGHT = {"min_weight": 0.0}
-"""Was an option, whose value the manifests of older folders have."""
+class BakedParts:
+    """The parts of the streams of one token file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        num_tokens: int,
+        num_parts: int,
+        streams: Mapping[str, Any],
+        made_from: dict[str, Any],
+    ) -> None:
+        """Args:
+            streams: the type of each stream, by its file name.
+            made_from: all that the streams are made from, as JSON.
+        Raises: TokenFileError or StoreError if the folder holds, or is to hold, something else.
+        """
+        self.folder = folder
+        self.made_from = made_from
+        self.names: list[str] = [f"part-{number:06d}" for number in range(num_parts)]
+        self._making = folder / _MAKING
+        self._types = {name: np.dtype(dtype) for name, dtype in streams.items()}
+        if self.is_finished():
+            found = read_manifest(folder)["made_from"]
+            if found != made_from:
+                raise TokenFileError(
+                    f"{folder}: holds losses of another {first_difference(found, made_from)}; "
+                    "name another folder, or delete this one"
+                )
+            return
+        with exclusively("streams", folder):
+            Claim("losses", "", num_parts, made_from).save(folder)
+            for name, dtype in self._types.items():
+                if not self._place(name).is_file():
+                    header = stream_header(dtype, num_tokens)
+                    with appearing(self._making / name) as file:
+                        file.write(header)
+                        file.truncate(len(header) + num_tokens * dtype.itemsize)
+
+    def is_finished(self) -> bool:
+        return (self.folder / MANIFEST).is_file()
+
+    def make(self, make: Callable[[str], None], report: Callable[[str], object]) -> None:
+        """Returns when all parts are noted, by this process or another. Args: as of `share`."""
+        share(
+            self.names,
+            self.folder,
+            done=lambda name: self.is_finished() or self._note_of(name).is_file(),
+            make=make,
+            report=report,
+            partial=_MAKING,
+        )
+
+    def write(self, stream: str, first: int, values: NDArray[Any]) -> None:
+        """Writes values of a stream from token `first` on."""
+        dtype = self._types[stream]
+        with self._place(stream).open("r+b") as file:
+            file.seek(len(stream_header(dtype, 0)) + first * dtype.itemsize)
+            file.write(values.astype(dtype, copy=False).tobytes())
+
+    def note(self, name: str, **fields: Any) -> None:
+        """Notes that a part is written, when it is on disk.
+
+        Args: fields: `hash` of its tokens, `counts`, and `refused`, lines of the report.
+        """
+        for stream in self._types:
+            with self._place(stream).open("r+b") as file:
+                os.fsync(file.fileno())
+        write_json(self._note_of(name), fields)
+
+    def counts(self, name: str) -> Counter[str]:
+        """The counts of a part that is noted; none if another process has finished all parts."""
+        try:
+            return Counter(self._note(name)["counts"])
+        except FileNotFoundError:
+            return Counter()
+
+    def finish(self, fields: Callable[[str, Counter[str]], dict[str, Any]]) -> None:
+        """Gives the streams their names and writes the manifest, unless another process has.
+
+        Args: fields: the manifest's, from the hash of all tokens and the sums of all counts.
+        """
+        with exclusively("streams", self.folder):
+            if not self.is_finished():
+                notes = [self._note(name) for name in self.names]
+                counts = Counter[str]()
+                for note in notes:
+                    counts.update(note["counts"])
+                lines = (note.get("refused", ()) for note in notes)  # none in those of 0.1.0
+                write_entries(self.folder, [*chain.from_iterable(lines)])
+                found = fields(digest(*(note["hash"] for note in notes)), counts)
+                for name in self._types:
+                    if (self._making / name).is_file():
+                        (self._making / name).replace(self.folder / name)
+                flush_folder(self.folder)
+                write_manifest(
+                    self.folder, {**found, "made_from": self.made_from, "files": [*self._types]}
+                )
+        shutil.rmtree(self._making, ignore_errors=True)  # another process may be removing it
+
+    def _place(self, name: str) -> Path:
+        """Where a stream is: already in its place if a process was killed while finishing."""
+        final = self.folder / name
+        return final if final.is_file() else self._making / name
+
+    def _note_of(self, name: str) -> Path:
+        return self._making / f"{name}.json"
+
+    def _note(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._note_of(name).read_bytes())
+        return found
 
 
 def bake_file(
@@ -227,7 +350,7 @@ def bake_file(
     given = _made_from(file, spans, store, losses, rule)
     parts = BakedParts(folder, file.num_tokens, num_parts, streams, given)
     baker = cache(lambda: Baker(spans, store, losses, rule))
-    total: Counter[str] = Counter()
+    total = Counter[str]()
 
     def make(name: str) -> None:
         number, counts, refused = parts.names.index(name), Counter[str](), list[dict[str, Any]]()
@@ -244,7 +367,7 @@ def bake_file(
             counts.update(found.counts)
             progress.at(total["tokens"] + counts["tokens"])
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
-        parts.note(name, digest(block.tobytes()), counts, refused)
+        parts.note(name, hash=digest(block.tobytes()), counts=counts, refused=refused)
 
     def report(name: str) -> None:
         total.update(parts.counts(name))
@@ -314,16 +437,10 @@ def _documents(
             (text,), tokens = spans.texts_and_tokens(ids[first:stop])
         except ValueError as error:
             text, refused[row] = "", str(error)
-            tokens = _without_text(ids[first:stop])
+            tokens = without_spans(ids[first:stop], None)
         texts.append(text)
         parts.append(tokens)
     return texts, TokenizedTexts.concatenate(parts), refused
-
-
-def _without_text(ids: NDArray[Any]) -> TokenizedTexts:
-    """A document of ids that cover nothing."""
-    spans, ends = np.zeros((len(ids), 2), np.int32), np.array([0, len(ids)], np.int64)
-    return TokenizedTexts(ids.astype(np.int32), spans, ends, np.zeros(1, np.bool_))
 
 
 def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limit: float) -> None:

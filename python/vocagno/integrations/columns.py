@@ -37,18 +37,8 @@ from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import (
-    PADDING,
-    TokenCounts,
-    check_coverage,
-    made_for,
-)
-from vocagno.integrations.conversations import (
-    Conversation,
-    conversation,
-    learnt_tokens,
-    without_bos,
-)
+from vocagno.guidance.tensors import PADDING, TokenCounts, check_coverage, made_for
+from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
@@ -122,9 +112,8 @@ def add_teacher_loss(
 def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
     """Of a whole data set. Args: column: `token_counts` of Arrow. Raises: GuidanceError."""
     width = len(TokenCounts._fields)
-    total = TokenCounts(
-        *sum(part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks).tolist()
-    )
+    sums = column.combine_chunks().flatten().to_numpy().reshape(-1, width).sum(0)
+    total = TokenCounts(*sums.tolist())
     known = 1 - total.missing / max(1, total.predicted)
     if guidance.needs_teacher and known < guidance.min_coverage:
         raise GuidanceError(
@@ -145,9 +134,8 @@ class TeacherTexts:
         """`tokenizer`: the teacher's, of transformers, with its chat template; None: it has no
         template. Only used for `messages`."""
         self._tokenizer = tokenizer
-        self._prefix: tuple[int, ...] = (
-            () if tokenizer is None else TokenSpans(tokenizer).prefix_ids
-        )
+        adds_bos = tokenizer is not None and bool(TokenSpans(tokenizer).prefix_ids)
+        self._added: str = (adds_bos and tokenizer.bos_token) or ""
 
     def __call__(self, examples: Examples) -> dict[str, list[str]]:
         """The text of each example. Raises: as `TeacherLossColumns`."""
@@ -158,7 +146,7 @@ class TeacherTexts:
     def conversation(self, messages: Any) -> Conversation:
         """A conversation as the teacher reads it, without a BOS that its tokenizer adds."""
         found = conversation(messages, self._tokenizer)
-        text = without_bos(found.text, self._tokenizer, self._prefix)
+        text = found.text.removeprefix(self._added)
         removed = len(found.text.encode()) - len(text.encode())
         return Conversation(text, found.answers - removed)
 

@@ -64,12 +64,6 @@ def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
     return Conversation(text, _answers(text, between, [contents[number] for number in asked]))
 
 
-def without_bos(text: str, tokenizer: Any, prefix_ids: Sequence[int]) -> str:
-    """Removes the BOS that a template wrote, if a teacher that reads the text adds it by itself."""
-    bos = getattr(tokenizer, "bos_token", None)
-    return text.removeprefix(bos) if bos and prefix_ids else text
-
-
 def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArray[np.bool_]]:
     """The ids of a conversation, and which of them the assistant has written.
 
@@ -126,17 +120,15 @@ def _between(text: str, count: int) -> list[str]:
 def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArray[np.int32]:
     """(A, 2) bytes of the answers. Templates may remove white space at their ends."""
     spans, at = [], len(between[0])
-    is_same = text.startswith(between[0])
+    begins_the_same = text.startswith(between[0])
     for place, (answer, behind) in enumerate(zip(answers, between[1:], strict=True)):
         is_last = place == len(answers) - 1
         for written in (answer, answer.strip(), answer.lstrip(), answer.rstrip()):
             end = at + len(written)
-            ends_here = end + len(behind) == len(text) if is_last else True
-            if text.startswith(written + behind, at) and ends_here:
+            is_here = begins_the_same and text.startswith(written + behind, at)
+            if is_here and (not is_last or end + len(behind) == len(text)):
                 break
         else:
-            is_same = False
-        if not is_same:
             raise CorpusError(
                 f"the chat template changes answer {place}, {answer[:40]!r}, or what is around "
                 "it, by what it says, so its place in the text is unknown; use another template, "

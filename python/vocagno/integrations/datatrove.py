@@ -8,7 +8,7 @@ shards that it finished.
 import json
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
@@ -39,7 +39,7 @@ from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import write_json
 from vocagno.teacher.scores import SCORES
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, write_scored
-from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 if TYPE_CHECKING:
 
@@ -63,10 +63,6 @@ class ShardMaker(PipelineStep, ABC):
     kind: StoreKind
 
     def __init__(self, folder: str | Path, shard_bytes: int) -> None:
-        """Args:
-        folder: of the store; all tasks must see it.
-        shard_bytes: bytes of text of a shard, or a little more; a killed task loses one.
-        """
         super().__init__()
         require(shard_bytes >= 1, f"shard_bytes must be positive, got {shard_bytes}")
         self.folder: Path = _local(folder)
@@ -140,10 +136,7 @@ class StoreFinisher(PipelineStep):
     kind: StoreKind
 
     def __init__(self, folder: str | Path, *, max_refused: float = MAX_REFUSED) -> None:
-        """Args:
-        folder: of the store.
-        max_refused: as `data.max_refused`.
-        """
+        """`max_refused`: as `data.max_refused`."""
         super().__init__()
         self.folder: Path = _local(folder)
         self.max_refused: float = max_refused
@@ -211,14 +204,12 @@ class RowPacker(ShardMaker):
         return rows_made_from(tokenizer, self.seq_len) | NUMBERED_BY_SHARD
 
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
-        """Packs one shard."""
         tokenizer = _loaded(self.tokenizer, self.eos)
         pack_shard(path, documents, 0, tokenizer, self.seq_len, made_from)
 
 
 class FinishRows(StoreFinisher):
-    """Writes the manifest of a store when all tasks of `RowPacker` are done. For an executor with
-    one task, which `depends` on theirs."""
+    """The `StoreFinisher` of `RowPacker`."""
 
     name = "vocagno: finish"
     type = "TOKENIZER"
@@ -248,7 +239,7 @@ def _names(folder: Path) -> list[str]:
             f"{', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}); run them "
             "again"
         )
-    names = [name for task, noted in done.items() for name in _of_task(task, noted["shards"])]
+    names = [_name(task, n) for task, noted in done.items() for n in range(noted["shards"])]
     if not names:
         raise StoreError(f"{folder}: the tasks had no documents")
     return names
@@ -262,10 +253,6 @@ def _done(folder: Path) -> dict[str, dict[str, int]]:
     }
 
 
-def _of_task(task: str, shards: int) -> list[str]:
-    return [_name(task, number) for number in range(shards)]
-
-
 def _name(task: str, number: int) -> str:
     """The name of a task's shard."""
     return f"{task}/shard-{number:05d}"
@@ -276,26 +263,18 @@ def _check_same(folder: Path, manifest: Manifest) -> None:
 
     Raises: StoreError for a task with more or fewer documents.
     """
-    names: defaultdict[str, list[str]] = defaultdict(list)
-    for entry in manifest.shards:
-        names[entry.name.partition("/")[0]].append(entry.name)
+    finished = Counter(entry.name.partition("/")[0] for entry in manifest.shards)
     for task, noted in _done(folder).items():
-        finished = names[task]
-        if finished != _of_task(task, noted["shards"]):
+        if finished[task] != noted["shards"]:
             raise StoreError(
-                f"{folder}: this finished store has {len(finished):,} shards of {task}, which now "
+                f"{folder}: this finished store has {finished[task]:,} shards of {task}, which now "
                 f"has {noted['shards']:,}: its documents have changed; name another folder, or "
                 "delete this one"
             )
 
 
-@lru_cache(maxsize=1)
-def _loaded(source: str, eos: str | None) -> StudentTokenizer:
-    """The tokenizer; a process that does several tasks loads it once."""
-    return student_tokenizer(source, eos)
-
-
-_CACHE = Path(".cache/vocagno")
+_loaded = lru_cache(maxsize=1)(student_tokenizer)
+"""A process that does several tasks loads the tokenizer once."""
 
 
 class TeacherScorer(ShardMaker):
@@ -315,7 +294,7 @@ class TeacherScorer(ShardMaker):
         teacher: Mapping[str, Any],
         *,
         shard_bytes: int = SHARD_BYTES,
-        cache: str | Path = _CACHE,
+        cache: str | Path = ".cache/vocagno",
     ) -> None:
         """Args:
             folder: of the store; all tasks must see it.
@@ -340,7 +319,6 @@ class TeacherScorer(ShardMaker):
         return teacher.made_from
 
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
-        """Scores one shard."""
         scores = _loaded_teacher(self.config, self.cache, self.folder).score(documents.texts)
         write_scored(path, documents, scores, made_from)
 

@@ -7,7 +7,6 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -78,8 +77,6 @@ def losses_of(
 
 
 SHARDS_PER_FILE = 256
-CARD = "README.md"
-
 _METADATA_KEY = b"vocagno"
 _SCHEMA = pa.schema(
     [
@@ -101,10 +98,7 @@ def _schema(made_from: dict[str, Any]) -> pa.Schema:
 
 
 def export_scores(
-    store: ScoreStore,
-    folder: Path,
-    card: str,
-    advance: Callable[[int], None] = lambda shards: None,
+    store: ScoreStore, folder: Path, card: str, advance: Callable[[int], None] = lambda shards: None
 ) -> list[Path]:
     """Writes a store as Parquet files and a dataset card, all of them or none; calls `advance` with
     the shards done.
@@ -123,7 +117,7 @@ def export_scores(
                     table = _table(store, index)
                     writer.write_table(table, row_group_size=max(1, len(table)))
                     advance(index + 1)
-        with appearing(place / CARD) as file:
+        with appearing(place / "README.md") as file:
             file.write(card.encode())
     return [folder / name for name in names]
 
@@ -284,17 +278,16 @@ def _import_shard(
     frames = None
     if num_candidates(made_from):
         texts, sizes = table["candidates"].to_pylist(), _lists(table["candidate_sizes"])
-        ends = [np.cumsum([0, *of_one]) for of_one in sizes]
         frames = [
-            [text[start:stop] for start, stop in pairwise(of_one)]
-            for text, of_one in zip(texts, ends, strict=True)
+            [text[start:stop] for start, stop in pairwise(np.cumsum([0, *of_one]))]
+            for text, of_one in zip(texts, sizes, strict=True)
         ]
     file = store / f"{what['name']}.arrow"
     refused = [Refused(*one) for one in what["refused"] or ()]
     write_scores(file, hashes, documents, made_from, refused=refused, frames=frames)
     shard = ScoreShard(file)
-    found = asdict(shard.description)
-    is_same = (found["text_hash"], found["counts"]) == (what["text_hash"], what["counts"])
+    found = shard.description
+    is_same = (found.text_hash, found.counts) == (what["text_hash"], what["counts"])
     if not is_same or shard.checks.tolist() != table["check"].to_pylist():
         file.unlink()
         raise StoreError(f"{path}: shard {what['name']} is damaged (its checks differ)")
@@ -368,8 +361,7 @@ Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher
 
 def _size_category(documents: int) -> str:
     """The size category by the hub's names."""
-    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
+    borders = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
+    between = [f"{low}<n<{high}" for low, high in pairwise(borders)]
     reached = bisect_right([10**power for power in range(3, 10)], documents)
-    if reached == 0:
-        return "n<1K"
-    return f"{names[reached - 1]}<n<{names[reached]}" if reached < len(names) else "n>1B"
+    return ["n<1K", *between, "n>1B"][reached]

@@ -7,7 +7,7 @@ OpenAI's protocol). Needs `vocagno[server]`.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ from urllib3.util import Retry
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
-from vocagno.system.files import write_json
+from vocagno.system.files import write_new_json
 from vocagno.system.records import Count, checked
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import Scored, given_candidates
@@ -62,6 +62,7 @@ LogProbabilities = list[float | None]
 Tops = list[list[tuple[float, int]]]
 """For each id log-probabilities and ids of the most likely ones there; of the first id empty."""
 T = TypeVar("T")
+_ID = re.compile("[0-9]{1,9}")
 
 
 class ServerError(InputError):
@@ -173,15 +174,14 @@ class ServerScorer:
                 f"{self.url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
-        names = [one["id"] for one in models]
-        wanted = self._config.model or (names[0] if len(names) == 1 else None)
-        if wanted not in names:
+        longest = {one["id"]: one["max_model_len"] for one in models}
+        wanted = self._config.model or (next(iter(longest)) if len(longest) == 1 else None)
+        if wanted not in longest:
             raise ServerError(
-                f"{self.url}: has the models {', '.join(names) or '(none)'}; name one with "
+                f"{self.url}: has the models {', '.join(longest) or '(none)'}; name one with "
                 "--teacher.model"
             )
-        longest = next(one for one in models if one["id"] == wanted)["max_model_len"]
-        return Served(wanted, longest)
+        return Served(wanted, longest[wanted])
 
     def score(
         self, windows: Sequence[Window]
@@ -199,25 +199,19 @@ class ServerScorer:
 
     def _losses(self, window: Window) -> NDArray[np.float32] | Scored:
         """Losses in nats of the requested tokens; NaN where the server has none."""
-        ids = window.ids.tolist()
-        found, tops = _PROTOCOLS[self._config.protocol](self, ids)
-        if len(found) != len(ids):
-            raise ServerError(
-                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
-                "truncates the prompt, or adds to it"
-            )
-        asked = found[window.asked_from :]
+        protocols = {"vllm": self._vllm, "openai": self._openai, "sglang": self._sglang}
+        ids, count = window.ids.tolist(), self._config.candidates
+        found, tops = protocols[self._config.protocol](ids)
 
         def error(words: str) -> ServerError:
             return ServerError(f"{self.url} {words}")
 
-        losses = losses_of(asked, error)
-        if not self._config.candidates:
+        losses = losses_of(found[window.asked_from :], error)
+        if not count:
             return losses
         if len(tops) != len(ids):
             raise error(f"gives candidates for {len(tops):,} of {len(ids):,} ids")
         arrays = _in_arrays(tops[window.asked_from :])
-        count = self._config.candidates
         return Scored(losses, *given_candidates(*arrays, count, self._num_ids, error))
 
     def _vllm(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
@@ -226,11 +220,15 @@ class ServerScorer:
         choice = self._completion(ids, asked, _VllmCompletion)["choices"][0]
         self._compare(choice["prompt_token_ids"], ids)
         found = choice["prompt_logprobs"]
-        if any(at is not None and str(one) not in at for one, at in zip(ids, found, strict=False)):
+        if len(found) != len(ids):
+            raise ServerError(
+                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
+                "truncates the prompt, or adds to it"
+            )
+        pairs = [*zip(map(str, ids), found, strict=True)]
+        if any(at is not None and one not in at for one, at in pairs):
             raise ServerError(f"{self.url}: gives log-probabilities of other ids than were sent")
-        pairs = zip(ids, found, strict=False)
-        logprobs = [None if at is None else at[str(one)]["logprob"] for one, at in pairs]
-        logprobs += [None] * (len(found) - len(ids))
+        logprobs = [None if at is None else at[one]["logprob"] for one, at in pairs]
         if not count:
             return logprobs, []
         if bad := [key for at in found for key in at or () if not _ID.fullmatch(key)]:
@@ -288,15 +286,12 @@ class ServerScorer:
             answer = json.loads(reply.content)
         except (ValueError, RecursionError) as error:
             raise ServerError(f"{self.url}{path}: the answer is not JSON ({error})") from error
-        protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
-        return checked(
-            kind,
-            answer,
-            lambda words: ServerError(f"{self.url}{path}: the answer: {words}; {protocol}"),
-        )
 
+        def fault(words: str) -> ServerError:
+            protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
+            return ServerError(f"{self.url}{path}: the answer: {words}; {protocol}")
 
-_ID = re.compile("[0-9]{1,9}")
+        return checked(kind, answer, fault)
 
 
 def _in_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -315,13 +310,6 @@ def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float
     if not np.array_equal(*lacks):
         return math.inf
     return float(np.abs(first - second)[~lacks[0]].mean()) if not lacks[0].all() else 0.0
-
-
-_PROTOCOLS: dict[str, Callable[[ServerScorer, list[int]], tuple[LogProbabilities, Tops]]] = {
-    "vllm": ServerScorer._vllm,
-    "openai": ServerScorer._openai,
-    "sglang": ServerScorer._sglang,
-}
 
 
 class ServerEngine(Engine):
@@ -359,14 +347,10 @@ class ServerEngine(Engine):
             )
 
     def load(self) -> ServerScorer:
-        """The client of the server, which has the weights."""
         return self.scorer
 
     def guard(self, folder: Path, *, note: bool = False) -> None:
         """Compares the losses of a fixed text with those noted in the folder.
-
-        If two processes note their losses at once, the last note counts; if their models differ,
-        the other process stops at its next check.
 
         Raises: StoreError if they differ by more than rounding.
         """
@@ -374,8 +358,7 @@ class ServerEngine(Engine):
         if note and not path.is_file():
             found = self._losses_of(PROBE).tolist()
             losses = [round(one, 4) if math.isfinite(one) else None for one in found]
-            if not path.is_file():  # still
-                write_json(path, {"text": PROBE, "losses": losses})
+            write_new_json(path, {"text": PROBE, "losses": losses})
         if not path.is_file():
             return
         noted = json.loads(path.read_bytes())

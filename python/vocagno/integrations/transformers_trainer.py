@@ -289,10 +289,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         if self._counts is not None and not logs.keys().isdisjoint(("loss", "train_loss")):
             own = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
             totals = self.accelerator.reduce(torch.cat([self._sums, own])).tolist()
-            sums, counts = (
-                LossSums(*totals[: -len(own)]),
-                TokenCounts(*map(int, totals[-len(own) :])),
-            )
+            sums = LossSums(*totals[: -len(own)])
+            counts = TokenCounts(*map(int, totals[-len(own) :]))
             self._counts = None
             self._sums.zero_()
             entry = token_entry(f"step {self.state.global_step}", self._method, sums, counts)

@@ -59,10 +59,7 @@ def chunks(
     ends: ChunkEnds = None,
 ) -> Iterator[slice]:
     """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
-
-    Args:
-        ends: a chunk is longer if there is none of them within its size.
-    """
+    Args: ends: a chunk is longer if there is none of them within its size."""
     size = chunk_rows(vocabulary_size, device)
     count = math.ceil(num_rows / (size + size // _MORE_ROWS))
     number_of = itertools.count(1)
@@ -112,11 +109,8 @@ class LanguageHead:
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
         """(C, V) in float32: operands in the model's type, accumulated in float32.
-
-        Args:
-            room: from `room_for`. The logits are written there if it is large enough; then they
-                have no gradient.
-        """
+        Args: room: from `room_for`. The logits are written there if it is large enough; then they
+            have no gradient."""
         out = None
         if room is not None and len(hidden_CH) <= len(room):
             out = room[: len(hidden_CH)]
@@ -154,10 +148,6 @@ class LanguageHead:
         """The same head for the first `num_ids` ids."""
         bias_V = None if self.bias_V is None else self.bias_V[:num_ids]
         return replace(self, weight_VH=self.weight_VH[:num_ids], bias_V=bias_V)
-
-    def no_states(self, count: int) -> Tensor:
-        """(count, H) zeros in place of states."""
-        return self.weight_VH.new_zeros(count, self.hidden_size)
 
 
 Head = LanguageHead | OwnHead
@@ -279,9 +269,7 @@ def _causal_remedy(model: Any) -> str:
 
 def head_of(model: Any) -> LanguageHead:
     """The head that a model's configuration describes; it shares the model's weights.
-
-    Raises: UnsupportedModelError if there are no output embeddings.
-    """
+    Raises: UnsupportedModelError if there are no output embeddings."""
     output, config = model.get_output_embeddings(), model.config.get_text_config()
     if not isinstance(getattr(output, "weight", None), Tensor):
         raise UnsupportedModelError(f"{type(model).__name__}: no output embeddings were found")
@@ -322,9 +310,7 @@ def own_head_of(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead:
 
 def base_of(model: Any) -> nn.Module:
     """The module of a causal language model that turns ids into its last hidden states.
-
-    Raises: UnsupportedModelError if there is none.
-    """
+    Raises: UnsupportedModelError if there is none."""
     if model.base_model is not model:
         base: nn.Module = model.base_model
         return base
@@ -337,10 +323,7 @@ def base_of(model: Any) -> nn.Module:
 
 def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
     """(B, T, H): the last hidden states of a causal language model, without logits.
-
-    Args:
-        extra: positions and mask of packed rows (`isolation`).
-    """
+    Args: extra: positions and mask of packed rows (`isolation`)."""
     output = base_output(base_of(model), ids_BT, **extra)
     return whole(output.last_hidden_state)
 
@@ -348,10 +331,8 @@ def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
 def without_wrapper(model: Any) -> Any:
     """The causal language model inside a `peft.PeftModel`, with its adapters; another model as it
     is. Training it trains what PEFT left trainable.
-
     Raises: UnsupportedModelError for adapters that are not inside the layers: prompts, and adapters
-        or trained copies of the embedding or of the language head.
-    """
+        or trained copies of the embedding or of the language head."""
     settings = getattr(model, "peft_config", None)
     if not isinstance(settings, dict) or not hasattr(model, "get_base_model"):
         return model

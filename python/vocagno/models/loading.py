@@ -23,9 +23,7 @@ from vocagno.tokens.tokenizer_checks import PLAIN_PROBES
 
 def decoder_layers(model: Any, option: str) -> list[nn.Module]:
     """The layers in a model's `_no_split_modules`.
-
-    Raises: ConfigError naming the option that needs them, for a model that declares none.
-    """
+    Raises: ConfigError naming the option that needs them, for a model that declares none."""
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
@@ -71,10 +69,7 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
 
 def checkpoint_activations(model: Any) -> None:
     """Has the decoder layers compute their activations again in the backward pass.
-
-    Args:
-        model: of transformers; releases before 5.23 call it gradient checkpointing only.
-    """
+    Args: model: of transformers; releases before 5.23 call it gradient checkpointing only."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
@@ -225,10 +220,7 @@ def check_context(
     config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
 ) -> None:
     """Rejects a context that the teacher cannot read, before its weights are loaded.
-
-    Args:
-        length: tokens per window, set by `option`; default: `teacher.context`.
-    """
+    Args: length: tokens per window, set by `option`; default: `teacher.context`."""
     settings = teacher_settings(config)
     check_positions(settings, length or config.context, option, "teacher")
 
@@ -271,9 +263,7 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
 
 def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:
     """The transformers configuration of the model to train, without its weights.
-
-    Raises: ConfigError for an unknown architecture, and for too few ids or positions.
-    """
+    Raises: ConfigError for an unknown architecture, and for too few ids or positions."""
     from transformers import AutoConfig
 
     if config.model is not None:
@@ -342,10 +332,8 @@ def check_positions(settings: Any, length: int, option: str, role: str) -> None:
 
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
     """The student's tokenizer as a transformers tokenizer, to save with a model.
-
     Raises: ConfigError if transformers makes another tokenizer of its files, as releases before
-        5.22 do of DeepSeekMath's.
-    """
+        5.22 do of DeepSeekMath's."""
     import transformers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

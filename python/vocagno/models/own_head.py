@@ -38,10 +38,7 @@ class OwnHead:
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
         """(C, V) in float32, with gradients for the states and for `weights`.
-
-        Args:
-            room: not used; the model's code allocates its own.
-        """
+        Args: room: not used; the model's code allocates its own."""
         # `forward` may read the shape of the ids. Only the stand-in gets their values.
         ids_1C = torch.zeros(1, len(hidden_CH), dtype=torch.int64, device=hidden_CH.device)
         stand_in = next(child for child in self.model.children() if isinstance(child, _StandIn))
@@ -75,11 +72,6 @@ class OwnHead:
     def room_for(self, num_rows: int) -> Tensor | None:
         """None: the model's code allocates its own memory."""
         return None
-
-    def no_states(self, count: int) -> Tensor:
-        """(count, H) zeros in place of states."""
-        weight = next(iter(self.weights.values()))
-        return weight.new_zeros(count, self.hidden_size)
 
 
 def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
@@ -136,10 +128,7 @@ _IDS = 1000
 
 def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
     """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
-
-    Args:
-        positions: maximum number of tokens that the model reads, if there is one.
-    """
+    Args: positions: maximum number of tokens that the model reads, if there is one."""
     length = PROBE_TOKENS
     if positions is not None and positions > 0:  # XLNet has -1 for no limit
         length = min(length, positions)

@@ -8,22 +8,11 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vocagno.errors import InputError, require
 from vocagno.system.progress import in_table
-from vocagno.system.signals import (
-    DONE,
-    INTERRUPTED,
-    UNFINISHED,
-    Terminated,
-    run_with_signals,
-)
-
-if TYPE_CHECKING:
-    from vocagno.config.options import Config
-    from vocagno.views.passage import Passage
-
+from vocagno.system.signals import DONE, INTERRUPTED, UNFINISHED, Terminated, run_with_signals
 
 CONFIGS = Path(__file__).parent
 """Folder with the configuration of each student (`guided.yaml`) and of the teacher."""
@@ -154,7 +143,7 @@ def _row(name: str, run: Path) -> dict[str, str]:
 
 
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:
-    from vocagno.training.configuration import parse
+    from vocagno.training.report import kept_passages
     from vocagno.views.html import render_page
 
     introduction = (
@@ -163,46 +152,16 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         "tokens on which it is furthest behind the teacher; on all lines except those that are "
         "noise to the teacher; and on these lines towards the teacher's most likely tokens."
     )
-    found = []
-    for name, rule in (("guided", "lines"), ("paper", "the rule of the paper")):
-        config = parse(["--config", str(CONFIGS / f"{name}.yaml")])
-        found += [
-            replace(passage, title=f"{passage.title}, {rule}") for passage in _passages(config)
-        ]
+    rules = {"guided": "lines", "paper": "the rule of the paper"}
+    passages = [
+        replace(passage, title=f"{passage.title}, {rule}")
+        for name, rule in rules.items()
+        for passage in kept_passages(FOLDER / name)
+    ]
     html = render_page(
         title="A student, a teacher, two vocabularies",
         introduction=introduction,
         summary_rows=rows,
-        passages=found,
+        passages=passages,
     )
     page.write_text(html, encoding="utf-8")
-
-
-def _passages(config: "Config") -> "list[Passage]":
-    """The first few training documents with the trained student's view of them."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from vocagno.data.corpus import scan
-    from vocagno.guidance.batches import Collator, line_ends
-    from vocagno.teacher.scoring import ConfiguredTeacher
-    from vocagno.tokens.student_tokenizer import student_tokenizer
-    from vocagno.training.loop import final_folder
-    from vocagno.training.sample_pages import TOKENS, Sampler, choose_samples
-    from vocagno.training.step import GuidedStudent
-
-    cpu = torch.device("cpu")
-    corpus = scan(config.data.one_corpus, config.data.cache)
-    teacher = ConfiguredTeacher(config.teacher, config.data.cache, cpu)
-    scores = teacher.scores(lambda: corpus, None, show_progress=False)
-    tokenizer = student_tokenizer(str(config.student.tokenizer), config.student.eos)
-    model = AutoModelForCausalLM.from_pretrained(final_folder(config.output)).eval()
-    data = replace(config.data, seq_len=TOKENS)
-    ends = line_ends(tokenizer.spans, config.guidance)
-    sampler = Sampler(
-        choose_samples(corpus, tokenizer, TOKENS),
-        tokenizer,
-        teacher.spans,
-        Collator(scores, config.guidance, data, ends),
-    )
-    return sampler.passages(GuidedStudent(model, config.guidance), cpu)

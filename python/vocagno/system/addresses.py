@@ -38,9 +38,7 @@ class Address(_Local):
     @contextmanager
     def _system(self, rights: str = "list and read") -> Iterator[tuple[Any, str]]:
         """The file system, which a forked process makes again, and the path in it.
-
-        Raises: AddressError for all errors, but for files that are missing, or in the way.
-        """
+        Raises: AddressError for all errors, but for files that are missing, or in the way."""
         import fsspec
 
         try:  # without a cache of listings: other processes write there, too

@@ -71,11 +71,8 @@ class HostSum:
 
     def gathered(self, value: Any, *, patient: bool = False) -> list[Any]:
         """The values of all processes, ordered by rank, on every process.
-
-        Args:
-            patient: wait for the last process without the limit `train.collective_timeout`. The
-                wait still ends if a process ends.
-        """
+        Args: patient: wait for the last process without the limit `train.collective_timeout`. The
+            wait still ends if a process ends."""
         group = self._patient if patient else self._group
         if group is None:
             return [value]

@@ -32,10 +32,7 @@ class HubRepository:
     """Whether only its owners see it. Has no effect on a repository that exists."""
 
     def create(self) -> str:
-        """Creates the repository unless it exists. Returns: its whole name.
-
-        Raises: HubError.
-        """
+        """Creates the repository unless it exists. Returns: its whole name. Raises: HubError."""
         from huggingface_hub import HfApi
 
         try:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from vocagno.errors import InputError
@@ -74,12 +73,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._bar.close()
         short = self._total is None and self._last_line == self._began  # too short to report
         if self._lines and error is None and not short:
@@ -105,9 +99,7 @@ def peak_megabytes() -> float | None:
 
 def draw_in_terminal(picture: Any) -> None:
     """Prints a picture that rich can draw.
-
-    Raises: InputError if the encoding of the output lacks a sign.
-    """
+    Raises: InputError if the encoding of the output lacks a sign."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -26,10 +26,8 @@ _LONGEST = 40
 
 def checked(kind: type[T], value: Any, error: Callable[[str], Exception]) -> T:
     """The value itself, if it is of a type. Missing fields that may be None become None.
-
     Args: error: makes an exception of a sentence on the first fault, such as "rows[2].loss:
-        expected a number, got null".
-    """
+        expected a number, got null"."""
     if fault := _fault(kind, value):
         raise error(fault.removeprefix(".").removeprefix(": "))
     found: T = value

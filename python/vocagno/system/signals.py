@@ -123,18 +123,17 @@ def exit_status(run: Callable[[], int]) -> int:
         status = run()
         sys.stdout.flush()
         return status
-    except (InputError, SpanError) as error:
-        return _failed(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FOUND_WRONG
-    except OSError as error:
+    except (InputError, SpanError, OSError) as error:
         return _failed(error)
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         if name == "vocagno":
             raise
-        return _failed(f"needs {name}: pip install 'vocagno[{_extra(name)}]'")
+        extra = next((extra for extra, modules in _EXTRAS.items() if name in modules), "train")
+        return _failed(f"needs {name}: pip install 'vocagno[{extra}]'")
     except Terminated:
         print(f"stopped. {_KEPT}", file=sys.stderr)
         return UNFINISHED
@@ -150,7 +149,3 @@ def exit_status(run: Callable[[], int]) -> int:
 def _failed(error: object) -> int:
     print(f"error: {error}", file=sys.stderr)
     return USER_ERROR
-
-
-def _extra(module: str) -> str:
-    return next((extra for extra, modules in _EXTRAS.items() if module in modules), "train")

@@ -48,10 +48,8 @@ class LivePieces:
         reader: TextReader,
         limit: RefusalLimit | None = None,
     ) -> None:
-        """Args:
-        texts: a `TextStore`, or several.
-        limit: of the documents with a piece that this process cannot read; None: no limit.
-        """
+        """`texts`: a `TextStore`, or several. `limit`: of the documents with a piece that this
+        process cannot read; None: no limit."""
         self.texts = texts
         self.reader = reader
         self._limit = limit
@@ -118,10 +116,10 @@ class LiveText:
 
     def pin_memory(self) -> "LiveText":
         """The same with tensors in pinned memory."""
-        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, one in given.items():
-            given[name] = one.pin_memory() if isinstance(one, Tensor) else one
-        return LiveText(**given)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}
+        pinned: dict[str, Any] = {name: one.pin_memory() for name, one in tensors.items()}
+        return replace(self, **pinned)
 
 
 class LiveTeacher(ABC):
@@ -183,7 +181,6 @@ class TextTeacher(LiveTeacher):
         self.guidance = guidance
 
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """As `LiveTeacher.plan`."""
         if text is None:
             return []
         rows = text.windowed.rows
@@ -201,7 +198,6 @@ class TextTeacher(LiveTeacher):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """As `LiveTeacher.guide`."""
         assert text is not None
         if self.guidance.needs_distributions:
             return {"teacher": self.distributions(text, passes, num_passes)}
@@ -224,7 +220,8 @@ class TextTeacher(LiveTeacher):
             rows_N = rows_N.to(states_NH.device)  # the last layer's, if the model is spread
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
-            states_MH = self.scorer.head.no_states(1)
+            head = self.scorer.head
+            states_MH = torch.zeros(1, head.hidden_size, device=head.device)
         is_finite_M = states_MH.isfinite().all(-1).to(self.device)
         if len(text.is_asked_M):
             self.note_unscored(self._here(text.is_asked_M) & ~is_finite_M)
@@ -263,17 +260,15 @@ class TextTeacher(LiveTeacher):
         return torch.where(is_asked_M, nll_M, torch.nan)
 
     def _read(
-        self,
-        passes: Sequence[Pass],
-        num_passes: int,
-        look: Callable[[Pass], Found],
+        self, passes: Sequence[Pass], num_passes: int, look: Callable[[Pass], Found]
     ) -> Iterator[tuple[Tensor, Found]]:
         """Yields the teacher tokens of each pass, and the result of `look` for them."""
         for one_pass in passes:
             assert one_pass.rows_N is not None
             yield self._here(one_pass.rows_N), look(one_pass)
-        for _ in range(num_passes - len(passes)):
-            look(_idle(self.scorer))
+        for _ in range(num_passes - len(passes)):  # one token, predicted from another
+            (idle,) = self.scorer.passes([Window(np.zeros(2, np.int64), 1)])
+            look(idle)
 
     @torch.inference_mode()
     def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
@@ -308,12 +303,6 @@ class TextTeacher(LiveTeacher):
         return values.to(self.device, non_blocking=True)
 
 
-def _idle(scorer: TransformersScorer) -> Pass:
-    """The smallest possible pass: one token, predicted from another."""
-    (one_pass,) = scorer.passes([Window(np.zeros(2, np.int64), 1)])
-    return one_pass
-
-
 def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) -> NDArray[np.int64]:
     """(N,): the first requested row of each range; -1 where there is none."""
     rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
@@ -324,10 +313,7 @@ def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) ->
 
 
 def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
-    """Rejects a teacher whose ids differ from the student's; it may have additional ids.
-
-    Raises: ConfigError naming a token that differs.
-    """
+    """Raises: ConfigError for a token with another id. The teacher may have further ids."""
     theirs = teacher.vocabulary()
     for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
         if theirs.get(token) != index:
@@ -350,10 +336,8 @@ class RowTeacher(LiveTeacher):
         data: DataConfig,
         num_ids: int,
     ) -> None:
-        """`num_ids`: size of the student's vocabulary, with which the teacher's begins.
-
-        Raises: ConfigError for `data.isolate` with a teacher that cannot keep documents apart.
-        """
+        """`num_ids`: of the student, whose vocabulary begins the teacher's. Raises: ConfigError for
+        `data.isolate` with a teacher that cannot keep documents apart."""
         super().__init__(scorer, device)
         model = scorer.model
         fits = mask_fits(model, data.seq_len)
@@ -368,8 +352,7 @@ class RowTeacher(LiveTeacher):
         self._rows = max(1, scorer.batch_tokens // data.seq_len)
 
     def plan(self, text: LiveText | None) -> list[Pass]:
-        """No passes: nothing is prepared ahead of time."""
-        return []
+        return []  # nothing is prepared ahead of time
 
     @torch.inference_mode()
     def guide(
@@ -379,7 +362,6 @@ class RowTeacher(LiveTeacher):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """As `LiveTeacher.guide`."""
         labels_BT, head = tensors["labels"], self.scorer.head
         states_BTH = self._states(tensors)
         partner_BT = torch.arange(labels_BT.numel(), device=self.device).view(labels_BT.shape)
@@ -400,17 +382,9 @@ class RowTeacher(LiveTeacher):
 
     def _states(self, tensors: dict[str, Tensor]) -> Tensor:
         """(B, T, H), computed a few rows at a time."""
-        names = ("attention_mask", "position_ids")
-        parts = [
-            hidden_states(
-                self.scorer.model,
-                tensors["input_ids"][rows],
-                **{name: tensors[name][rows] for name in names if name in tensors},
-            )
-            for rows in _slices(len(tensors["input_ids"]), self._rows)
-        ]
+        names, parts = ("attention_mask", "position_ids"), []
+        for start in range(0, len(tensors["input_ids"]), self._rows):
+            rows = slice(start, start + self._rows)
+            given = {name: tensors[name][rows] for name in names if name in tensors}
+            parts.append(hidden_states(self.scorer.model, tensors["input_ids"][rows], **given))
         return torch.cat(parts)
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, count, size)]

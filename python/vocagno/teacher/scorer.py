@@ -215,10 +215,8 @@ class TransformersScorer:
 
     @torch.inference_mode()
     def asked_states(self, one_pass: Pass) -> Tensor:
-        """(N, H): the states that predict the requested labels.
-
-        Padding is at the end of rows, so no requested token attends to it.
-        """
+        """(N, H): the states that predict the requested labels. Padding is at the end of rows, so
+        no requested token attends to it."""
         extra: dict[str, Any] = {
             name: _to(self.device, value) if isinstance(value, Tensor) else value
             for name, value in one_pass.boundaries.items()

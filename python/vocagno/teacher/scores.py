@@ -118,15 +118,20 @@ def write_scores(
     if count:
         columns["candidates"] = list_column(joined, pa.uint8(), large=True)
         columns["candidate_sizes"] = list_column(sizes, pa.int32())
-    counts = {
-        "documents": len(hashes),
-        "tokens": sum(len(loss) for loss in losses),
-        "unscored_documents": int((unscored > 0).sum()),
-        "unscored_tokens": int(unscored.sum()),
-        **({REFUSED: len(refused)} if refused else {}),
-    }
+    counts = _counts(sum(map(len, losses)), unscored, len(refused))
     what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
     write_shard(path, columns, what)
+
+
+def _counts(tokens: int, unscored: NDArray[Any], refused: int) -> dict[str, int]:
+    """What the description of a shard counts. Args: unscored: (documents,) tokens."""
+    return {
+        "documents": len(unscored),
+        "tokens": tokens,
+        "unscored_documents": int((unscored > 0).sum()),
+        "unscored_tokens": int(unscored.sum()),
+        **({REFUSED: refused} if refused else {}),
+    }
 
 
 def _check(
@@ -274,12 +279,10 @@ class ScoreShard(RowShard):
         """The documents without tokens, because they cannot be placed in the text."""
 
     def coded(self, row: int) -> CodedSpans:
-        """The coded spans of a document."""
         return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
 
     @property
     def candidate_bytes(self) -> int:
-        """Size of the encoded candidates."""
         return sum(len(column.values) for column in self._frames[:1])
 
     def frames(self, row: int) -> list[NDArray[Any]]:
@@ -297,13 +300,7 @@ class ScoreShard(RowShard):
 
     def is_consistent(self) -> bool:
         """Whether the description's counts and hash match the content of the shard."""
-        counts = {
-            "documents": len(self),
-            "tokens": len(self.nll.values),
-            "unscored_documents": int((self.unscored > 0).sum()),
-            "unscored_tokens": int(self.unscored.sum()),
-            **({REFUSED: len(self.refused)} if self.refused else {}),
-        }
+        counts = _counts(len(self.nll.values), self.unscored, len(self.refused))
         named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         return (counts, named) == (self.description.counts, self.description.text_hash)
 
@@ -325,14 +322,11 @@ class MatchedScores:
 
     def __init__(self, store: ScoreStore, rows: RowStore, candidates: bool = False) -> None:
         """Reads the shards with refused documents if the shards' hashes match, else all.
-
-        Args: candidates: whether pieces have them.
-        """
+        `candidates`: whether pieces have them."""
         self.store = store
-        name = "tokenizer"
         self.tokenizers: tuple[str | None, str | None] = (
-            rows.manifest.made_from.get(name),
-            store.manifest.made_from.get(name),
+            rows.manifest.made_from.get("tokenizer"),
+            store.manifest.made_from.get("tokenizer"),
         )
         """`TokenSpans.fingerprint` of those of the rows and of the scores, if known."""
         self._candidates = candidates
@@ -399,8 +393,12 @@ class ScoresOfTexts:
         """
         self.store = store
         self._candidates = candidates
-        hashes = np.concatenate([_hashes(shard, check) for shard in store.shards()])
-        self._hashes: NDArray[np.uint64] = hashes.view(np.uint64).reshape(-1, 2)
+        hashes = []
+        for shard in store.shards():
+            if check:
+                shard.check("document")
+            hashes.append(shard.text_hashes)
+        self._hashes: NDArray[np.uint64] = np.concatenate(hashes).view(np.uint64).reshape(-1, 2)
         self._order = np.argsort(self._hashes[:, 0], kind="stable")
         self._sorted = self._hashes[self._order, 0]
 
@@ -419,10 +417,7 @@ class ScoresOfTexts:
         return np.where((self._hashes[places] == words).all(1), places, -1)
 
     def find(self, texts: Sequence[str]) -> list[DocumentScores]:
-        """The scores of each text; `NOT_SCORED` for a text that is not in the store.
-
-        Raises: StoreError for damaged scores.
-        """
+        """The scores of each text, or `NOT_SCORED`. Raises: StoreError for damaged scores."""
         places = self.places(np.frombuffer(b"".join(map(text_hash, texts)), "V16"))
         return [
             NOT_SCORED if place < 0 else self.store.document(place, candidates=self._candidates)
@@ -433,9 +428,3 @@ class ScoresOfTexts:
 def _reopened(folder: str, _manifest: str, candidates: bool) -> ScoresOfTexts:
     """The hash of the manifest tells stores in one folder apart where pickles are compared."""
     return ScoresOfTexts(ScoreStore(Path(folder)), candidates=candidates)
-
-
-def _hashes(shard: ScoreShard, check: bool) -> NDArray[Any]:
-    if check:
-        shard.check("document")
-    return shard.text_hashes

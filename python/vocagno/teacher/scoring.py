@@ -123,7 +123,6 @@ class Teacher:
     def _checked(
         self, found: NDArray[np.float32] | Scored
     ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-        """Ids and codes of the candidates."""
         name = type(self.scorer).__name__
         if not isinstance(found, Scored):
             raise ScorerError(f"{name}: gives losses without candidates")
@@ -247,10 +246,7 @@ def score_corpus(
 
 
 def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
-    """The configured teacher's text reader.
-
-    Raises: ConfigError if its windows have no room for new tokens after prefix and context.
-    """
+    """The text reader. Raises: ConfigError if its windows have no room for new tokens."""
     prefix = teacher_prefix(config, spans)
     if config.context + 1 - len(prefix) <= config.context_before:
         raise ConfigError(
@@ -271,7 +267,6 @@ class ConfiguredTeacher:
 
     @cached_property
     def spans(self) -> TokenSpans:
-        """The teacher's tokenizer."""
         return teacher_spans(self.config)
 
     @cached_property
@@ -311,19 +306,12 @@ class ConfiguredTeacher:
         }
 
     def check(self) -> None:
-        """Checks that it can read texts, without its weights.
-
-        Raises: ConfigError as `Engine.check` and `text_reader`.
-        """
+        """Checks that it can read texts, without its weights. Raises: as `Engine.check`."""
         self.engine.check()
         _ = self.reader
 
     def load(self, folder: Path | None = None) -> Teacher:
-        """The teacher with its weights.
-
-        Args: folder: of the store that it scores for.
-        Raises: StoreError as `Engine.guard`.
-        """
+        """The teacher, to score for a store in `folder`. Raises: StoreError as `Engine.guard`."""
         check = None
         if folder is not None:
             self.engine.guard(folder, note=True)
@@ -331,10 +319,7 @@ class ConfiguredTeacher:
         return Teacher(self.engine.load(), self.reader, check, self.config.candidates)
 
     def scores_folder(self, corpus: Corpus) -> Path:
-        """Where its scores of a corpus are in the cache.
-
-        Raises: ConfigError without a model, or for a context that the model cannot read.
-        """
+        """Its scores of a corpus in the cache. Raises: ConfigError without a model; as `check`."""
         if self.config.model is None and self.config.server is None:
             raise ConfigError("teacher.model: needed to score a corpus")
         self.check()  # before hashing the weights
@@ -430,10 +415,7 @@ class Engine:
         return weights_identity(self.teacher.config, self.teacher.cache)
 
     def check(self) -> None:
-        """Checks that the teacher can be computed, without its weights.
-
-        Raises: ConfigError naming the option that prevents it.
-        """
+        """Raises: ConfigError, which names an option, if its teacher cannot be computed."""
         raise NotImplementedError
 
     def load(self) -> Scorer:
@@ -453,21 +435,17 @@ class TransformersEngine(Engine):
     """A model of transformers in this process."""
 
     def check(self) -> None:
-        """Checks that the model reads `teacher.context` tokens. Raises: ConfigError if not."""
+        """Raises: ConfigError if the model reads fewer than `teacher.context` tokens."""
         check_context(self.teacher.config)
 
     def load(self) -> TransformersScorer:
-        """The model on its device. Raises: ConfigError as `load_scorer`."""
         return load_scorer(self.teacher.config, self.teacher.spans, self.teacher.device)
 
 
 def load_scorer(
     config: TeacherConfig, spans: TokenSpans, device: torch.device
 ) -> TransformersScorer:
-    """The configured model of transformers, as a scorer.
-
-    Args: spans: the teacher's tokenizer. Raises: ConfigError if it has more ids than the model.
-    """
+    """The configured model of transformers. Raises: ConfigError if the tokenizer has more ids."""
     model = load_teacher(config, device)
     check_vocabulary(model, spans.vocabulary_size, "teacher")
     return TransformersScorer(

@@ -5,9 +5,9 @@ start of a text or of a word, it moves the offsets of the next tokens. So every 
 with the text at its span, and moved spans are corrected or rejected.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, SpanError, chars_to_bytes
 from vocagno.tokens.tokenizer_checks import (
-    Misplaced,
     Rows,
     TokenPlaces,
+    around,
     collapsed,
     remedy,
     text_between,
@@ -172,7 +172,7 @@ class OffsetSpans:
         if certain is not None:
             return certain, ""
         found = self._places.misplaced(ids, spans, text, disagreeing)
-        return spans, self._misplaced(text, ids, found) if found else ""
+        return spans, self._misplaced(text, ids, spans, *found) if found else ""
 
     def _disagreeing(
         self, ids: NDArray[np.int32], spans: NDArray[np.int32], text: str
@@ -218,7 +218,8 @@ class OffsetSpans:
         if found is not None:
             return found
         chosen = np.ones_like(is_kept)
-        for first, stop in list(_runs(~is_kept))[:_MOST_RUNS]:
+        ends = np.flatnonzero(np.diff(is_kept, prepend=True, append=True))
+        for first, stop in ends.reshape(-1, 2)[:_MOST_RUNS].tolist():
             tried = chosen.copy()
             tried[first:stop] = False
             offsets = self._offsets_of_kept(text, tried, ids)
@@ -258,14 +259,21 @@ class OffsetSpans:
             self._leaves_no_token[character] = known
         return known
 
-    def _misplaced(self, text: str, ids: NDArray[np.int32], found: Misplaced) -> str:
-        first, stop = found.rows
+    def _misplaced(
+        self,
+        text: str,
+        ids: NDArray[np.int32],
+        spans: NDArray[np.int32],
+        first: int,
+        stop: int,
+        byte: int,
+    ) -> str:
         pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
-        piece, (start, end) = pieces.decode(errors="replace"), found.span
+        piece, (start, end) = pieces.decode(errors="replace"), around(spans[first:stop])
         held = text_between(text.encode(), start, end)
         return (
             f"the offset of token {first}, {piece!r} (id {ids[first]}), points at {held!r} "
-            f"(bytes {start} to {end}), but the token is likely at byte {found.byte}, which is not "
+            f"(bytes {start} to {end}), but the token is likely at byte {byte}, which is not "
             f"certain. {self._reason(text)}, or skip it"
         )
 
@@ -283,13 +291,3 @@ class OffsetSpans:
 def _offsets(encodings: Sequence[Any], count: int) -> NDArray[np.int32]:
     pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
     return np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * count).reshape(-1, 2)
-
-
-def _runs(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """The runs of True, `[first, stop)`."""
-    place = 0
-    for value, group in groupby(flags.tolist()):
-        stop = place + len(list(group))
-        if value:
-            yield place, stop
-        place = stop

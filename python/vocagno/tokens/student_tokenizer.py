@@ -23,9 +23,7 @@ class StudentTokenizer:
 
 def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
     """The student's tokenizer with its end-of-document token, by default the declared one.
-
-    Raises: ConfigError if the tokenizer does not declare an end-of-document token.
-    """
+    Raises: ConfigError if the tokenizer does not declare an end-of-document token."""
     source = str(Path(source).expanduser()) if source.startswith("~") else source
     spans = TokenSpans.from_pretrained(source)
     eos = eos or _declared_eos(source) or _usual_eos(spans, source)

@@ -9,7 +9,6 @@ or among those of the text after the tokenizer's own normaliser.
 """
 
 import unicodedata
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,17 +21,6 @@ from vocagno.tokens.vocabulary import Vocabulary
 
 Rows = list[int]
 """Tokens of one text, `[first, stop)`: one token, or the parts of a character."""
-
-
-@dataclass(frozen=True, slots=True)
-class Misplaced:
-    """Tokens of a text whose spans are in the wrong place."""
-
-    rows: Rows
-    span: tuple[int, int]
-    """Bytes of the text that their spans cover."""
-    byte: int
-    """Where the tokens really are."""
 
 
 class TokenPlaces:
@@ -60,17 +48,13 @@ class TokenPlaces:
         for index, first, stop in self._places.disagreeing(ids, spans, boundaries, texts):
             if index != at:  # once per text: it may be long, with many tokens to check
                 at, data = index, texts[index].encode()
-            start, end = _around(spans[first:stop])
+            if self._normalizer is not None:
+                held = text_between(data, *around(spans[first:stop]))
+                if self._places.agrees(ids[first:stop], self._normalizer.normalize_str(held)):
+                    continue
             base = int(boundaries[index])
-            if not self._is_normalized(ids[first:stop], text_between(data, start, end)):
-                found.setdefault(index, []).append([first - base, stop - base])
+            found.setdefault(index, []).append([first - base, stop - base])
         return found
-
-    def _is_normalized(self, ids: NDArray[np.int32], text: str) -> bool:
-        """Whether the tokens match a text after the tokenizer's normaliser."""
-        if self._normalizer is None:
-            return False
-        return self._places.agrees(ids, self._normalizer.normalize_str(text))
 
     def misplaced(
         self,
@@ -78,16 +62,13 @@ class TokenPlaces:
         spans: NDArray[np.int32],
         text: str,
         disagreeing: list[Rows],
-    ) -> Misplaced | None:
-        """The first disagreeing tokens that are found elsewhere in the text: within 256 characters,
-        where there is no other token, and next to a neighbour if they are short. None if there are
-        none, for example if a normaliser replaced the text by other words.
+    ) -> tuple[int, int, int] | None:
+        """The first disagreeing tokens, `[first, stop)`, that are found elsewhere in the text, and
+        the byte where: within 256 characters, where there is no other token, and next to a
+        neighbour if they are short. None if there are none, for example if a normaliser replaced
+        the text by other words.
         """
-        found = self._places.misplaced(ids, spans, text, disagreeing)
-        if found is None:
-            return None
-        first, stop, byte = found
-        return Misplaced([first, stop], _around(spans[first:stop]), byte)
+        return self._places.misplaced(ids, spans, text, disagreeing)
 
     def moves(
         self,
@@ -101,7 +82,8 @@ class TokenPlaces:
         return self._places.moves(ids, spans, text, disagreeing)
 
 
-def _around(spans: NDArray[np.int32]) -> tuple[int, int]:
+def around(spans: NDArray[np.int32]) -> tuple[int, int]:
+    """The bytes from the first of some spans to the last."""
     return int(spans[:, 0].min()), int(spans[:, 1].max())
 
 
@@ -150,11 +132,9 @@ _REMEDY = (
 
 def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces, name: str) -> None:
     """Tests a tokenizer on every probe.
-
     Raises: TokenizerError, naming tokenizer, probe and remedy, for tokens with text but empty
         offsets; offsets outside the text or out of order; offsets that point at other text than the
-        tokens'; lost letters, digits or spaces; ids that differ from run to run.
-    """
+        tokens'; lost letters, digits or spaces; ids that differ from run to run."""
     probes = [*PLAIN_PROBES, *HARD_PROBES]
     fast = tokenized(tokenizer, probes, name, with_offsets=False)
     slow = tokenized(tokenizer, probes, name, with_offsets=True)
@@ -226,9 +206,7 @@ def _lost_text(
     with_spaces: bool,
 ) -> str:
     """Whether the tokens lose a part of the text, original or normalised; "" if they do not.
-
-    Raises: TokenizerError for lost spaces, which have a remedy of their own.
-    """
+    Raises: TokenizerError for lost spaces, which have a remedy of their own."""
     pieces = [vocabulary.pieces[index] for index in ids]
     known = [piece for piece in pieces if piece is not None]
     if len(known) < len(pieces) or vocabulary.unknown in ids:
@@ -260,7 +238,8 @@ def _wrong_places(
     """
     found = places.disagreeing(ids, offsets, np.array([0, len(ids)], np.int64), [text])
     if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
-        (row, _), (start, end) = wrong.rows, wrong.span
+        row, stop, _ = wrong
+        start, end = around(offsets[row:stop])
         piece = vocabulary.pieces[ids[row]]
         return f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
     times = sum(len(_letters(text[a:b])) for a, b in offsets.tolist()) / len(_letters(text))

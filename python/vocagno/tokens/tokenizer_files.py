@@ -53,10 +53,8 @@ TokenizerSource: TypeAlias = "str | PathLike[str] | FastTokenizer | HasFastToken
 def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str, int]]:
     """A private copy of a `tokenizers.Tokenizer`, its tokenizer.json, a name for messages, and the
     ids of the model's pieces. The copy neither truncates nor pads.
-
     Raises: TokenizerError, with the remedy, for a source without offsets, and for ids far beyond
-        the number of tokens.
-    """
+        the number of tokens."""
     if isinstance(source, str | PathLike):
         name = str(source)
         tokenizer = load_definition(_read(Path(source)), name)
@@ -76,11 +74,8 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str,
 
 
 def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
-    """The ids of the model's pieces.
-
-    Raises: TokenizerError for an id far beyond the others: the largest id determines memory and
-        time.
-    """
+    """The ids of the model's pieces. Raises: TokenizerError for an id far beyond the others: the
+    largest id determines memory and time."""
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder()
     count = len(ids) + len(added)
@@ -127,9 +122,7 @@ def _find_tokenizer(source: Any) -> tuple[Any, str]:
 
 def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
     """A source for `private_tokenizer`: a path, else the tokenizer that transformers finds by name.
-
-    Raises: TokenizerError that lists what was tried.
-    """
+    Raises: TokenizerError that lists what was tried."""
     path = Path(name).expanduser()
     is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
     if path.is_file() or (path / "tokenizer.json").is_file():
@@ -212,9 +205,7 @@ def _read(path: Path) -> str:
 
 def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool) -> list[Any]:
     """The encodings of texts, without special tokens around them.
-
-    Raises: TokenizerError for a text that the tokenizer cannot read, naming it.
-    """
+    Raises: TokenizerError for a text that the tokenizer cannot read, naming it."""
     encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
     try:
         found: list[Any] = encode(texts, add_special_tokens=False)
@@ -258,11 +249,8 @@ Texts: TypeAlias = Sequence[str] | Iterable[Any]
 
 
 def checked_texts(texts: Texts) -> list[str]:
-    """The texts as a list.
-
-    Raises: TypeError for a single string and for a value that is not a string, naming it; TextError
-        for a lone surrogate, naming the text.
-    """
+    """The texts as a list. Raises: TypeError for a single string and for a value that is not a
+    string, naming it; TextError for a lone surrogate, naming the text."""
     if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
         raise TypeError("texts: expected a list of strings, got one string")
     # Otherwise pyarrow arrays give their own scalars.

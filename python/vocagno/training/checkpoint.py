@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from vocagno.guidance.methods import method_of
 from vocagno.system.files import appearing, flush_folder, write_json
 
 
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """The folder `checkpoints` of a run; `step_N` holds the state after N optimizer steps."""
 
-    def __init__(self, folder: Path, accelerator: accelerate.Accelerator, keep: int) -> None:
-        self.folder = folder
-        self.accelerator = accelerator
-        self.keep = keep
+    folder: Path
+    accelerator: accelerate.Accelerator
+    keep: int
 
     def clean(self) -> None:
         """Removes what a killed run had begun to write, or to remove; for one process."""
@@ -56,10 +57,7 @@ class Checkpoints:
         accelerator.wait_for_everyone()
 
     def load(self, step: int) -> None:
-        """Restores the state after `step` steps.
-
-        Raises: StoreError if the random state did not come back as it was saved.
-        """
+        """Restores the state after a step. Raises: StoreError if it is not as it was saved."""
         folder = self.folder / f"step_{step}"
         self.accelerator.load_state(str(folder))
         # It brings back Accelerate's count of micro-batches, of which a step may have others now.
@@ -108,10 +106,8 @@ def _silent_about_tied_weights() -> Iterator[None]:
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[None]:
-    """Removes a folder that could not be written to its end.
-
-    Raises: StoreError for what a full disk makes of torch's and safetensors' writers.
-    """
+    """Removes a folder that could not be written to its end. Raises: StoreError for what a full
+    disk makes of torch's and safetensors' writers."""
     from safetensors import SafetensorError
 
     try:
@@ -189,12 +185,8 @@ def _step_of(line: bytes) -> float:
 
 
 def model_card(output: Path) -> str:
-    """A page in Markdown with the metadata of the Hugging Face hub on top.
-
-    Args:
-        output: folder of the run. Read are the resolved configuration, the hashes of texts,
-            tokenizers and teacher in `materials.json`, and the last losses in `metrics.jsonl`.
-    """
+    """A page in Markdown, with the metadata of the Hugging Face hub on top, of the run in a folder:
+    from its `config.yaml`, `materials.json` (hashes) and `metrics.jsonl` (the last losses)."""
     resolved = (output / "config.yaml").read_text("utf-8")
     materials = json.loads((output / "materials.json").read_bytes())
     last: dict[str, Any] = {}

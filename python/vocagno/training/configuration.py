@@ -62,10 +62,7 @@ def add_command(parser: Any) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Config:
-    """The configuration in a command line.
-
-    Raises: ConfigError for an unknown or missing option, or for a wrong value.
-    """
+    """The configuration in a command line. Raises: as `read_arguments`."""
     return as_config(read_arguments(_parser_of_files(), arguments))
 
 
@@ -83,10 +80,7 @@ def as_config(options: Any) -> Config:
 
 
 def kept_config(output: Path) -> Config:
-    """The configuration of the run in a folder.
-
-    Raises: InputError if there is none; ConfigError, which names the file, for a wrong one.
-    """
+    """The configuration of the run in a folder. Raises: InputError; ConfigError for a wrong one."""
     kept = output / _KEPT
     if not kept.is_file():
         raise InputError(f"{output}: no {_KEPT}; expected the `output` of a run")
@@ -97,11 +91,8 @@ def kept_config(output: Path) -> Config:
 
 
 def check_same_run(config: Config) -> bool:
-    """Whether the output folder holds a run that was begun before.
-
-    Raises: ConfigError if that run has another configuration.
-    """
-    if not (config.output / _KEPT).is_file() or not _is_begun(config.output):
+    """Whether a run was begun in the output folder. Raises: ConfigError if it is another one."""
+    if not (config.output / _KEPT).is_file() or not is_begun(config.output):
         return False
     now, before = config.as_options(), kept_config(config.output).as_options()
     for name, value in before.items():
@@ -132,13 +123,11 @@ def keep_config(config: Config, *, write: bool) -> None:
 
 
 def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
-    """Writes the identities of text, tokenizers and teacher to the output folder.
-
-    Raises: ConfigError if the run there was begun with others under the same names.
-    """
+    """Writes the identities of text, tokenizers and teacher to the output folder. Raises:
+    ConfigError if the run there was begun with others under the same names."""
     path = config.output / "materials.json"
     now = inputs.made_from()
-    if path.is_file() and _is_begun(config.output):
+    if path.is_file() and is_begun(config.output):
         before = json.loads(path.read_bytes())
         for name, values in now.items():
             known = before.get(name, {})
@@ -153,7 +142,7 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
         write_json(path, now)
 
 
-def _is_begun(output: Path) -> bool:
+def is_begun(output: Path) -> bool:
     """Whether a run has come as far as its first step, and not failed before."""
     return any((output / name).exists() for name in ("metrics.jsonl", "checkpoints", "final"))
 

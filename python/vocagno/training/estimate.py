@@ -285,7 +285,7 @@ def _computed(
     student = unloaded(student_settings(config.student, size, config.data.seq_len))
     flops = model_flops(student, config.data.seq_len)
     state = student.num_parameters() * _STATE_BYTES[config.optimizer.name]
-    if config.guidance.needs_teacher and config.teacher.mode == "live":
+    if config.has_live_teacher:
         teacher = unloaded(teacher_settings(config.teacher))
         flops += reading_flops(teacher, config.teacher.context)
         state += 2 * teacher.num_parameters()

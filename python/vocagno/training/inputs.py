@@ -8,21 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.options import (
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    OptimizerConfig,
-    StudentConfig,
-    TrainConfig,
-    row_counts,
-)
+from vocagno.config.options import Config, row_counts
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
@@ -42,27 +32,10 @@ from vocagno.training.sample_pages import Sample, choose_samples
 
 
 @dataclass(frozen=True, slots=True)
-class LiveTeacherInputs:
-    """A live teacher's inputs other than its weights."""
-
-    teacher: ConfiguredTeacher
-    texts: MixedPieces[tuple[str, int]] | None
-    """None for a teacher that reads the rows themselves."""
-
-
-@dataclass(frozen=True, slots=True)
 class Inputs:
-    """The parts of a run's configuration, and the tokenizers and stores that they name."""
+    """The configuration of a run, and the tokenizers and stores that it names."""
 
-    student: StudentConfig
-    data: DataConfig
-    guidance: GuidanceConfig
-    train: TrainConfig
-    optimizer: OptimizerConfig
-    evaluation: EvaluationConfig
-    output: Path
-    options: dict[str, Any]
-    """All of them by their full names, for trackers."""
+    config: Config
     tokenizer: StudentTokenizer
     settings: Any
     """The transformers configuration of the student."""
@@ -73,7 +46,10 @@ class Inputs:
     """Of each corpus; none for naive training, and with a live teacher."""
     others: Sequence[Mapping[str, MatchedScores]] = ()
     """Those of each further teacher."""
-    live: LiveTeacherInputs | None = None
+    live: ConfiguredTeacher | None = None
+    """A live teacher."""
+    live_texts: MixedPieces[tuple[str, int]] | None = None
+    """None if it reads the rows themselves."""
     samples: Sequence[Sample] = ()
     """Documents of which the run draws what the teacher chose."""
     sample_teacher: TokenSpans | None = None
@@ -95,7 +71,7 @@ class Inputs:
                 if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
                     made_from[key][REFUSED] = refused
         if self.live is not None:
-            made_from["live teacher"] = self.live.teacher.made_from
+            made_from["live teacher"] = self.live.made_from
         if self.targets is not None:
             made_from["buckets"] = {"key": self.targets.table.key}
         return made_from
@@ -130,26 +106,20 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
     if show_progress and len(rows.stores) > 1:
         print(_shares(config, rows.stores), file=sys.stderr)
-    scores, live = _scores(corpora, rows, teacher), _live(corpora, rows, teacher)
+    scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
     others = [_scores(corpora, rows, one) for one in further]
     targets = _targets(config, tokenizer, [teacher, *further], [scores, *others])
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
-        student=config.student,
-        data=config.data,
-        guidance=config.guidance,
-        train=config.train,
-        optimizer=config.optimizer,
-        evaluation=config.eval,
-        output=config.output,
-        options=config.as_options(),
+        config=config,
         tokenizer=tokenizer,
         settings=settings,
         rows=rows,
         validation=validation,
         scores=scores,
         others=others,
-        live=live,
+        live=teacher if config.has_live_teacher else None,
+        live_texts=live_texts,
         samples=samples,
         sample_teacher=teacher.spans if samples and config.teacher.names_tokenizer else None,
         targets=targets,
@@ -171,17 +141,11 @@ class _Corpora:
             )
         return self._scanned[name]
 
-    def with_text(self, name: str, option: str = "data.train") -> Corpus:
-        """As `corpora[name]`. Raises: ConfigError, for the option, if it is empty."""
-        corpus = self[name]
-        require(corpus.text_bytes > 0, f"{option}: every document of {name} is empty")
-        return corpus
-
-    def rows(self, name: str, tokenizer: StudentTokenizer, option: str) -> RowStore:
-        """Its rows in the cache. Raises: as `with_text`."""
-        corpus, data = self.with_text(name, option), self.config.data
+    def rows(self, name: str, tokenizer: StudentTokenizer) -> RowStore:
+        """Its rows in the cache."""
+        data = self.config.data
         where = data.seq_len, data.cache
-        return prepared_rows(corpus, tokenizer, *where, show_progress=self.show)[0]
+        return prepared_rows(self[name], tokenizer, *where, show_progress=self.show)[0]
 
     def check_rows(self, stores: Mapping[str, RowStore], option: str) -> None:
         """As `check_refused`. Raises: ConfigError, for the option, for a store without rows."""
@@ -231,7 +195,7 @@ def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
         given = zip(data.corpora, data.row_stores, strict=True)
         stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in given}
     else:
-        stores = {name: corpora.rows(name, tokenizer, "data.train") for name in data.corpora}
+        stores = {name: corpora.rows(name, tokenizer) for name in data.corpora}
     corpora.check_rows(stores, "data.train")
     return MixedRows(stores)
 
@@ -239,10 +203,7 @@ def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
 def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, RowStore]:
     """The rows of each text that is held out, by its name."""
     held_out = corpora.config.data.held_out
-    stores = {
-        name: corpora.rows(source, tokenizer, "data.validation")
-        for name, source in held_out.items()
-    }
+    stores = {name: corpora.rows(source, tokenizer) for name, source in held_out.items()}
     corpora.check_rows(stores, "data.validation")
     return stores
 
@@ -257,7 +218,7 @@ def _scores(
     scores = {}
     folders = teacher.config.scores_of(len(rows.stores))
     for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
-        corpus = partial(corpora.with_text, name)
+        corpus = partial(corpora.__getitem__, name)
         scored = teacher.scores(corpus, folder, show_progress=corpora.show)
         scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
         missing = scores[name].check(guidance.min_coverage, name)
@@ -295,28 +256,22 @@ def _targets(
     return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also or [])])
 
 
-def _live(
-    corpora: _Corpora, rows: MixedRows, teacher: ConfiguredTeacher
-) -> LiveTeacherInputs | None:
-    """A live teacher with the texts of all corpora, which it finds by the number of a document.
-
-    Raises: ConfigError for rows of other texts.
-    """
+def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, int]] | None:
+    """The texts of all corpora for a live teacher, which finds them by the number of a document;
+    None if it reads rows. Raises: ConfigError for rows of other texts."""
     config = corpora.config
-    if not config.guidance.needs_teacher or config.teacher.mode == "stored":
+    if not config.has_live_teacher or config.guidance.needs_same_vocabulary:
         return None
-    if config.guidance.needs_same_vocabulary:
-        return LiveTeacherInputs(teacher, None)
     kept = []
     for name, store in rows.stores.items():
-        texts = kept_texts(corpora.with_text(name), config.data.cache, show_progress=corpora.show)
+        texts = kept_texts(corpora[name], config.data.cache, show_progress=corpora.show)
         require(
             store.text_hashes == texts.text_hashes,
             f"data.rows: the documents of {store.folder} are not those of data.train in its order, "
             "which a live teacher reads; use rows of `vocagno prepare`, or teacher.mode: stored",
         )
         kept.append(texts)
-    return LiveTeacherInputs(teacher, MixedPieces(kept, rows.document_ends))
+    return MixedPieces(kept, rows.document_ends)
 
 
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
@@ -332,14 +287,14 @@ def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
 
 
 def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) -> list[Sample]:
-    """The documents of each corpus that the run draws."""
     config = corpora.config
-    if not config.draws_samples:
+    at_the_end = not (config.data.rows and config.teacher.scores)  # the text is at hand
+    if not (config.chooses_tokens and (at_the_end or config.train.sample_every is not None)):
         return []
     samples: list[Sample] = []
     for number, name in enumerate(rows.stores):
         before = rows.first_document(number)
-        chosen = choose_samples(corpora.with_text(name), tokenizer, config.data.seq_len, before)
+        chosen = choose_samples(corpora[name], tokenizer, config.data.seq_len, before)
         require(
             bool(chosen) or config.train.sample_every is None,
             f"train.sample_every: the first documents of {name} are empty",

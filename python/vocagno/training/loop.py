@@ -12,7 +12,7 @@ from typing import Any
 import accelerate
 from accelerate.utils import DistributedType
 
-from vocagno.config.options import TrainConfig, row_counts
+from vocagno.config.options import Config, TrainConfig, row_counts
 from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
@@ -74,8 +74,10 @@ class Training:
     def __init__(self, inputs: Inputs, accelerator: accelerate.Accelerator) -> None:
         """Loads student and teacher, and gives the student to Accelerate."""
         self.inputs = inputs
-        self.train: TrainConfig = inputs.train
-        self.method: Method = method_of(inputs.guidance, inputs.targets)
+        config = inputs.config
+        self.config: Config = config
+        self.train: TrainConfig = config.train
+        self.method: Method = method_of(config.guidance, inputs.targets)
         self.accelerator = accelerator
         self.final_tokenizer: Any = transformers_tokenizer(inputs.tokenizer)
         student = self._new_student()
@@ -85,21 +87,21 @@ class Training:
         # One call for both, as FSDP2 wants it. The loader is not prepared: its batches already are
         # those of this process.
         self.student, self.optimizer = accelerator.prepare(
-            student, build_optimizer(student, inputs.optimizer, accelerator.device)
+            student, build_optimizer(student, config.optimizer, accelerator.device)
         )
         self.live: LiveTeacher | None = self._live_teacher()
         self.student.train()  # a model that was loaded is not
         self.host_sum: HostSum = HostSum(accelerator, self.train.collective_timeout)
         self.stepper: Stepper = Stepper(
             self.train,
-            inputs.optimizer,
+            config.optimizer,
             self.method,
             accelerator,
             self.student,
             self.optimizer,
             self.live,
             self.host_sum,
-            is_teacher_shared=inputs.live is not None and inputs.live.teacher.config.shard,
+            is_teacher_shared=inputs.live is not None and inputs.live.config.shard,
         )
         self.collator: Collator = self._collator()
         self.sampler: Sampler | None = None
@@ -107,17 +109,17 @@ class Training:
             self.sampler = Sampler(
                 inputs.samples, inputs.tokenizer, inputs.sample_teacher, self.collator, self.live
             )
-        self.flops: float = model_flops(model, inputs.data.seq_len)
+        self.flops: float = model_flops(model, config.data.seq_len)
         self.evaluation: Evaluation | None = None
-        if inputs.evaluation.every is not None:
-            folder = inputs.output / "evaluations"
+        if config.eval.every is not None:
+            folder = config.output / "evaluations"
             given = accelerator, model, self.final_tokenizer, self.host_sum
-            self.evaluation = Evaluation(inputs.evaluation, folder, *given)
-        self.watch: Watch = Watch(self._batches(0), inputs.rows, inputs.data.seq_len, self.host_sum)
+            self.evaluation = Evaluation(config.eval, folder, *given)
+        self.watch: Watch = Watch(self._batches(0), inputs.rows, config.data.seq_len, self.host_sum)
         self.warned: bool = False
-        self.threshold_watch: ThresholdWatch = ThresholdWatch(inputs.guidance, self.train.steps)
+        self.threshold_watch: ThresholdWatch = ThresholdWatch(config.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
-            inputs.output / "checkpoints", accelerator, self.train.keep_checkpoints
+            config.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
         self.log: MetricsLog | None = None
         """Of the first process, once the run is under way."""
@@ -127,14 +129,13 @@ class Training:
         self.track: Log = lambda entry: None
 
     def _new_student(self) -> GuidedStudent:
-        """The model to train, as the configuration wants it."""
-        inputs, train = self.inputs, self.train
+        inputs, config, train = self.inputs, self.config, self.train
         size = inputs.tokenizer.spans.vocabulary_size
-        model = load_student(inputs.student, inputs.settings, size, train.seed)
-        if inputs.data.isolate:
-            check_isolation(model, inputs.data.seq_len)
+        model = load_student(config.student, inputs.settings, size, train.seed)
+        if config.data.isolate:
+            check_isolation(model, config.data.seq_len)
         # Before layers are compiled: it verifies the head by forward passes of another shape.
-        student = GuidedStudent(model, inputs.guidance, inputs.targets)
+        student = GuidedStudent(model, config.guidance, inputs.targets)
         if train.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:
                 name = type(model).__name__
@@ -148,7 +149,7 @@ class Training:
         """Trains to the end, or until SIGTERM; True if the run is complete."""
         graphs = graphs_stay_whole() if self.train.compile else nullcontext()
         tracker = tracking(
-            self.accelerator, self.train.project, self.inputs.output.name, self.inputs.options
+            self.accelerator, self.train.project, self.config.output.name, self.config.as_options()
         )
         with self.stop, graphs, tracker as self.track:
             return self._run()
@@ -183,14 +184,14 @@ class Training:
             if main:
                 print(f"resuming from step {first_step:,}", file=sys.stderr)
         if main:
-            self.log = MetricsLog(self.inputs.output / METRICS, first_step)
+            self.log = MetricsLog(self.config.output / METRICS, first_step)
         self.usual_loss = agreed(self.log.last_loss if self.log else None)
         if agreed(self.log.evaluated_step if self.log else None) != first_step:
             self._ask(first_step)
         micro_batches = self._micro_batches(self._batches(first_step))
         window, total = None, train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
-            if not first_step and self.inputs.student.model is not None:
+            if not first_step and self.config.student.model is not None:
                 self._validate(0, progress)  # what the student has learnt before
             for step in range(first_step, total):
                 window = window or Window(self.accelerator.device, self.method)
@@ -211,7 +212,7 @@ class Training:
                     return False
                 self._ask(done)  # saved by now: it may take longer than a SIGTERM leaves
                 if window is not None:
-                    window.pass_over(time.monotonic() - aside)
+                    window.started += time.monotonic() - aside
                 progress.at(done)
         self._publish()
         self._report_run()
@@ -219,7 +220,7 @@ class Training:
 
     def _batches(self, first_step: int) -> MicroBatches:
         accelerator, train = self.accelerator, self.train
-        counts = row_counts(self.inputs.data.corpora).values()
+        counts = row_counts(self.config.data.corpora).values()
         sizes = map(len, self.inputs.rows.stores.values())
         order = MixedOrder(list(sizes), list(counts), train.seed)
         return MicroBatches(
@@ -228,32 +229,32 @@ class Training:
 
     def _micro_batches(self, batches: MicroBatches) -> Iterator[MicroBatch]:
         """All that is to be trained on, collated ahead."""
-        num_workers = self.inputs.data.num_workers
+        num_workers = self.config.data.num_workers
         found = loader(self.inputs.rows, batches, self.collator, num_workers)
         accumulation = self.train.accumulation(self.accelerator.num_processes)
         return ahead(map(self._planned, found, batches.samples()), accumulation)
 
     def _live_teacher(self) -> LiveTeacher | None:
-        inputs = self.inputs
-        if inputs.live is None:
+        inputs, teacher = self.inputs, self.inputs.live
+        if teacher is None:
             return None
-        teacher = inputs.live.teacher
         scorer = load_scorer(teacher.config, teacher.spans, teacher.device)
-        given = scorer, inputs.guidance, self.accelerator.device
-        if inputs.live.texts is not None:
+        given = scorer, self.config.guidance, self.accelerator.device
+        if inputs.live_texts is not None:
             return TextTeacher(*given)
-        return RowTeacher(*given, inputs.data, inputs.tokenizer.spans.vocabulary_size)
+        return RowTeacher(*given, self.config.data, inputs.tokenizer.spans.vocabulary_size)
 
     def _collator(self) -> Collator:
-        inputs = self.inputs
+        inputs, config = self.inputs, self.config
         scores: Scores | None = inputs.stored_scores()
-        if (live := inputs.live) is not None:
-            texts = live.texts
+        if inputs.live is not None and inputs.live_texts is not None:
             documents = inputs.rows.document_ends[-1]
-            limit = RefusalLimit("data.train", documents, inputs.data.max_refused)
-            scores = SameRows() if texts is None else LivePieces(texts, live.teacher.reader, limit)
-        ends = line_ends(inputs.tokenizer.spans, inputs.guidance)
-        return Collator(scores, inputs.guidance, inputs.data, ends, inputs.targets)
+            limit = RefusalLimit("data.train", documents, config.data.max_refused)
+            scores = LivePieces(inputs.live_texts, inputs.live.reader, limit)
+        elif inputs.live is not None:
+            scores = SameRows()
+        ends = line_ends(inputs.tokenizer.spans, config.guidance)
+        return Collator(scores, config.guidance, config.data, ends, inputs.targets)
 
     def _planned(self, batch: Batch, samples: range) -> MicroBatch:
         """Prepares a micro-batch on the host, ahead of its step."""
@@ -268,7 +269,7 @@ class Training:
         accumulation = self.train.accumulation(self.accelerator.num_processes)
         started = time.monotonic()
         taken = list(islice(micro_batches, accumulation))
-        window.add_wait(time.monotonic() - started)
+        window.waited += time.monotonic() - started
         return self.stepper.step(step, taken, window, stop=self.stop.received)
 
     def _report(self, done: int, window: Window, progress: Progress) -> None:
@@ -279,7 +280,7 @@ class Training:
             self.live.check(self.host_sum, done)
         entry = window.entry(done, sums)
         self.usual_loss = entry["loss"]
-        entry["lr"] = learning_rate(done - 1, self.train.steps, self.inputs.optimizer)
+        entry["lr"] = learning_rate(done - 1, self.train.steps, self.config.optimizer)
         if spikes:
             entry["spikes"] = spikes
         peak = peak_flops(self.accelerator.device, self.train.precision)
@@ -295,7 +296,7 @@ class Training:
                     f"times the loss before; the run continues; {rows}"
                 )
             line = Entry.of(entry)
-            if not self.warned and (unusual := unusual_selection(line, self.inputs.guidance)):
+            if not self.warned and (unusual := unusual_selection(line, self.config.guidance)):
                 progress.say(unusual)
                 self.warned = True
             if flattening := self.threshold_watch.look(line):
@@ -304,16 +305,16 @@ class Training:
         counts = window.counts
         if self.live is None:  # documents without scores were counted in the whole corpus
             counts = counts._replace(missing=0)
-        check_coverage(counts, self.inputs.guidance, f"step {done}")
+        check_coverage(counts, self.config.guidance, f"step {done}")
 
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""
         held_out = self.inputs.validation
         if not held_out:
             return
-        collator = Collator(None, self.inputs.guidance, self.inputs.data)
+        collator = Collator(None, self.config.guidance, self.config.data)
         given = self.train, collator, self.accelerator, self.host_sum
-        found = validate(self.student, held_out, *given, self.inputs.data.num_workers)
+        found = validate(self.student, held_out, *given, self.config.data.num_workers)
         self._write({"step": done, **found})
         if self.log:
             parts = found.get("validation_losses", {}).items()
@@ -323,24 +324,22 @@ class Training:
 
     def _ask(self, done: int) -> None:
         """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""
-        every = self.inputs.evaluation.every
+        every = self.config.eval.every
         if self.evaluation is None or every is None:
             return
         if done % every == 0 or done == self.train.steps:
             self._write(self.evaluation.run(self.student, done))
 
     def _write(self, entry: dict[str, Any]) -> None:
-        """A line for the log and the trackers."""
         if self.log:
             self.log.write(entry)
         self.track(entry)
 
     def _draw(self, done: int) -> None:
-        """A page that shows what the teacher chose."""
         assert self.sampler is not None  # there are documents wherever it is asked for
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
-            page = self.inputs.output / "samples" / f"step_{done}.html"
+            page = self.config.output / "samples" / f"step_{done}.html"
             write_page(page, passages, done)
 
     def _report_run(self) -> None:
@@ -349,13 +348,13 @@ class Training:
         if self.sampler is not None:
             passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
-            output = self.inputs.output
+            output = self.config.output
             keep_passages(output, passages)
             write_report([output], output / REPORT)
 
     def _publish(self) -> None:
         """Writes the final model and tokenizer as `from_pretrained` reads them."""
-        accelerator, final = self.accelerator, final_folder(self.inputs.output)
+        accelerator, final = self.accelerator, final_folder(self.config.output)
         state = accelerator.get_state_dict(self.student)
         if accelerator.is_main_process:
             temporary = final.with_suffix(".tmp")
@@ -365,7 +364,7 @@ class Training:
             with written_whole(temporary):
                 model.save_pretrained(temporary, state_dict=weights)
                 self.final_tokenizer.save_pretrained(temporary)
-                card = model_card(self.inputs.output)
+                card = model_card(self.config.output)
                 (temporary / "README.md").write_text(card, encoding="utf-8")
                 publish_folder(temporary, final)
         accelerator.wait_for_everyone()

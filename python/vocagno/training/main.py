@@ -79,38 +79,22 @@ def train(config: Config) -> int:
     Raises: HubError if the final model is on disk, but not on the hub, or if the hub refuses the
         repository before the run.
     """
-    accelerator = start(config)
-    main_process = accelerator.is_main_process
-    with _locked(config.output) if main_process else nullcontext():
-        if main_process:
-            _create_repository(config)
+    accelerator, repository = start(config), None
+    if accelerator.is_main_process and config.push_to_hub is not None:
+        repository = HubRepository(config.push_to_hub, "model", config.hub_private_repo)
+    with _locked(config.output) if accelerator.is_main_process else nullcontext():
+        if repository is not None:
+            try:  # a wrong name or token is found at once
+                repository.create()
+            except HubUnreachableError as error:
+                print(f"warning: {error}; trying again after the last step", file=sys.stderr)
         if not _train(config, accelerator):
             return UNFINISHED
-        if main_process:
-            _push(config)
+        if repository is not None:
+            from vocagno.training.loop import final_folder
+
+            print(f"pushed: {repository.push(final_folder(config.output))}", file=sys.stderr)
         return DONE
-
-
-def _create_repository(config: Config) -> None:
-    """Creates the repository of `push_to_hub`, so that a wrong name or token is found at once."""
-    if (repository := _repository(config)) is not None:
-        try:
-            repository.create()
-        except HubUnreachableError as error:
-            print(f"warning: {error}; trying again after the last step", file=sys.stderr)
-
-
-def _push(config: Config) -> None:
-    from vocagno.training.loop import final_folder
-
-    if (repository := _repository(config)) is not None:
-        print(f"pushed: {repository.push(final_folder(config.output))}", file=sys.stderr)
-
-
-def _repository(config: Config) -> HubRepository | None:
-    if config.push_to_hub is None:
-        return None
-    return HubRepository(config.push_to_hub, "model", config.hub_private_repo)
 
 
 @contextmanager
@@ -239,10 +223,7 @@ def set_up_fsdp(plugin: Any, config: Config) -> None:
 
 
 def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: int) -> None:
-    """Fills DeepSpeed's own configuration from ours.
-
-    Raises: ConfigError for a setting of DeepSpeed's that contradicts ours, naming both.
-    """
+    """Fills DeepSpeed's settings from ours. Raises: ConfigError for one that contradicts ours."""
     for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
         if name in settings:
             raise ConfigError(f"DeepSpeed's `{name}` is not supported: omit it, see {instead}")

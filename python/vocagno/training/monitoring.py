@@ -40,7 +40,6 @@ class DeviceTime:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Adds the time of the block."""
         if self._device.type == "cpu":
             began = time.monotonic()
             yield
@@ -85,16 +84,10 @@ class Window:
         self.records: list[StepRecord] = []
         self.teacher_time: DeviceTime = DeviceTime(device)
         """Of a live teacher."""
-        self._started = time.monotonic()
-        self._waited = 0.0
-
-    def add_wait(self, seconds: float) -> None:
-        """Adds time in which the step stood still for its rows: loading, aligning, collating."""
-        self._waited += seconds
-
-    def pass_over(self, seconds: float) -> None:
-        """Does not count time in which the run did something else."""
-        self._started += seconds
+        self.started: float = time.monotonic()
+        """Later by the time in which the run did something else."""
+        self.waited: float = 0.0
+        """Seconds in which the steps stood still for their rows: loading, aligning, collating."""
 
     def sums(self) -> Tensor:
         """(steps, 10) on the host, each as `LossSums.tensor`, of this process; waits for the
@@ -110,12 +103,12 @@ class Window:
         """The line for `metrics.jsonl`, given `sums()` added up over all processes."""
         total = LossSums.of(sums.sum(0))
         tokens = token_entry(f"step {step}", self.method, total, self.counts)
-        elapsed = time.monotonic() - self._started
+        elapsed = time.monotonic() - self.started
         entry: dict[str, Any] = {
             "step": step,
             **tokens,
             "tokens_per_s": round(tokens["tokens"] / elapsed, 1),
-            "data_share": round(self._waited / elapsed, 4),
+            "data_share": round(self.waited / elapsed, 4),
             "grad_norm": float(self.records[-1].norm),
         }
         if teacher := self.teacher_time.seconds():
@@ -213,20 +206,14 @@ _MOST_ROWS = 4
 """Rows of a step that are named: those with the largest losses."""
 
 
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Keeps an eye on a run; every process calls it alike."""
 
-    def __init__(
-        self,
-        batches: MicroBatches,
-        rows: MixedRows,
-        seq_len: int,
-        host_sum: HostSum,
-    ) -> None:
-        self.batches = batches
-        self.rows = rows
-        self.seq_len = seq_len
-        self.host_sum = host_sum
+    batches: MicroBatches
+    rows: MixedRows
+    seq_len: int
+    host_sum: HostSum
 
     def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
         """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
@@ -273,7 +260,6 @@ class Watch:
 
 
 def described(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a sentence names them."""
     return "; ".join(
         f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("
         f"loss {row['loss']:.3g}, documents {', '.join(map(str, row['documents']))})"
@@ -311,20 +297,17 @@ def tracking(
 ) -> Iterator[Log]:
     """Starts the trackers of a run on its first process, and ends them whatever happens."""
     names = {"wandb": {"name": run}, "trackio": {"name": run}}
-    accelerator.init_trackers(project, _plain(options), names)
+    plain = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in options.items()
+    }
+    accelerator.init_trackers(project, plain, names)
     try:
         yield lambda entry: accelerator.log(_numbers(entry), step=entry["step"])
     finally:
         for tracker in accelerator.trackers:
             tracker.finish()
         accelerator.trackers.clear()
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in options.items()
-    }
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:

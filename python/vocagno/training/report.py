@@ -208,7 +208,6 @@ def _coverage(runs: Sequence[Run]) -> str:
 
 
 def _differences(configs: dict[str, Config]) -> str:
-    """A table of the options in which the runs differ."""
     options = [config.as_options() for config in configs.values()]
     rows = []
     for name in dict.fromkeys(name for of_run in options for name in of_run):
@@ -220,8 +219,7 @@ def _differences(configs: dict[str, Config]) -> str:
 
 
 def _examples(runs: Sequence[Run]) -> list[str]:
-    """What the teacher chose of some documents at the end of each run."""
-    shown = [(run.name, passage) for run in runs for passage in _passages(run.folder / _PASSAGES)]
+    shown = [(run.name, passage) for run in runs for passage in kept_passages(run.folder)]
     if not shown:
         return []
     about = "The first documents, each ranked by itself, with the student as it was at the end."
@@ -230,8 +228,12 @@ def _examples(runs: Sequence[Run]) -> list[str]:
     return [_section("What the teacher chose", about, how), *pictures]
 
 
-def _passages(path: Path) -> list[Passage]:
-    """The passages that `keep_passages` wrote; none without a file."""
+def kept_passages(output: Path) -> list[Passage]:
+    """The passages that `keep_passages` wrote; none without a file.
+
+    Raises: RunError for a damaged file.
+    """
+    path = output / _PASSAGES
     if not path.is_file():
         return []
     try:

@@ -137,10 +137,11 @@ class Run:
     def as_dict(self) -> dict[str, Any]:
         """How far it went and its losses; None where nothing was measured, or nothing finite."""
         validation = self.curve("validation_loss")[1]
+        last = validation[-1] if validation else math.nan
         return {
             "steps": self.points[-1].step,
             "tokens": self.points[-1].tokens,
-            "last_validation_loss": _last(validation),
+            "last_validation_loss": last if math.isfinite(last) else None,
             "best_validation_loss": min(filter(math.isfinite, validation), default=None),
             "mean_tokens_per_s": self.tokens_per_s and round(self.tokens_per_s, 1),
         }
@@ -148,9 +149,7 @@ class Run:
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Reads runs, each named by the last part of its folder's path, by more where two are alike.
-
-    Raises: RunError for a folder given twice, and as `read_run`.
-    """
+    Raises: RunError for a folder given twice, and as `read_run`."""
     return [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
@@ -232,10 +231,8 @@ def _fault(where: str, words: str) -> RunError:
 
 
 def _tokens_at(step: int, steps: Sequence[int], tokens: Sequence[int]) -> int:
-    """Predicted tokens up to a step, if those of a window are spread evenly over its steps.
-
-    After the last window they continue as in it.
-    """
+    """Predicted tokens up to a step, if those of each window are spread evenly over its steps, and
+    continue as in the last."""
     right = min(max(1, bisect_left(steps, step)), len(steps) - 1)
     of_step = (tokens[right] - tokens[right - 1]) / (steps[right] - steps[right - 1])
     return tokens[right] + round((step - steps[right]) * of_step)
@@ -255,7 +252,3 @@ def _names(folders: Sequence[Path]) -> list[str]:
             if paths.count(path) > 1:
                 raise RunError(f"{folder}: given twice; name each run once")
         lengths = [length + more for length, more in zip(lengths, alike, strict=True)]
-
-
-def _last(values: Sequence[float]) -> float | None:
-    return values[-1] if values and math.isfinite(values[-1]) else None

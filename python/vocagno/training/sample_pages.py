@@ -32,7 +32,7 @@ from vocagno.models.loading import (
 )
 from vocagno.system.files import appearing
 from vocagno.teacher.live import LiveTeacher, TextTeacher
-from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.step import GuidedStudent
@@ -64,10 +64,7 @@ def choose_samples(
     corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int, first_document: int = 0
 ) -> list[Sample]:
     """The first documents of the corpus that are not too short, or else the first ones.
-
-    Args:
-        first_document: number that the first document of the corpus has in the run's rows.
-    """
+    `first_document`: the number that its first one has in the run's rows."""
     shard = corpus.shards[0]
     found = corpus.read(shard)
     sizes = [len(text) for text in found.texts]
@@ -89,31 +86,21 @@ def choose_samples(
     return samples
 
 
+@dataclass(frozen=True, slots=True)
 class Sampler:
     """Draws the teacher's choice in some documents, with the student as it is."""
 
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        tokenizer: StudentTokenizer,
-        teacher: TokenSpans | None,
-        collator: Collator,
-        live: LiveTeacher | None = None,
-    ) -> None:
-        """`teacher`: for the strings of its tokens; None: they are not shown."""
-        self.samples = samples
-        self.tokenizer = tokenizer
-        self.teacher = teacher
-        self.collator = collator
-        self.live = live
+    samples: Sequence[Sample]
+    tokenizer: StudentTokenizer
+    teacher: TokenSpans | None
+    """For the strings of its tokens; None: they are not shown."""
+    collator: Collator
+    live: LiveTeacher | None = None
 
     @torch.no_grad()
     def passages(self, student: Any, device: torch.device) -> list[Passage]:
-        """One passage for each document. All processes call it: they may share one student.
-
-        Args:
-            student: a `GuidedStudent`, wrapped or not.
-        """
+        """A passage for each document, by a `GuidedStudent`, wrapped or not. All processes call it:
+        they may share one student."""
         training, guided = student.training, getattr(student, "module", student)
         method = guided.method
         student.eval()
@@ -240,7 +227,6 @@ def _shown(mapping: NDArray[np.int32]) -> slice:
 
 
 def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
-    """Writes an HTML page atomically."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}",
         introduction=f"The first {TOKENS} tokens of a few documents, each ranked by itself, with "
@@ -261,8 +247,6 @@ def guide_text(
     teacher: TeacherConfig,
     text: str,
     guidance: GuidanceConfig | None = None,
-    *,
-    device: torch.device | None = None,
 ) -> GuidedText:
     """Loads both models and shows what the teacher chooses of a text.
 
@@ -270,7 +254,6 @@ def guide_text(
         student: with a `model`; weights are read in float32, as for training.
         guidance: default: that of training. `scope` says nothing here: the text is a row of its
             own and is ranked by itself.
-        device: where both models are put; default: the accelerator, else the CPU.
     Raises: InputError for a text without tokens to predict, that a tokenizer cannot read, or longer
         than the student reads; ConfigError for models that do not load, and for a `guidance` other
         than `vocagno`.
@@ -284,53 +267,28 @@ def guide_text(
         f"guidance.method: {guidance.method}: a text is shown as vocagno chooses; omit it",
     )
     require(student.model is not None, "student.model: needed, with weights that say something")
-    device = device or local_device()
+    device = local_device()
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
     configured = ConfiguredTeacher(teacher, Path(), device)
     configured.spans.encode([text])  # raises if it cannot be read
-    length = len(_row(text, tokenizer).ids) - 1
+    row = _row(text, tokenizer)
+    length = len(row.ids) - 1
     check_own_tokenizer(tokenizer.spans, student.model, "student")
     settings = student_settings(student, tokenizer.spans.vocabulary_size, seq_len=1)
     check_positions(settings, length, "text", "student")
     configured.check()
     model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
-    guided = guide_loaded(model.to(device), tokenizer, configured.load(), text, guidance)
-    names = str(student.model), "/".join(filter(None, (teacher.model, teacher.gguf_file)))
-    return replace(guided, student=names[0], teacher=names[1])
-
-
-def guide_loaded(
-    model: Any,
-    tokenizer: StudentTokenizer,
-    teacher: Teacher,
-    text: str,
-    guidance: GuidanceConfig | None = None,
-) -> GuidedText:
-    """As `guide_text`, with models that are loaded already (and texts that fit them).
-
-    Args:
-        model: a causal language model of transformers.
-        teacher: of `ConfiguredTeacher.load`, or any scorer behind a tokenizer.
-    """
-    guidance = guidance or GuidanceConfig()
-    row = _row(text, tokenizer)
-    (scores,) = teacher.score([text])
-    if scores.missing:
-        raise InputError(f"text: {teacher.reader.spans.name}: {scores.missing}")
-    data = DataConfig(train="one text", seq_len=len(row.ids) - 1)
-    ends = line_ends(tokenizer.spans, guidance)
-    collator = Collator(ScoresInOrder([scores]), guidance, data, ends)
-    sampler = Sampler([Sample("The text", text, row)], tokenizer, teacher.reader.spans, collator)
-    device = model.get_input_embeddings().weight.device
-    (passage,) = sampler.passages(GuidedStudent(model, guidance), device)
-    return GuidedText(tokenizer.source, teacher.reader.spans.name, guidance, passage)
+    scores = ScoresInOrder(configured.load().score([text]))
+    data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)
+    collator = Collator(scores, guidance, data, ends)
+    sampler = Sampler([Sample("The text", text, row)], tokenizer, configured.spans, collator)
+    (passage,) = sampler.passages(GuidedStudent(model.to(device), guidance), device)
+    teacher_name = "/".join(filter(None, (teacher.model, teacher.gguf_file)))
+    return GuidedText(str(student.model), teacher_name, guidance, passage)
 
 
 def _row(text: str, tokenizer: StudentTokenizer) -> Row:
-    """The text between its BOS and EOS, as `prepare` packs a document.
-
-    Raises: InputError if no token of it is predicted.
-    """
+    """The text between its BOS and EOS. Raises: InputError if no token of it is predicted."""
     tokens = tokenizer.spans.encode([text])
     if not len(tokens.ids):
         raise InputError(

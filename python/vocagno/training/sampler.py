@@ -1,6 +1,7 @@
 """Which rows each step trains on: a pure function of seed, step, process and batch."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -44,7 +45,6 @@ class MixedOrder:
         self._cycle, self._before = _cycle(counts)
 
     def row(self, sample: int) -> int:
-        """The row of the `sample`-th sample since the start of the run."""
         cycles, place = divmod(sample, len(self._cycle))
         corpus = int(self._cycle[place])
         of_corpus = cycles * self._counts[corpus] + int(self._before[place])
@@ -64,6 +64,7 @@ def _cycle(counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return corpora[order], numbers[order]
 
 
+@dataclass(frozen=True, eq=False)
 class MicroBatches(Sampler[list[int]]):
     """The rows of every micro-batch of one process, from a step on.
 
@@ -71,23 +72,15 @@ class MicroBatches(Sampler[list[int]]):
     step has to be remembered to resume. The rows of a step do not depend on how it is cut up.
     """
 
-    def __init__(
-        self,
-        order: RowOrder | MixedOrder,
-        config: TrainConfig,
-        first_step: int,
-        rank: int,
-        num_processes: int,
-    ) -> None:
-        self.order = order
-        self.config = config
-        self.first_step = first_step
-        self.rank = rank
-        self.num_processes = num_processes
-        self.accumulation: int = config.accumulation(num_processes)
+    order: RowOrder | MixedOrder
+    config: TrainConfig
+    first_step: int
+    rank: int
+    num_processes: int
 
     def __len__(self) -> int:
-        return (self.config.steps - self.first_step) * self.accumulation
+        steps = self.config.steps - self.first_step
+        return steps * self.config.accumulation(self.num_processes)
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in range(self.first_step, self.config.steps):
@@ -99,14 +92,13 @@ class MicroBatches(Sampler[list[int]]):
             yield from self.samples_of(step)
 
     def rows_of(self, step: int) -> Iterator[list[int]]:
-        """The rows of each micro-batch of a step."""
         for samples in self.samples_of(step):
             yield [self.order.row(sample) for sample in samples]
 
     def samples_of(self, step: int) -> Iterator[range]:
         """The numbers, in the run, of the samples of each micro-batch of a step."""
         rows = self.config.micro_batch
-        for turn in range(self.accumulation):
+        for turn in range(self.config.accumulation(self.num_processes)):
             before = (turn * self.num_processes + self.rank) * rows
             first = step * self.config.global_batch + before
             yield range(first, first + rows)

@@ -7,7 +7,7 @@ B: rows, T: tokens of a row.
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ from vocagno.system.collectives import HostSum
 from vocagno.teacher.live import LiveTeacher
 from vocagno.teacher.scorer import Pass
 from vocagno.training.monitoring import StepRecord, Window
+
+_DDP = (DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
 def build_optimizer(
@@ -132,13 +134,6 @@ def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
     return num_processes * accumulation / max(1, count)  # nothing kept: a loss of 0, not NaN
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Norm of the gradient, where nothing is clipped."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Rows of this process, and what a live teacher has to do for them."""
@@ -147,36 +142,20 @@ class MicroBatch:
     passes: Sequence[Pass] = ()
 
 
+@dataclass
 class Stepper:
     """Takes optimizer steps with one student."""
 
-    def __init__(
-        self,
-        train: TrainConfig,
-        optimizer_config: OptimizerConfig,
-        method: Method,
-        accelerator: accelerate.Accelerator,
-        student: Any,
-        optimizer: Any,
-        live: LiveTeacher | None,
-        host_sum: HostSum,
-        *,
-        is_teacher_shared: bool = False,
-    ) -> None:
-        """`is_teacher_shared`: whether all processes hold one live teacher between them."""
-        self.train = train
-        self.optimizer_config = optimizer_config
-        self.method = method
-        self.is_teacher_shared = is_teacher_shared
-        self.accelerator = accelerator
-        self.student = student
-        self.optimizer = optimizer
-        self.live = live
-        self.host_sum = host_sum
-        self._is_ddp = accelerator.distributed_type in (
-            DistributedType.MULTI_GPU,
-            DistributedType.MULTI_CPU,
-        )
+    train: TrainConfig
+    optimizer_config: OptimizerConfig
+    method: Method
+    accelerator: accelerate.Accelerator
+    student: Any
+    optimizer: Any
+    live: LiveTeacher | None
+    host_sum: HostSum
+    is_teacher_shared: bool = False
+    """Whether all processes hold one live teacher between them."""
 
     def step(
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
@@ -185,7 +164,7 @@ class Stepper:
         guidance, num_processes = self.method.guidance, self.accelerator.num_processes
         local = torch.stack([micro.batch.counts.tensor() for micro in micro_batches])
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
-        counts = TokenCounts.of(shared[:-1].view_as(local).sum(0))
+        counts = TokenCounts(*shared[:-1].view_as(local).sum(0).tolist())
         is_mean_of_all = guidance.normalize == "tokens"
         denominator = counts.predicted if is_mean_of_all else counts.kept
         scale = loss_scale(num_processes, len(micro_batches), denominator)
@@ -222,14 +201,16 @@ class Stepper:
         settings = self.optimizer_config
         parameters = list(self.student.parameters())
         if settings.max_grad_norm is None:
-            norm = gradient_norm(parameters)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         else:
             norm = self.accelerator.clip_grad_norm_(parameters, settings.max_grad_norm)
             norm = torch.as_tensor(0.0 if norm is None else norm)  # DeepSpeed: none, or a float
         self.optimizer.step()
         # Under DDP gradients are views of its buckets, which stay anyway. Given up, they would be
         # made again next to the buckets by the next step's first micro-batch.
-        self.optimizer.zero_grad(set_to_none=not self._is_ddp)
+        is_ddp = self.accelerator.distributed_type in _DDP
+        self.optimizer.zero_grad(set_to_none=not is_ddp)
         return norm
 
 
@@ -317,7 +298,6 @@ class GuidedStudent(nn.Module):
 
     @property
     def method(self) -> Method:
-        """How tokens are chosen."""
         return self._guided.method
 
     @method.setter

@@ -35,12 +35,7 @@ def validate(
     num_workers: int = 0,
 ) -> dict[str, Any]:
     """The mean loss over all rows, dealt out to the processes: a line for `metrics.jsonl`. If there
-    are several stores, `validation_losses` has that of each.
-
-    Args:
-        collator: without scores.
-        num_workers: processes that load and collate.
-    """
+    are several stores, `validation_losses` has that of each. The collator has no scores."""
     started = time.monotonic()
     totals = torch.zeros(len(held_out), dtype=torch.float64, device=accelerator.device)
     counts = torch.zeros(len(held_out), dtype=torch.float64)

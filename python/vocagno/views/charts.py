@@ -36,19 +36,14 @@ def chart(
     y_range: tuple[float, float] | None = None,
     is_percent: bool = False,
 ) -> str:
-    """A chart of lines; "" if no line has a point.
-
-    Args:
-        y_range: default: that of `settled_range`.
-    """
+    """A chart of lines; "" if no line has a point. `y_range`: default: `settled_range`."""
     lines = [line for line in lines if line.points]
     if not lines:
         return ""
     xs = [x for line in lines for x, _ in line.points]
     x_low, x_high = min(*xs, 0.0), max(*xs, 0.0)
-    y_low, y_high = y_range or settled_range(lines)
     across = _Scale(x_low, x_high or 1.0, _LEFT, WIDTH - _RIGHT)
-    up = _Scale(y_low, y_high, HEIGHT - _BOTTOM, _TOP)
+    up = _Scale(*(y_range or settled_range(lines)), HEIGHT - _BOTTOM, _TOP)
     parts = [_axes(across, up, x_label, y_label, is_percent=is_percent)]
     # A nested picture cuts off what lies outside the panel.
     place = _LEFT, _TOP - 4, WIDTH - _LEFT - _RIGHT + 6, HEIGHT - _TOP - _BOTTOM + 8

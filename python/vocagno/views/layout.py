@@ -79,8 +79,7 @@ class _Part:
 def over_whole_text(passage: Passage, axis: Columns) -> Block:
     """The whole text as one block, without the tokens that have no text.
 
-    Args:
-        axis: of `side_by_side`, with at least the `token_edges` of this passage.
+    Args: axis: of `side_by_side`, with at least the `token_edges` of this passage.
     """
     student, teacher = (
         [row for row, token in enumerate(side) if token.start < token.end] for side in passage.sides
@@ -97,8 +96,7 @@ def in_rows(passage: Passage, widths: Sequence[Sequence[int]]) -> Iterator[Block
     """Blocks in columns of labels: the tokens of a side are next to each other, a column apart; the
     shorter side is centred.
 
-    Args:
-        widths: columns that each student token needs, and each teacher token.
+    Args: widths: columns that each student token needs, and each teacher token.
     """
     for part in _parts(passage):
         sizes = [[side[row] for row in rows] for side, rows in zip(widths, part.rows, strict=True)]

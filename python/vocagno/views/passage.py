@@ -19,9 +19,9 @@ class Glyph(NamedTuple):
     columns: int
 
 
-def glyphs(text: str, start: int = 0) -> list[Glyph]:
-    """Every character of a text that begins at byte `start`."""
-    result = []
+def glyphs(text: str) -> list[Glyph]:
+    """Every character of a text."""
+    result, start = list[Glyph](), 0
     for character in text:
         end = start + len(character.encode())
         shown = visible(character)

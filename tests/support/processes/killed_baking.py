@@ -11,7 +11,6 @@ import signal
 import sys
 
 from vocagno.cli.app import main
-from vocagno.integrations import baked_parts as baked_parts_module
 from vocagno.integrations import baking
 
 baking.PART_TOKENS, baking.BATCH_TOKENS = 400, 150
@@ -19,7 +18,7 @@ baking.PART_TOKENS, baking.BATCH_TOKENS = 400, 150
 
 def arm(point, turn):
     """Makes this process die in the turn-th call of a step: half of it is done."""
-    parts, left = baked_parts_module.BakedParts, [turn]
+    parts, left = baking.BakedParts, [turn]
 
     def due():
         left[0] -= 1
@@ -39,11 +38,11 @@ def arm(point, turn):
     original = parts.write
     parts.write = write
     steps = {
-        "note": ("write_json", baked_parts_module.write_json),
-        "finish": ("flush_folder", baked_parts_module.flush_folder),
+        "note": ("write_json", baking.write_json),
+        "finish": ("flush_folder", baking.flush_folder),
     }
     if point in steps:
-        setattr(baked_parts_module, steps[point][0], dying)
+        setattr(baking, steps[point][0], dying)
 
 
 if __name__ == "__main__":

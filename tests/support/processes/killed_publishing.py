@@ -15,8 +15,8 @@ import sys
 import s3fs  # noqa: F401 - before the forks
 
 from vocagno.data.corpus import scan
+from vocagno.data.prepare import TEXTS, write_texts
 from vocagno.data.store.building import Part, make_store
-from vocagno.data.text_store import TEXTS, write_texts
 from vocagno.system.addresses import Address
 
 MADE_FROM = {"format": "texts 1"}

@@ -164,15 +164,12 @@ def _mixed(folder: Path, names: Sequence[str], others: list[str], first: Descrip
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first of them."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Looks for the files of a finished store, and reads none.
-
-    Raises: StoreError if some are missing or truncated.
-    """
+    Raises: StoreError if some are missing or truncated."""
     if torn := [file.relative_to(folder).as_posix() for file in manifest.torn(folder)]:
         raise StoreError(
             f"{folder}: {len(torn):,} of {len(manifest.shards):,} shards of this finished store "
@@ -184,10 +181,8 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 def finish_parts(folder: Path, kind: StoreKind) -> None:
     """Writes the manifest of a store whose parts were made by processes that share no locks, unless
     it is there.
-
     Raises: StoreError if nothing was made here, or shards are missing; as `finish_store` and
-        `check_files`.
-    """
+        `check_files`."""
     folder = path_of(folder)
     if (folder / MANIFEST).is_file():
         return check_files(folder, Manifest.load(folder, kind))

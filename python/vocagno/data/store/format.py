@@ -53,9 +53,7 @@ class Entry:
 
     def open(self, folder: Path, shard_type: type[Shard], *, fresh: bool = False) -> Shard:
         """Opens the shard. A copy in the cache that is damaged, or to be `fresh`, is fetched again.
-
-        Raises: StoreError if it is missing, truncated, or not the one that the manifest names.
-        """
+        Raises: StoreError if it is missing, truncated, or not the one that the manifest names."""
         path = self.file(folder)
         while isinstance(path, Address):
             copy = local_copy(path, self.bytes, self.file_hash, fresh=fresh)
@@ -102,10 +100,8 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path, kind: "StoreKind") -> "Manifest":
-        """Reads and checks a manifest.
-
-        Raises: StoreError if it is missing, unfinished or damaged, or of another kind or version.
-        """
+        """Reads and checks a manifest. Raises: StoreError if it is missing, unfinished or damaged,
+        or of another kind or version."""
         path = folder / MANIFEST
         if not path.is_file():
             state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
@@ -138,10 +134,7 @@ class Manifest:
 
 def check_names(names: list[str], where: Path) -> None:
     """Rejects shard names that are duplicates or point outside the store's folder. A name may have
-    one folder: `003/shard-03000`.
-
-    Raises: StoreError.
-    """
+    one folder: `003/shard-03000`. Raises: StoreError."""
     bad = [name for name in names if not _NAME.fullmatch(name)]
     if bad or len(set(names)) != len(names):
         raise StoreError(f"{where}: shard names are duplicated or invalid ({bad[:1]})")
@@ -262,10 +255,8 @@ class ShardedStore(Generic[AnyShard]):
 
     def locate(self, index: int) -> tuple[AnyShard, int]:
         """The shard that contains row `index` of the store, and the row's number in it."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index {index} is out of range for {len(self)} {self._kind.unit}")
-        number = bisect.bisect_right(self._ends, index)
-        shard, row = self.shard(number), index - (self._ends[number - 1] if number else 0)
+        number, row = located(index, self._ends, self._kind.unit)
+        shard = self.shard(number)
         if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
             self.manifest.shards[number].open(self.folder, self._kind.shard_type, fresh=True)
             cast("Any", self.shard).cache_clear()
@@ -306,6 +297,15 @@ class ShardedStore(Generic[AnyShard]):
             yield str(error)
         else:
             yield from shard.damages(self._kind.row)
+
+
+def located(index: int, ends: Sequence[int], unit: str) -> tuple[int, int]:
+    """The part that has an index, and the index in it. Args: ends: of the parts, in `unit`."""
+    count = ends[-1] if ends else 0
+    if not 0 <= index < count:
+        raise IndexError(f"index {index} is out of range for {count} {unit}")
+    part = bisect.bisect_right(ends, index)
+    return part, index - (ends[part - 1] if part else 0)
 
 
 REPORT = "refused.jsonl"
@@ -354,9 +354,7 @@ class RefusalLimit:
 
 def write_report(folder: Path, shards: Sequence[tuple[str, dict[str, int]]]) -> None:
     """Writes the report of a store, if it leaves something out.
-
-    Args: shards: name and counts of each, in order.
-    """
+    Args: shards: name and counts of each, in order."""
     entries: list[dict[str, Any]] = []
     before = 0
     for name, counts in shards:

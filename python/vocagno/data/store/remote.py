@@ -37,9 +37,7 @@ def cache_bytes() -> int:
 def local_copy(file: Address, size: int, file_hash: str, *, fresh: bool = False) -> Path:
     """A shard in the cache, fetched if it is not there, or to be `fresh`. Files that were used
     longest ago make room for it.
-
-    Raises: StoreError if it is missing, or another than the manifest's.
-    """
+    Raises: StoreError if it is missing, or another than the manifest's."""
     folder = cache_folder() / "objects"
     path = folder / f"{file_hash}{file.suffix}"
     if not fresh and path.is_file():
@@ -95,9 +93,7 @@ def gather(
 ) -> None:
     """Makes shards here those of the address. Shards here that are no longer there are published
     again.
-
-    Args: to_finish: fetches all shards whose bytes the file system does not mark, too.
-    """
+    Args: to_finish: fetches all shards whose bytes the file system does not mark, too."""
     there = address.marks()
 
     def gather_one(name: str) -> None:

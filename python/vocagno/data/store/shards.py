@@ -150,7 +150,6 @@ class Shard:
         return view
 
     def lists(self, column: str) -> "Lists":
-        """A column of lists."""
         offsets = self.batch.column(column).offsets.to_numpy(zero_copy_only=True)
         return Lists(offsets, self.values(column))
 

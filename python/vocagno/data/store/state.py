@@ -36,9 +36,7 @@ class Claim:
 
     def save(self, folder: Path) -> bool:
         """Records the claim, unless it is there. Returns whether it was.
-
-        Raises: StoreError if something else is being made there.
-        """
+        Raises: StoreError if something else is being made there."""
         theirs = read_claim(folder)
         is_known = theirs is not None
         if theirs is None:
@@ -99,7 +97,6 @@ class Notes:
     """The notes of this process, a line of JSON each."""
 
     def __init__(self, folder: Path) -> None:
-        """Args: folder: the store's."""
         self._path = folder / MAKING / f"{secrets.token_hex(8)}.jsonl"
 
     def add(self, entry: Entry, seconds: float, origin: str) -> None:
@@ -155,7 +152,6 @@ def named_shards(corpus: Corpus) -> dict[str, CorpusShard]:
 
 
 def shard_file(folder: Path, name: str) -> Path:
-    """The file of a shard."""
     return folder / f"{name}.arrow"
 
 

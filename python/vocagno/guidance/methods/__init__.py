@@ -38,9 +38,7 @@ def method_of_other_loops(
     guidance: GuidanceConfig, targets: "BucketTargets | None" = None
 ) -> Method:
     """As `method_of`, for loops that have the teacher's losses and nothing else of it.
-
-    Raises: ConfigError for a method that needs more.
-    """
+    Raises: ConfigError for a method that needs more."""
     method = method_of(guidance, targets)
     if method.needs_our_loop:
         raise ConfigError(

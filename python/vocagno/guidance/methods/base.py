@@ -169,6 +169,14 @@ def sums_of(
     return sums._replace(threshold=threshold, scopes=is_one_S.sum())
 
 
+def log_of_distance(sums: LossSums, counts: TokenCounts) -> dict[str, float]:
+    """The mean distance, and the share of tokens that have one."""
+    return {
+        "mean_distance": sums.distance / max(1.0, sums.pairs),
+        "paired": sums.pairs / max(1, counts.predicted),
+    }
+
+
 class Naive(Method):
     """`method: cpt`."""
 

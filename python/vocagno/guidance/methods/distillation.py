@@ -20,7 +20,7 @@ from torch import Tensor
 from vocagno.guidance.chunked_loss import Objective, chunked_loss
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.mappings import Pieces, positional_map
-from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.guidance.methods.base import Method, StudentOutput, log_of_distance
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED, TeacherStates
@@ -110,11 +110,7 @@ class Distillation(Method):
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """The mean distance, and the share of tokens that have one."""
-        return {
-            "mean_distance": sums.distance / max(1.0, sums.pairs),
-            "paired": sums.pairs / max(1, counts.predicted),
-        }
+        return log_of_distance(sums, counts)
 
 
 class KullbackLeibler(Distillation):
@@ -128,9 +124,7 @@ class KullbackLeibler(Distillation):
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
         """Ids of only one side are dropped.
-
-        Raises: ValueError if more ids are to be compared than student or teacher have.
-        """
+        Raises: ValueError if more ids are to be compared than student or teacher have."""
         ids, of_teacher = head.vocabulary_size, teacher.head.vocabulary_size
         shared = ids if teacher.num_ids is None else teacher.num_ids
         if shared > min(ids, of_teacher):

@@ -4,7 +4,6 @@ each group (`alm`), or its most likely tokens (`distill`). The vocabularies may 
 B: rows, T: tokens of a row, N = B * T, C: tokens of a chunk.
 """
 
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from vocagno.guidance.bucket_loss import BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
-from vocagno.guidance.methods.base import StudentOutput, sums_of
+from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
 from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, required
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
@@ -56,12 +55,6 @@ class Matching(TokenSelection):
         what = f"method: {self.guidance.method} needs the groups of the tokens"
         groups_BT = required(teacher.groups, what)
         return group_ends(groups_BT.cpu()) if teacher.chunk_ends is None else teacher.chunk_ends
-
-    @abstractmethod
-    def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
-    ) -> tuple[Tensor, TokenMetrics]:
-        """As `Method.cross_entropy`."""
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         loss, metrics = self.cross_entropy(student, teacher)
@@ -192,7 +185,4 @@ class Distill(Matching):
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
         """Also the mean KL divergence over buckets, and the share of tokens that have one."""
-        return super().log(sums, counts) | {
-            "mean_distance": sums.distance / max(1.0, sums.pairs),
-            "paired": sums.pairs / max(1, counts.predicted),
-        }
+        return super().log(sums, counts) | log_of_distance(sums, counts)

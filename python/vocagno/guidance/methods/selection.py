@@ -131,10 +131,7 @@ class Rho1(TokenSelection):
     summary = "Trained on the tokens that a reference model with the same vocabulary chose (Rho-1)."
 
     def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
-        """Token to token, by counting.
-
-        Raises: GuidanceError if the teacher's tokens are others.
-        """
+        """Token to token, by counting. Raises: GuidanceError if the teacher's tokens are others."""
         return identity_map(pieces)
 
 

@@ -1,0 +1,41 @@
+"""Options of a teacher: what follows from others, and what contradicts them."""
+
+import pytest
+
+from vocagno.config.teacher import TeacherConfig
+from vocagno.errors import ConfigError
+
+
+def test_min_context_follows_from_the_context():
+    for context, expected in {2048: 512, 64: 16, 2: 1}.items():
+        assert TeacherConfig(model="x", context=context).context_before == expected
+    assert TeacherConfig(model="x", context=64, min_context=5).context_before == 5
+
+
+SERVER = {"server": "http://x", "tokenizer": "t"}
+VLLM = {"model": "x", "engine": "vllm"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"server": "http://x"}, "server: needs teacher.tokenizer"),
+        (SERVER | {"gguf_file": "x"}, "server: excludes teacher.gguf_file"),
+        (SERVER | {"mode": "live"}, "server: excludes teacher.mode: live"),
+        (SERVER | {"requests": 0}, "requests must be at least 1"),
+        (
+            SERVER | {"protocol": "openai", "candidates": 5},
+            "candidates: a server of .*: openai",
+        ),
+        (VLLM | SERVER, "engine: vllm excludes teacher.server$"),
+        (VLLM | {"gguf_file": "x"}, "engine: vllm excludes teacher.gguf_file$"),
+        (VLLM | {"device_map": "auto"}, "engine: vllm excludes teacher.device_map$"),
+        (VLLM | {"attention": "sdpa"}, "engine: vllm excludes teacher.attention$"),
+        (VLLM | {"tensor_parallel": True}, "engine: vllm excludes teacher.tensor_parallel$"),
+        (VLLM | {"batching": "packed"}, "engine: vllm excludes teacher.batching: packed$"),
+        (VLLM | {"mode": "live"}, "engine: vllm excludes teacher.mode: live$"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(options, words):
+    with pytest.raises(ConfigError, match=f"^teacher.{words}"):
+        TeacherConfig(**options)
