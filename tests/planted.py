@@ -78,7 +78,7 @@ FAULTS = [
     Fault("models/batching.py", "window is None or window >= length",
           "window is None or window > 0",
           "a mask may override a sliding window", "models/test_batching.py"),
-    Fault("teacher/windows.py", "len(self.prefix) + score_from", "score_from",
+    Fault("teacher/windows.py", "len(self.prefix) + cut.score_from", "cut.score_from",
           "losses of windows belong to the token before", "teacher/test_scoring.py"),
     Fault("teacher/windows.py", "stop - min_context, stop", "stop - min_context + 1, stop",
           "later windows have a token less of context", "teacher/test_scoring.py"),
