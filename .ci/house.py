@@ -19,7 +19,7 @@ BOUNDS = {
     "lines of python/vocagno": 27_919,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
-    "lines of tests": 30_926,
+    "lines of tests": 30_942,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -58,6 +58,16 @@ def test_it_ends_in_a_table_and_a_page(small, capsys):
         assert f", {rule}</h2>" in page  # documents of the run, as the teacher chose of them
 
 
+def test_train_without_a_configuration_makes_what_it_needs(small):
+    """What `accelerate launch train.py` does on a machine where nothing was made before."""
+    from vocagno.quickstart.students import make_assets
+    from vocagno.training.main import main
+
+    config = small / "configs" / "guided.yaml"
+    assert main([], default_config=config, prepare=make_assets) == 0
+    assert (small / "runs" / "quickstart" / "guided" / "final" / "model.safetensors").is_file()
+
+
 def test_the_students_differ_in_guidance_only():
     """Same start, same tokens: nothing else in the files may differ."""
     naive, *guided = (

@@ -153,6 +153,12 @@ def test_rows_that_were_made_for_each_corpus(folder, corpora, mixture, trained, 
     assert train_here(*given, folders[0]) == 2
 
 
+def test_a_live_teacher_reads_the_texts_of_all(folder, mixture):
+    assert train_here(mixture("live", teacher={"mode": "live"})) == 0
+    training, _ = metrics(folder / "live")
+    assert all(entry["coverage"] == 1.0 for entry in training)
+
+
 def test_other_weights_and_another_order_are_another_run(corpora, mixture, trained, capfd):
     first, second = corpora
     for train in ({first: 0.5, second: 0.5}, {second: 0.25, first: 0.75}):

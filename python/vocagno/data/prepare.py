@@ -185,7 +185,7 @@ class TextShard(RowShard):
         return (counts, named) == (self.description.counts, self.description.text_hash)
 
 
-TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts", "prepare")
+TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts", "train")
 
 
 def _at_character(text: NDArray[np.uint8], place: int, step: int) -> int:

@@ -112,8 +112,8 @@ def add_teacher_loss(
 def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
     """Of a whole data set. Args: column: `token_counts` of Arrow. Raises: GuidanceError."""
     width = len(TokenCounts._fields)
-    sums = column.combine_chunks().flatten().to_numpy().reshape(-1, width).sum(0)
-    total = TokenCounts(*sums.tolist())
+    parts = (part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks)
+    total = TokenCounts(*sum(parts, np.zeros(width, np.int64)).tolist())
     known = 1 - total.missing / max(1, total.predicted)
     if guidance.needs_teacher and known < guidance.min_coverage:
         raise GuidanceError(
@@ -135,7 +135,7 @@ class TeacherTexts:
         template. Only used for `messages`."""
         self._tokenizer = tokenizer
         adds_bos = tokenizer is not None and bool(TokenSpans(tokenizer).prefix_ids)
-        self._added: str = (adds_bos and tokenizer.bos_token) or ""
+        self._added: str = (adds_bos and getattr(tokenizer, "bos_token", None)) or ""
 
     def __call__(self, examples: Examples) -> dict[str, list[str]]:
         """The text of each example. Raises: as `TeacherLossColumns`."""

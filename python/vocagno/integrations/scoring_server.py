@@ -174,13 +174,11 @@ class ServerScorer:
                 f"{self.url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
-        longest = {one["id"]: one["max_model_len"] for one in models}
-        wanted = self._config.model or (next(iter(longest)) if len(longest) == 1 else None)
+        longest = {one["id"]: one["max_model_len"] for one in reversed(models)}
+        wanted = self._config.model or (models[0]["id"] if len(models) == 1 else None)
         if wanted not in longest:
-            raise ServerError(
-                f"{self.url}: has the models {', '.join(longest) or '(none)'}; name one with "
-                "--teacher.model"
-            )
+            names = ", ".join(one["id"] for one in models) or "(none)"
+            raise ServerError(f"{self.url}: has the models {names}; name one with --teacher.model")
         return Served(wanted, longest[wanted])
 
     def score(

@@ -91,8 +91,8 @@ def compare(
         stores: the scores of the K teachers, two or more.
         corpora: by their names, the documents of each in lists (`corpus.read_batches`).
     Returns: the sums of each corpus.
-    Raises: ConfigError for fewer than two stores, a store that is given twice, and a corpus without
-        text; StoreError for damage, and for a corpus of which nothing can be compared.
+    Raises: ConfigError for fewer than two stores, and for a store that is given twice; StoreError
+        for damage, and for a corpus of which nothing can be compared.
 
     Memory: 32 bytes for each document of a store, and a list of documents with their tokens.
     """

@@ -221,7 +221,9 @@ class TextTeacher(LiveTeacher):
             states_MH[rows_N] = states_NH
         if states_MH is None:  # nothing to read: no token has a partner
             head = self.scorer.head
-            states_MH = torch.zeros(1, head.hidden_size, device=head.device)
+            states_MH = torch.zeros(
+                1, head.hidden_size, dtype=self.scorer.model.dtype, device=head.device
+            )
         is_finite_M = states_MH.isfinite().all(-1).to(self.device)
         if len(text.is_asked_M):
             self.note_unscored(self._here(text.is_asked_M) & ~is_finite_M)

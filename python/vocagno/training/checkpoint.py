@@ -23,7 +23,7 @@ from vocagno.guidance.methods import method_of
 from vocagno.system.files import appearing, flush_folder, write_json
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Checkpoints:
     """The folder `checkpoints` of a run; `step_N` holds the state after N optimizer steps."""
 

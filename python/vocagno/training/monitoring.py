@@ -206,7 +206,7 @@ _MOST_ROWS = 4
 """Rows of a step that are named: those with the largest losses."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Watch:
     """Keeps an eye on a run; every process calls it alike."""
 

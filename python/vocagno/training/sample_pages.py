@@ -86,7 +86,7 @@ def choose_samples(
     return samples
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sampler:
     """Draws the teacher's choice in some documents, with the student as it is."""
 

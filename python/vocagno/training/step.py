@@ -142,7 +142,7 @@ class MicroBatch:
     passes: Sequence[Pass] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Stepper:
     """Takes optimizer steps with one student."""
 
