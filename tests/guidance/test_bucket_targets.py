@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -79,9 +80,25 @@ def looked_up(table, index):
     return int(table[index]) if 0 <= index < len(table) else -1
 
 
-def by_loops(rows, documents, of):
+def ends_between(student, before, text):
+    """Whether a token of the student's ends after `before`, in its text and this one."""
+    first = student.text_pieces()[before]
+    if not first or not text:
+        return True
+    try:
+        joined = (first + text).decode()
+    except UnicodeDecodeError:
+        return True
+    ids = student.continuing_tokenizer().encode(joined, add_special_tokens=False).ids
+    pieces = [student.text_pieces()[one] or b"" for one in ids]
+    sizes = [len(b"".join(pieces[:count])) for count in range(1, len(pieces) + 1)]
+    return sizes[-1] != len(joined.encode()) or len(first) in sizes
+
+
+def by_loops(rows, documents, of, student, teacher):
     """Of each token of the rows: the row of the teacher's token in its document, or -1, and the
     probability of each bucket."""
+    texts, can_follow = teacher.text_pieces(), cache(partial(ends_between, student))
     for row in rows:
         begin = 0
         for document, count in zip(row.documents, row.num_tokens.tolist(), strict=True):
@@ -97,14 +114,17 @@ def by_loops(rows, documents, of):
                 if other < 0 or own < 0:
                     yield -1, {}
                     continue
-                sums, total = {}, 0.0
-                of_token = scores.candidates.ids[other], scores.candidates.codes[other]
-                for candidate, code in zip(*map(np.ndarray.tolist, of_token), strict=True):
-                    p = 0.0 if code == 255 else math.exp(-16 * (code / 254) ** 2)
-                    total += p
-                    if (bucket := looked_up(of.teacher, candidate)) >= 0:
+                codes = scores.candidates.codes[other].tolist()
+                masses = [0.0 if n == 255 else math.exp(-16 * (n / 254) ** 2) for n in codes]
+                masses = [p / max(1.0, sum(masses)) for p in masses]
+                sums, left = {}, 1.0
+                for candidate, p in zip(scores.candidates.ids[other].tolist(), masses, strict=True):
+                    text = texts[candidate] if 0 <= candidate < len(texts) else None
+                    if index and p >= 0.002 and not can_follow(int(ids[index - 1]), text):
+                        left -= p
+                    elif (bucket := looked_up(of.teacher, candidate)) >= 0:
                         sums[bucket] = sums.get(bucket, 0.0) + p
-                yield other, {bucket: p / max(1.0, total) for bucket, p in sums.items()}
+                yield other, {bucket: p / max(0.1, left) for bucket, p in sums.items()}
 
 
 def check(targets, columns, first, expected):
@@ -127,7 +147,7 @@ def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     of = vocagno.buckets(sides[student], sides[teacher])
     targets = BucketTargets(of, 7)
     rows, documents = packed(sides[student]), drawn(sides[teacher], 7, seed=1)
-    expected = list(by_loops(rows, documents, of))
+    expected = list(by_loops(rows, documents, of, sides[student], sides[teacher]))
     view = teacher_view(rows, ScoresInOrder(documents), method_of(DISTILL, targets))
     compared = check(view.targets, slice(0, 7), 0, expected)
     assert 0.3 < compared / len(expected) < 0.95
@@ -137,8 +157,9 @@ def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     found = np.array([row for row, _ in expected if row >= 0][:6]).reshape(2, 3)
     one = documents[-1].candidates
     found = torch.from_numpy(np.where(found < len(one.ids), found, -1))
+    found = torch.stack([found, torch.randint(300, found.shape)], -1)
     ids_codes = torch.from_numpy(one.ids), torch.from_numpy(one.codes)
-    flat, square = targets.at(found.flatten(), *ids_codes), targets.at(found, *ids_codes)
+    flat, square = targets.at(found.flatten(0, 1), *ids_codes), targets.at(found, *ids_codes)
     assert square.bucket_nS.shape == (2, 3, 7)
     assert torch.equal(square.mass_nS.flatten(0, 1), flat.mass_nS)
 
@@ -154,7 +175,8 @@ def test_columns_and_shares_of_several_teachers(sides):
     view = teacher_view(rows, scores, method)
     first = [0, both[0].count]
     for number, columns in enumerate((slice(0, 4), slice(4, 6))):
-        expected = list(by_loops(rows, stores[number], both[number]))
+        given = stores[number], both[number], student, sides[names[number]]
+        expected = list(by_loops(rows, *given))
         assert check(view.targets, columns, first[number], expected) > 100
     sizes = [np.bincount(one.student[one.student >= 0]) for one in both]
     assert targets.table.begins.tolist() == [0, *np.concatenate(sizes).cumsum().tolist()]

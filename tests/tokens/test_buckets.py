@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vocagno
-from families import LOSSLESS, without_unknown_token
+from families import LOSSLESS, TEXTS, without_unknown_token
 from shared_data import shared, shared_texts
 from vocagno import BucketError, TokenSpans
 from vocagno.tokens import buckets as module
@@ -240,6 +240,32 @@ def test_components_that_are_too_large_are_no_buckets(tokenizers):
             vocagno.buckets(*sides, max_size=wrong)
 
 
+@pytest.mark.parametrize("name", ["llama", "byte-level"])
+def test_what_the_student_would_have_in_one_token_cannot_follow(tokenizers, name, monkeypatch):
+    """The parts of a token, where its text is read as this token; not the tokens of a text."""
+    side = TokenSpans(tokenizers[name])
+    pieces, tokenizer = side.text_pieces(), side.continuing_tokenizer()
+    ids = {piece: index for index, piece in enumerate(pieces) if piece}
+    parts = []
+    for piece, index in ids.items():
+        if not piece.isascii():
+            continue
+        if tokenizer.encode(piece.decode(), add_special_tokens=False).ids == [index]:
+            cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+            parts += [(ids[a], ids[b]) for a, b in cuts if a in ids and b in ids]
+    assert len(parts) > 100
+    before, after = np.array(parts).T
+    boundaries = module.Boundaries(side, side)
+    assert not boundaries.remain(before, after).any()
+    monkeypatch.setattr(module, "_MOST_KNOWN", 3)  # what is forgotten is found again
+    assert not boundaries.remain(before[::-1], after[::-1]).any()
+    tokens = side.encode(TEXTS).ids.astype(np.int64)
+    assert boundaries.remain(tokens[:-1], tokens[1:]).mean() > 0.95
+    none = np.array([-1, side.vocabulary_size, 1 << 24])
+    assert boundaries.remain(np.full(3, before[0]), none).all()
+    assert boundaries.remain(none, np.full(3, before[0])).all()
+
+
 def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypatch):
     sides = [TokenSpans(tokenizers[name]) for name in ("llama", "byte-level")]
     made = vocagno.buckets(*sides, cache=tmp_path / "cache")
@@ -247,7 +273,8 @@ def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(module, "_made", lambda *_: pytest.fail("made again"))
         found = vocagno.buckets(*sides, cache=tmp_path / "cache")
-    for name in made.__dataclass_fields__:
+    assert isinstance(found.boundaries, module.Boundaries)
+    for name in made.__dataclass_fields__.keys() - {"boundaries"}:
         np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
     vocagno.buckets(*sides, max_size=3, cache=tmp_path / "cache")
     vocagno.buckets(*sides[::-1], cache=tmp_path / "cache")

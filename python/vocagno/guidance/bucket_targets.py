@@ -24,9 +24,12 @@ from vocagno.guidance.bucket_loss import BucketTable, on_device
 from vocagno.guidance.mappings import Pieces
 from vocagno.system.files import digest
 from vocagno.teacher.candidates import Candidates, probabilities_of
-from vocagno.tokens.buckets import Buckets
+from vocagno.tokens.buckets import Boundaries, Buckets
 
 NO_BUCKET = -1
+_LEAST_ASKED = 0.002
+_LEAST_LEFT = 0.1
+"""Probability that is left to divide by, where almost all of it seems impossible."""
 
 
 class Targets(NamedTuple):
@@ -84,20 +87,23 @@ class BucketTargets:
         self._of_teachers: list[Tensor] = [torch.from_numpy(one.teacher) for one in self.buckets]
         tables = of_student, *(one.teacher for one in self.buckets)
         of_each = [share / sum(given) for share in given]
+        corrected = [one.boundaries is not None for one in self.buckets]
         self.table: BucketTable = BucketTable(
             torch.from_numpy(np.concatenate(members)),
             torch.from_numpy(np.cumsum(np.concatenate([[0], *counts]))),
             places,
             tuple(of_each),
             of_student.shape[1],
-            digest(str([places, of_each, self.teachers]), *(one.tobytes() for one in tables)),
+            digest(
+                str([places, of_each, self.teachers, corrected]), *(one.tobytes() for one in tables)
+            ),
         )
 
     def rows(
         self, pieces: Pieces, ids: NDArray[np.int64], tokens: NDArray[np.int32], number: int = 0
     ) -> NDArray[np.int64]:
-        """(n,) the teacher token that starts where each student token does, if both are in one
-        bucket; else -1.
+        """(n, 2) the teacher token that starts where each student token does, if both are in one
+        bucket, else -1; and the id of the student token before it in its piece, -1 for none.
 
         Where they are not, what follows in the text decided, which no token tells; or
         one side has a space of its own there, as before the first word of a text.
@@ -110,7 +116,10 @@ class BucketTargets:
         of = self.buckets[number]
         mine = _looked_up(of.student, ids)
         theirs = _looked_up(of.teacher, tokens)[np.maximum(found, 0)] if len(tokens) else mine
-        return np.where((found >= 0) & (mine >= 0) & (mine == theirs), found, -1).astype(np.int64)
+        rows = np.where((found >= 0) & (mine >= 0) & (mine == theirs), found, -1)
+        before = np.append(-1, ids)[:-1]
+        before[pieces.student_cu[:-1][np.diff(pieces.student_cu) > 0]] = -1
+        return np.stack([rows, before], 1).astype(np.int64)
 
     def of_stored(
         self, pieces: Pieces, ids: NDArray[np.int64], candidates: Candidates, number: int = 0
@@ -120,13 +129,17 @@ class BucketTargets:
         given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.codes)
         return self.at(rows, *given, number)
 
-    def at(self, rows_n: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
-        """`Targets` at the teacher's tokens `rows_n`, -1 for none, on any device.
+    def at(self, rows_n2: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
+        """`Targets` at the teacher's tokens of `rows`, on any device.
+
+        Candidates that cannot follow the student token before them (`Boundaries`) have none: what
+        is left is divided by its sum, which also "other" is part of. Those below 0.002 count as
+        possible. The pairs are looked up on the host, for which a live teacher's are copied.
 
         Args: as `Candidates`.
         """
-        shape = (*rows_n.shape, self.table.places[number])
-        rows_n = rows_n.flatten()
+        shape = (*rows_n2.shape[:-1], self.table.places[number])
+        rows_n, before_n = rows_n2.flatten(0, -2).unbind(-1)
         if not len(ids_MK):
             nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
             return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
@@ -134,7 +147,15 @@ class BucketTargets:
         bucket_of = on_device(self._of_teachers[number], rows_n.device)
         is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
         bucket_nK = torch.where(is_known, bucket_of[torch.where(is_known, ids_nK, 0).long()], -1)
-        bucket_nK, mass_nK = _added_up(bucket_nK, probabilities_of(codes_nK))
+        mass_nK = probabilities_of(codes_nK)
+        boundaries = self.buckets[number].boundaries
+        if boundaries is not None:
+            is_asked_nK = is_known & (before_n >= 0)[:, None] & (mass_nK >= _LEAST_ASKED)
+            is_out_nK = _impossible(boundaries, before_n, ids_nK, is_asked_nK)
+            left_n1 = 1 - (mass_nK * is_out_nK).sum(1, keepdim=True)
+            mass_nK = mass_nK.masked_fill(is_out_nK, 0.0) / left_n1.clamp_min(_LEAST_LEFT)
+            bucket_nK = bucket_nK.masked_fill(is_out_nK, NO_BUCKET)
+        bucket_nK, mass_nK = _added_up(bucket_nK, mass_nK)
         bucket_nK = torch.where(bucket_nK >= 0, bucket_nK + self.first[number], NO_BUCKET)
         return Targets(bucket_nK.int().view(shape), mass_nK.view(shape))
 
@@ -172,6 +193,17 @@ def check_targets(
 def _looked_up(table: NDArray[np.int32], ids: NDArray[Any]) -> NDArray[np.int32]:
     """The bucket of each id; -1 for ids beyond the table."""
     return np.append(table, np.int32(NO_BUCKET))[np.where(ids < len(table), ids, len(table))]
+
+
+def _impossible(
+    boundaries: Boundaries, before_n: Tensor, ids_nK: Tensor, is_asked_nK: Tensor
+) -> Tensor:
+    """(n, K) which candidates cannot follow the student token before them."""
+    asked = is_asked_nK.cpu().numpy()
+    before = np.broadcast_to(before_n.cpu().numpy()[:, None], asked.shape)[asked]
+    out = np.zeros(asked.shape, np.bool_)
+    out[asked] = ~boundaries.remain(before, ids_nK.cpu().numpy()[asked].astype(np.int64))
+    return torch.from_numpy(out).to(ids_nK.device)
 
 
 def _added_up(bucket_nK: Tensor, mass_nK: Tensor) -> tuple[Tensor, Tensor]:

@@ -183,7 +183,7 @@ class TeacherView:
     targets: Targets | None = None
     """For `distill`, with stored candidates."""
     target_rows: NDArray[np.int64] | None = None
-    """(n,) as `BucketTargets.rows`, for `distill` with a live teacher."""
+    """(n, 2) as `BucketTargets.rows`, for `distill` with a live teacher."""
 
 
 def teacher_view(
@@ -285,7 +285,11 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         view.row_ranges,
         by_group.mapping,
         group_sizes_N,
-        *([] if view.target_rows is None else [np.append(view.target_rows, -1)[tokens_BT]]),
+        *(
+            []
+            if view.target_rows is None
+            else [np.append(view.target_rows, [[-1, -1]], 0)[tokens_BT]]
+        ),
     )
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return LiveText(view.windowed, *tensors)
