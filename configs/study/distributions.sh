@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of distributions across vocabularies: three hours on two cores, one of them for the web teacher's scores.
+# The study of distributions across vocabularies: four hours on two cores, two of them for the web teacher and its scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
 # used, and half of the held-out ones. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
@@ -8,7 +8,7 @@ train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
 [ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
 python -m research.study configs/study/guidance-models.yaml --out "$out/models"
-[ -e "$out/web" ] || python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
+[ -e "$out/web/tokenizer_config.json" ] && [ -e "$out/web/config.json" ] || python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
 import sys
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -41,6 +41,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   if [ "$1" != dev ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
+  fi
+  if [ "$1" = clean ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/adapted/final" --teacher.context 512 --teacher.min_context 128 \
       --teacher.batch_tokens 2048 --candidates 16 --out "$folder/adapted"
   fi
@@ -52,6 +54,6 @@ for part in dev test; do
 done
 cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm \
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
-cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
+cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
   paper "groups -1" default lines "lines and groups -1"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle

@@ -328,10 +328,13 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
                 known = scores.candidates
                 if of.student[tokens.ids[own]] != of.teacher[known.tokens[row]]:
                     continue
-                for candidate, p in zip(known.ids[row], known.probabilities[row], strict=True):
+                ids, p = known.ids[row].astype(np.int64), known.probabilities[row]
+                before = np.full(len(ids), tokens.ids[own - 1], np.int64)
+                left = of.boundaries.remain(before, ids) | (p < 0.002) | (ids == known.tokens[row])
+                for candidate, share in zip(ids[left], p[left] / (1 - p[~left].sum()), strict=True):
                     bucket = int(of.teacher[candidate])
                     if candidate >= 0 <= bucket:
-                        expected[own][bucket] = expected[own].get(bucket, 0.0) + p
+                        expected[own][bucket] = expected[own].get(bucket, 0.0) + share
         found = zip(made["candidates"][number], made["candidate_mass"][number], strict=True)
         for (bucket_S, mass_S), sums in zip(found, expected, strict=True):
             assert (bucket_S.dtype, mass_S.dtype) == (np.int32, np.float32)

@@ -103,11 +103,11 @@ class Batch:
         over buckets, and the weight."""
         given = tensors | found
         if method.targets is not None and self.live is not None:
-            assert self.live.targets_BT2 is not None
-            rows_BT2 = self.live.targets_BT2.to(given["labels"].device, non_blocking=True)
-            rows_BT2 = rows_BT2.masked_fill(given["labels"][..., None] == IGNORED, -1)
+            assert self.live.targets_BT3 is not None
+            rows_BT3 = self.live.targets_BT3.to(given["labels"].device, non_blocking=True)
+            rows_BT3 = rows_BT3.masked_fill(given["labels"][..., None] == IGNORED, -1)
             candidates = given.pop("candidate_ids"), given.pop("candidate_codes")
-            targets = method.targets.at(rows_BT2, *candidates)
+            targets = method.targets.at(rows_BT3, *candidates)
             given |= {"candidates": targets.bucket_nS, "candidate_mass": targets.mass_nS}
         units = self.units_on(given["labels"].device, given.pop("group_loss", None))
         if units is not None and "teacher_loss" in given:

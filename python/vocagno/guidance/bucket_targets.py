@@ -29,7 +29,8 @@ from vocagno.tokens.buckets import Boundaries, Buckets
 NO_BUCKET = -1
 _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
-"""Probability that is left to divide by, where almost all of it seems impossible."""
+_DEFINITION = 2
+"""Of the targets: those of another one are of another table."""
 
 
 class Targets(NamedTuple):
@@ -95,15 +96,16 @@ class BucketTargets:
             tuple(of_each),
             of_student.shape[1],
             digest(
-                str([places, of_each, self.teachers, corrected]), *(one.tobytes() for one in tables)
+                str([_DEFINITION, places, of_each, self.teachers, corrected]),
+                *(one.tobytes() for one in tables),
             ),
         )
 
     def rows(
         self, pieces: Pieces, ids: NDArray[np.int64], tokens: NDArray[np.int32], number: int = 0
     ) -> NDArray[np.int64]:
-        """(n, 2) the teacher token that starts where each student token does, if both are in one
-        bucket, else -1; and the id of the student token before it in its piece, -1 for none.
+        """(n, 3) the teacher token that starts where each student token does, if both are in one
+        bucket, else -1; its id; and that of the student token before in the piece, -1 for none.
 
         Where they are not, what follows in the text decided, which no token tells; or
         one side has a space of its own there, as before the first word of a text.
@@ -119,7 +121,8 @@ class BucketTargets:
         rows = np.where((found >= 0) & (mine >= 0) & (mine == theirs), found, -1)
         before = np.append(-1, ids)[:-1]
         before[pieces.student_cu[:-1][np.diff(pieces.student_cu) > 0]] = -1
-        return np.stack([rows, before], 1).astype(np.int64)
+        real = np.append(tokens, -1)[rows]
+        return np.stack([rows, real, before], 1).astype(np.int64)
 
     def of_stored(
         self, pieces: Pieces, ids: NDArray[np.int64], candidates: Candidates, number: int = 0
@@ -129,17 +132,18 @@ class BucketTargets:
         given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.codes)
         return self.at(rows, *given, number)
 
-    def at(self, rows_n2: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
+    def at(self, rows_n3: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
         """`Targets` at the teacher's tokens of `rows`, on any device.
 
-        Candidates that cannot follow the student token before them (`Boundaries`) have none: what
-        is left is divided by its sum, which also "other" is part of. Those below 0.002 count as
-        possible. The pairs are looked up on the host, for which a live teacher's are copied.
+        Candidates that cannot follow the student token before them (`Boundaries`) have none, but
+        for the one that did, and those below 0.002. The others and "other" are divided by their
+        sum; where that is less than 0.1, nothing is compared. The pairs are looked up on the host,
+        for which a live teacher's are copied.
 
         Args: as `Candidates`.
         """
-        shape = (*rows_n2.shape[:-1], self.table.places[number])
-        rows_n, before_n = rows_n2.flatten(0, -2).unbind(-1)
+        shape = (*rows_n3.shape[:-1], self.table.places[number])
+        rows_n, real_n, before_n = rows_n3.flatten(0, -2).unbind(-1)
         if not len(ids_MK):
             nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
             return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
@@ -151,8 +155,10 @@ class BucketTargets:
         boundaries = self.buckets[number].boundaries
         if boundaries is not None:
             is_asked_nK = is_known & (before_n >= 0)[:, None] & (mass_nK >= _LEAST_ASKED)
+            is_asked_nK &= ids_nK != real_n[:, None]
             is_out_nK = _impossible(boundaries, before_n, ids_nK, is_asked_nK)
             left_n1 = 1 - (mass_nK * is_out_nK).sum(1, keepdim=True)
+            is_out_nK |= left_n1 < _LEAST_LEFT
             mass_nK = mass_nK.masked_fill(is_out_nK, 0.0) / left_n1.clamp_min(_LEAST_LEFT)
             bucket_nK = bucket_nK.masked_fill(is_out_nK, NO_BUCKET)
         bucket_nK, mass_nK = _added_up(bucket_nK, mass_nK)

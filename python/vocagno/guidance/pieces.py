@@ -183,7 +183,7 @@ class TeacherView:
     targets: Targets | None = None
     """For `distill`, with stored candidates."""
     target_rows: NDArray[np.int64] | None = None
-    """(n, 2) as `BucketTargets.rows`, for `distill` with a live teacher."""
+    """(n, 3) as `BucketTargets.rows`, for `distill` with a live teacher."""
 
 
 def teacher_view(
@@ -288,7 +288,7 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         *(
             []
             if view.target_rows is None
-            else [np.append(view.target_rows, [[-1, -1]], 0)[tokens_BT]]
+            else [np.append(view.target_rows, [[-1, -1, -1]], 0)[tokens_BT]]
         ),
     )
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)

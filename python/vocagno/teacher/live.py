@@ -110,7 +110,7 @@ class LiveText:
     """The same as `mapping_N2` for the group of each token, where the method has groups."""
     sizes_N: Tensor
     """Number of student tokens in the group of each token (int64); 1 for none."""
-    targets_BT2: Tensor | None = None
+    targets_BT3: Tensor | None = None
     """For `distill`: as `BucketTargets.rows` at each place (int64)."""
 
     def pin_memory(self) -> "LiveText":

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
@@ -24,7 +26,7 @@ from vocagno.errors import InputError
 from vocagno.system.files import appearing, digest
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.tokens.tokenizer_files import TokenizerError, flat_ids, tokenized, unreadable
+from vocagno.tokens.tokenizer_files import TokenizerError, tokenized, unreadable
 
 MAX_SIZE = 16_384
 LEAST_SHARE = 0.99
@@ -33,7 +35,7 @@ _FORMAT = 1
 """Of the files and of the definition: those of another one are not found in a cache."""
 _AT_ONCE = 16_384
 """Pieces that a tokenizer gets at once; an encoding takes about 1 kB."""
-_MOST_KNOWN = 1 << 24
+_MOST_KNOWN = 1 << 22
 """Pairs of tokens that are remembered, 9 bytes each."""
 _LOW = 0xFFFF_FFFF
 _FACTS = ("fingerprints", "pieces", "max_size", "dissolved", "largest")
@@ -54,10 +56,12 @@ class Boundaries:
     """
 
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
-        self._student = student
+        self._sides = student, teacher
         self._own, self._others = student.text_pieces(), teacher.text_pieces()
-        self._pairs = np.empty(0, np.int64)
-        self._can_follow = np.empty(0, np.bool_)
+        self._known = np.empty(0, np.int64), np.empty(0, np.bool_)  # one object: threads may share
+
+    def __reduce__(self) -> tuple[type[Boundaries], tuple[TokenSpans, TokenSpans]]:
+        return Boundaries, self._sides  # without what it has learnt, so that its hash stays
 
     def remain(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,) whether each teacher token of `ids` can come after the student token of `before`.
@@ -68,34 +72,48 @@ class Boundaries:
         Cost: a search for each token, and 15 us for a pair that is new.
         """
         pairs = (before << 32) + ids
-        places = np.searchsorted(self._pairs, pairs)
-        is_new = np.append(self._pairs, np.iinfo(np.int64).min)[places] != pairs
-        if len(self._pairs) + np.count_nonzero(is_new) > _MOST_KNOWN:
-            self._pairs, self._can_follow = self._pairs[:0], self._can_follow[:0]
-            is_new[:] = True
-        if is_new.any():
-            new = np.unique(pairs[is_new])
-            places = np.searchsorted(self._pairs, new)
-            self._can_follow = np.insert(self._can_follow, places, self._decided(new.tolist()))
-            self._pairs = np.insert(self._pairs, places, new)
-            places = np.searchsorted(self._pairs, pairs)
-        return self._can_follow[places]
+        known, can_follow = self._known
+        new = np.unique(pairs[~_is_in(known, pairs)])
+        if len(new):
+            if len(known) + len(new) > _MOST_KNOWN:
+                known, can_follow, new = known[:0], can_follow[:0], np.unique(pairs)
+            places = np.searchsorted(known, new)
+            can_follow = np.insert(can_follow, places, self._decided(new.tolist()))
+            known = np.insert(known, places, new)
+            self._known = known, can_follow
+        return can_follow[np.searchsorted(known, pairs)]
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return self._sides[0].continuing_tokenizer()
 
     def _decided(self, pairs: list[int]) -> NDArray[np.bool_]:
-        sides = [(_piece_of(self._own, n >> 32), _piece_of(self._others, n & _LOW)) for n in pairs]
         found = np.ones(len(pairs), np.bool_)
-        asked = [number for number, (own, other) in enumerate(sides) if own and other]
-        texts = [_text(b"".join(sides[number])) for number in asked]
-        tokenizer = self._student.continuing_tokenizer()
-        for begin in range(0, len(texts), _AT_ONCE):
-            part = slice(begin, begin + _AT_ONCE)
-            given = tokenized(tokenizer, texts[part], self._student.name, with_offsets=False)
-            for number, encoding in zip(asked[part], given, strict=True):
-                own, other = sides[number]
-                pieces = [_piece_of(self._own, one) for one in encoding.ids]
-                if b"".join(pieces) == own + other:
-                    found[number] = len(own) in accumulate(map(len, pieces))
+        asked, texts = [], []
+        for number, pair in enumerate(pairs):
+            own, other = _piece_of(self._own, pair >> 32), _piece_of(self._others, pair & _LOW)
+            if own and other and (text := _text(own + other)):
+                found[number] = False
+                # White space before a word may be cut in another way than at the end.
+                given = [text, f"{text}x"] if other.isspace() else [text]
+                asked += [(number, len(own))] * len(given)
+                texts += given
+        ids_of_texts = _ids_of_texts(texts, self._tokenizer, self._sides[0].name)
+        for (number, size), text, ids in zip(asked, texts, ids_of_texts, strict=True):
+            pieces = [_piece_of(self._own, one) for one in ids]
+            is_other = b"".join(pieces) != text.encode()
+            found[number] |= is_other or size in accumulate(map(len, pieces))
         return found
+
+
+def _is_in(known: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,) which pairs are in a sorted array."""
+    if not len(known):
+        return np.zeros(len(pairs), np.bool_)
+    found: NDArray[np.bool_] = (
+        known[np.searchsorted(known, pairs).clip(max=len(known) - 1)] == pairs
+    )
+    return found
 
 
 class Agreement(NamedTuple):
@@ -133,7 +151,8 @@ class Buckets:
     largest: int
     """Ids of the largest component, bucket or not."""
     boundaries: Boundaries | None = None
-    """Those of the two tokenizers; with None all candidates are taken for possible."""
+    """Those of the two tokenizers. None if one of them does not keep the text (BERT, T5): all
+    candidates are then taken for possible."""
 
     @property
     def count(self) -> int:
@@ -216,7 +235,7 @@ class Buckets:
                     f"({spans.fingerprint}); make buckets of these with vocagno.buckets"
                 )
         facts |= {name: tuple(facts[name]) for name in ("fingerprints", "pieces")}
-        return cls(**arrays, **facts, boundaries=Boundaries(student, teacher))
+        return cls(**arrays, **facts, boundaries=_boundaries(student, teacher))
 
 
 def buckets(
@@ -284,8 +303,12 @@ def _made(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
         max_size=max_size,
         dissolved=int(np.count_nonzero(sizes > max_size)),
         largest=int(sizes.max(initial=0)),
-        boundaries=Boundaries(student, teacher),
+        boundaries=_boundaries(student, teacher),
     )
+
+
+def _boundaries(student: TokenSpans, teacher: TokenSpans) -> Boundaries | None:
+    return None if student.loses or teacher.loses else Boundaries(student, teacher)
 
 
 def _first_tokens(
@@ -306,20 +329,23 @@ def _first_tokens(
 
 def _firsts_of_texts(pieces: list[bytes | None], side: TokenSpans) -> NDArray[np.int32]:
     """(len(pieces),) the first token of the pieces that are text, -1 for others."""
+    texts = [_text(piece or b"") for piece in pieces]
     tokenizer = side.continuing_tokenizer()
-    found = np.full(len(pieces), -1, np.int32)
-    for begin in range(0, len(pieces), _AT_ONCE):
-        texts = [_text(piece or b"") for piece in pieces[begin : begin + _AT_ONCE]]
+    firsts = (ids[0] if ids else -1 for ids in _ids_of_texts(texts, tokenizer, side.name))
+    return np.fromiter(firsts, np.int32, len(pieces))
+
+
+def _ids_of_texts(texts: list[str], tokenizer: Any, name: str) -> Iterator[list[int]]:
+    """The tokens of each text; none of a text that cannot be read."""
+    for begin in range(0, len(texts), _AT_ONCE):
+        part = texts[begin : begin + _AT_ONCE]
         try:
-            encodings = tokenized(tokenizer, texts, side.name, with_offsets=False)
+            encodings = tokenized(tokenizer, part, name, with_offsets=False)
         except TokenizerError:  # it has no token for some character, and no unknown token
-            for number, _ in unreadable(tokenizer, texts):
-                texts[number] = ""
-            encodings = tokenized(tokenizer, texts, side.name, with_offsets=False)
-        ids, boundaries = flat_ids(encodings)
-        has_tokens = np.flatnonzero(np.diff(boundaries))
-        found[begin + has_tokens] = ids[boundaries[has_tokens]]
-    return found
+            for number, _ in unreadable(tokenizer, part):
+                part[number] = ""
+            encodings = tokenized(tokenizer, part, name, with_offsets=False)
+        yield from (encoding.ids for encoding in encodings)
 
 
 def _piece_of(pieces: list[bytes | None], index: int) -> bytes:
