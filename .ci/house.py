@@ -16,7 +16,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_051,
+    "lines of python/vocagno": 28_042,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
     "lines of tests": 31_006,

@@ -205,11 +205,11 @@ def _impossible(
     boundaries: Boundaries, before_n: Tensor, ids_nK: Tensor, is_asked_nK: Tensor
 ) -> Tensor:
     """(n, K) which candidates cannot follow the student token before them."""
-    asked = is_asked_nK.cpu().numpy()
-    before = np.broadcast_to(before_n.cpu().numpy()[:, None], asked.shape)[asked]
-    out = np.zeros(asked.shape, np.bool_)
-    out[asked] = ~boundaries.remain(before, ids_nK.cpu().numpy()[asked].astype(np.int64))
-    return torch.from_numpy(out).to(ids_nK.device)
+    is_out_nK = torch.zeros_like(is_asked_nK)
+    before, ids = before_n[:, None].expand_as(ids_nK)[is_asked_nK], ids_nK[is_asked_nK].long()
+    can_follow = boundaries.remain(before.cpu().numpy(), ids.cpu().numpy())
+    is_out_nK[is_asked_nK] = torch.from_numpy(~can_follow).to(is_out_nK.device)
+    return is_out_nK
 
 
 def _added_up(bucket_nK: Tensor, mass_nK: Tensor) -> tuple[Tensor, Tensor]:

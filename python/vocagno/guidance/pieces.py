@@ -285,11 +285,8 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         view.row_ranges,
         by_group.mapping,
         group_sizes_N,
-        *(
-            []
-            if view.target_rows is None
-            else [np.append(view.target_rows, [[-1, -1, -1]], 0)[tokens_BT]]
-        ),
     )
+    if view.target_rows is not None:
+        arrays = *arrays, np.append(view.target_rows, [[-1, -1, -1]], 0)[tokens_BT]
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return LiveText(view.windowed, *tensors)

@@ -58,7 +58,8 @@ class Boundaries:
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
         self._sides = student, teacher
         self._own, self._others = student.text_pieces(), teacher.text_pieces()
-        self._known = np.empty(0, np.int64), np.empty(0, np.bool_)  # one object: threads may share
+        # Pairs in order, after a least one that never comes. One object: threads may share it.
+        self._known = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
 
     def __reduce__(self) -> tuple[type[Boundaries], tuple[TokenSpans, TokenSpans]]:
         return Boundaries, self._sides  # without what it has learnt, so that its hash stays
@@ -73,15 +74,18 @@ class Boundaries:
         """
         pairs = (before << 32) + ids
         known, can_follow = self._known
-        new = np.unique(pairs[~_is_in(known, pairs)])
-        if len(new):
+        places = np.searchsorted(known, pairs)
+        is_new = known.take(places, mode="clip") != pairs
+        if is_new.any():
+            new = np.unique(pairs[is_new])
             if len(known) + len(new) > _MOST_KNOWN:
-                known, can_follow, new = known[:0], can_follow[:0], np.unique(pairs)
-            places = np.searchsorted(known, new)
-            can_follow = np.insert(can_follow, places, self._decided(new.tolist()))
-            known = np.insert(known, places, new)
+                known, can_follow, new = known[:1], can_follow[:1], np.unique(pairs)
+            before_new = np.searchsorted(known, new)
+            can_follow = np.insert(can_follow, before_new, self._decided(new.tolist()))
+            known = np.insert(known, before_new, new)
             self._known = known, can_follow
-        return can_follow[np.searchsorted(known, pairs)]
+            places = np.searchsorted(known, pairs)
+        return can_follow[places]
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -104,16 +108,6 @@ class Boundaries:
             is_other = b"".join(pieces) != text.encode()
             found[number] |= is_other or size in accumulate(map(len, pieces))
         return found
-
-
-def _is_in(known: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) which pairs are in a sorted array."""
-    if not len(known):
-        return np.zeros(len(pairs), np.bool_)
-    found: NDArray[np.bool_] = (
-        known[np.searchsorted(known, pairs).clip(max=len(known) - 1)] == pairs
-    )
-    return found
 
 
 class Agreement(NamedTuple):
