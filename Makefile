@@ -7,6 +7,8 @@ RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.t
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
+# Images of containers set it; then each of some hundred processes compiles torch and transformers again: 5 s more for each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers bridges lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
 
@@ -19,7 +21,7 @@ install = { $(1)/bin/python -m pip install --quiet uv && $(1)/bin/uv pip install
   $(1)/bin/python -m pip install --quiet $(2)
 # Commas would part its arguments.
 RUN_NEEDS := --editable '.[train,viz]' 'maturin>=1.9.4,<2'
-TESTS_NEED := 'vocagno[eval,viz,datatrove,server,torchao,dev]'
+TESTS_NEED := 'vocagno[eval,viz,datatrove,server,dev]'
 DOCS_NEED := 'zensical>=0.0.73,<0.1' 'mkdocstrings-python>=2.0.11' 'ruff>=0.14'
 
 # What `make quickstart` needs, and no more.

@@ -1,4 +1,4 @@
-"""`vocagno scores info | verify | export | import`, as a user types them."""
+"""`vocagno scores show | info | verify | export | import`, as a user types them."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from corpora import write_corpus
 from families import TEXTS
 from folders import contents
 from hub_server import serving, uses_hub
+from vocagno import TokenSpans
 from vocagno.cli.app import main
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
@@ -149,6 +150,58 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
     }
     assert f"{exported['tokens']:,} tokens in all" in card
     assert ("| `candidates`, `candidate_sizes` |" in card) == ("--candidates" in score)
+
+
+@pytest.mark.parametrize("made", [CANDIDATES, []], indirect=True, ids=["candidates", "losses"])
+def test_a_document_is_shown_with_what_the_store_has(made, teacher_model, tmp_path, capsys):
+    store, corpus = ScoreStore(made[0]), tmp_path / "c.jsonl"
+    spans, has_candidates = TokenSpans(teacher_model), store.candidates > 0
+    show = ["scores", "show", store.folder, "--corpus", corpus, "--document", 3]
+    found = result(capsys, *show, "--tokenizer", teacher_model)
+    assert found["text"] == f"3: {TEXTS[3]}"
+    given = store.document(3, candidates=has_candidates)
+    tokens = found["tokens"]
+    assert [[token["start"], token["end"]] for token in tokens] == given.spans.tolist()
+    losses = [np.nan if token["loss"] is None else token["loss"] for token in tokens]
+    np.testing.assert_allclose(losses, given.nll, atol=1e-4)
+    assert np.isnan(losses[0])
+    assert np.isfinite(losses[1:]).all()
+    if has_candidates:
+        assert [token["id"] for token in tokens] == given.candidates.tokens.tolist()
+        assert tokens[0]["candidates"] == []
+        for token, ids, each in zip(
+            tokens[1:], given.candidates.ids[1:], given.candidates.probabilities[1:], strict=True
+        ):
+            assert [one["id"] for one in token["candidates"]] == ids.tolist()
+            np.testing.assert_allclose(
+                [one["probability"] for one in token["candidates"]], each, atol=1e-5
+            )
+            for one in token["candidates"]:
+                piece = (spans.pieces()[one["id"]] or b"").decode(errors="replace")
+                assert not piece.isalpha() or one["text"] == piece
+    else:
+        assert not any("candidates" in token for token in tokens)
+    assert main([*map(str, show)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 1 + len(tokens)
+    for token, line in zip(tokens, table[1:], strict=True):
+        assert line.split()[0] == f"{token['start']}-{token['end']}"
+        assert ("-" if token["loss"] is None else f"{token['loss']:.2f}") in line.split()
+
+
+def test_a_document_that_cannot_be_shown(made, tokenizer_files, tmp_path, capsys):
+    """It is not in the corpus, or not in the store; or the tokenizer is not the teacher's."""
+    corpus = tmp_path / "c.jsonl"
+    other = write_corpus(tmp_path / "other.jsonl", ["another text"])
+    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json")]
+    for words, error in (
+        (["--corpus", str(corpus), "--document", "12"], "has no document 12"),
+        (["--corpus", str(corpus), "--document", "-1"], "has no document -1"),
+        (["--corpus", str(other)], "has no scores of document 0 of .*other.jsonl: not scored"),
+        (["--corpus", str(corpus), *tokenizer], "--tokenizer: is not that of the scores"),
+    ):
+        assert main(["scores", "show", str(made[0]), *words]) == 2
+        assert re.search(error, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("made", [CANDIDATES], indirect=True)

@@ -1,5 +1,6 @@
-"""What identifies the weights of a model in a folder, and the device of a process."""
+"""What identifies a model in a folder, its weights and its tokenizer; the device of a process."""
 
+import json
 import os
 import sys
 
@@ -8,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vocagno.config.teacher import TeacherConfig
+from vocagno.errors import ConfigError
 from vocagno.models import loading
+from vocagno.tokens.token_spans import TokenSpans
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -56,3 +59,22 @@ def test_the_gpus_of_apple_are_not_used(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     assert loading.local_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("share", "is_refused"), [(0.95, False), (0.7, True)])
+def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path, share, is_refused):
+    """All of its tokens have the ids of the model's, but its sequences are others."""
+    own = json.loads(tokenizers["byte-level"].to_str())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(own))
+    vocabulary, merges = own["model"]["vocab"], own["model"]["merges"]
+    gone = merges[-round(len(vocabulary) * (1 - share)) :]
+    own["model"]["merges"] = merges[: -len(gone)]
+    for pair in gone:
+        del vocabulary["".join(pair)]
+    (tmp_path / "fewer.json").write_text(json.dumps(own))
+    spans = TokenSpans(tmp_path / "fewer.json")
+    if not is_refused:
+        loading.check_own_tokenizer(spans, str(tmp_path), "student")
+        return
+    with pytest.raises(ConfigError, match=f"{len(gone):,} of the .* is not the tokenizer of"):
+        loading.check_own_tokenizer(spans, str(tmp_path), "student")

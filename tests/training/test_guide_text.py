@@ -216,6 +216,38 @@ def test_why_is_said_of_each_kind_of_token(guide):
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
 
 
+def test_where_a_teacher_that_is_matched_is_ahead(guide, teacher_model):
+    """All tokens train; `distill` needs a token of the teacher that starts at the same byte."""
+    text = f"{TEXT}\ndef f(a):\n    return -a\n    \n        pass"
+    alm, distill = (guide(text, method=name, top_fraction=None) for name in ("alm", "distill"))
+    groups = guide(text, unit="group", top_fraction=None, max_threshold=0.0).as_dict()["tokens"]
+    teacher = TokenSpans(teacher_model).encode([text])
+    starts = {start for start, end in teacher.spans.tolist() if start < end}
+    seen = Counter()
+    for token, by_alm, by_distill in zip(
+        groups, *(one.as_dict()["tokens"] for one in (alm, distill)), strict=True
+    ):
+        assert by_alm["excess"] == by_distill["excess"] == token["excess"]
+        if token["why"] not in ("not predicted", "included"):
+            is_ahead = token["excess"] > 0
+            assert by_alm["why"] == ("ahead" if is_ahead else "behind")
+            started = "ahead" if token["start"] in starts else "no start"
+            assert by_distill["why"] == (started if is_ahead else "behind")
+        else:
+            assert by_alm["why"] == by_distill["why"] == token["why"]
+        assert by_alm["kept"] == by_distill["kept"] == (token["why"] != "not predicted")
+        seen[by_distill["why"]] += 1
+    assert {"ahead", "behind", "no start"} <= seen.keys()
+    assert alm.threshold is None
+    assert "method distill" in distill.html()
+
+
+@pytest.mark.parametrize("method", ["cpt", "rho1", "chunk", "kld"])
+def test_a_method_that_no_text_shows(guide, method):
+    with pytest.raises(InputError, match=f"{method}: is not shown; vocagno, alm, distill are"):
+        guide(method=method, top_fraction=0.4 if method in ("rho1", "chunk") else None)
+
+
 @pytest.mark.parametrize("text", [TEXT, " \n", "\u202e<s>a"])
 def test_the_page_draws_each_token_and_each_link_once(guide, text):
     guided = guide(text)

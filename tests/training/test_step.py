@@ -1,6 +1,5 @@
 """Schedule, parameter groups, the state of the optimizer, and compiled layers under DDP."""
 
-import sys
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -21,7 +20,6 @@ from vocagno.training.step import (
     build_optimizer,
     learning_rate,
     loss_scale,
-    set_learning_rate,
     settle_optimizer,
 )
 
@@ -140,48 +138,6 @@ def test_on_cuda_one_kernel_updates_all_weights():
         place = None if device is None else torch.device(device)
         optimizer = build_optimizer(model, OptimizerConfig(), place)
         assert [group["fused"] for group in optimizer.param_groups] == [expected] * 2
-
-
-@torch.compiler.set_stance("force_eager")  # compiling the update takes half a minute
-def test_a_state_of_8_bits_resumes_to_the_same_bits(tmp_path):
-    pytest.importorskip("torchao", reason="the 8-bit state needs torchao: vocagno[torchao]")
-    from accelerate import Accelerator
-
-    def start(name):
-        torch.manual_seed(0)
-        accelerator, model = Accelerator(cpu=True), torch.nn.Linear(64, 64)
-        options = OptimizerConfig(name=name, lr=1e-3)
-        return accelerator, *accelerator.prepare(model, build_optimizer(model, options))
-
-    def step(model, optimizer, number):
-        set_learning_rate(optimizer, 1e-3 / number)
-        model(torch.eye(64) * number).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    found = {}
-    for name in ("adamw", "adamw_8bit"):
-        accelerator, model, optimizer = start(name)
-        for number in (1, 2, 3):
-            step(model, optimizer, number)
-            if number == 2:
-                accelerator.save_state(str(tmp_path / name))
-        accelerator, again, loaded = start(name)
-        accelerator.load_state(str(tmp_path / name))
-        settle_optimizer(loaded, torch.device("cpu"))
-        step(again, loaded, 3)
-        assert torch.equal(model.weight, again.weight)
-        found[name] = model.weight.detach()
-    kinds = [type(state["exp_avg"]).__name__ for state in loaded.state.values()]
-    assert kinds == ["OptimState8bit", "Tensor"]  # torchao keeps fewer than 4,096 weights whole
-    difference = (found["adamw"] - found["adamw_8bit"]).norm()
-    assert 0 < difference < 0.01 * found["adamw"].norm()
-
-
-def test_without_torchao_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    with pytest.raises(ConfigError, match=r"pip install 'vocagno\[torchao\]'"):
-        build_optimizer(tiny_llama(20), OptimizerConfig(name="adamw_8bit"))
 
 
 @pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])

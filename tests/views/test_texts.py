@@ -2,7 +2,9 @@
 
 import io
 import re
+from bisect import bisect
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -110,7 +112,16 @@ LOSSES = {"a": (1.0, 3.5), "b": (2.0, 3.0), "c": (3.0, 2.5)}
 """Of student and teacher; "d" has none of the teacher's. Excess: -2.5, -1.0, +0.5."""
 
 
-def guided(weights, threshold, *, groups=None, heard=None, reasons=None, **options):
+def guided(
+    weights,
+    threshold,
+    *,
+    groups=None,
+    heard=None,
+    reasons=None,
+    teacher_starts="abcd",
+    **options,
+):
     """`<s>`, a, b, c, d and `</s>` with the weights of the last five."""
     guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
     groups, heard, reasons = groups or {}, heard or {}, reasons or {}
@@ -133,17 +144,19 @@ def guided(weights, threshold, *, groups=None, heard=None, reasons=None, **optio
     student.append(
         StudentToken(text="</s>", start=4, end=4, nll=5.0, weight=weights[-1], reason="special")
     )
+    starts = [*map("abcd".index, teacher_starts), 4]
     teacher = [
-        Token(text=name, start=at, end=at + 1, nll=LOSSES.get(name, (0, None))[1])
-        for at, name in enumerate("abcd")
+        Token(text="abcd"[at:end], start=at, end=end, nll=LOSSES.get("abcd"[at], (0, None))[1])
+        for at, end in pairwise(starts)
     ]
+    owners = [bisect(starts, at) - 1 for at in range(4)]
     passage = Passage(
         title="",
         text="abcd",
         student=student,
         teacher=teacher,
         threshold=threshold,
-        mapping=[(-1, -1), *((at, at + 1) for at in range(4)), (-1, -1)],
+        mapping=[(-1, -1), *((owner, owner + 1) for owner in owners), (-1, -1)],
     )
     return GuidedText("s", "t", guidance, judged(passage, guidance))
 
@@ -160,6 +173,7 @@ def table(found, width=100):
 
 
 THRESHOLD = {"top_fraction": None, "max_threshold": -1.0}
+MATCHING = {"top_fraction": None, "teacher_starts": "abd"}
 INCLUDED = ["included"] * 2
 CASES = {
     "quota": ([0, 0, 1, 1, 1], {}, {}, ["below", "below", "top", *INCLUDED]),
@@ -181,6 +195,18 @@ CASES = {
         {**THRESHOLD, "window": "line", "window_max_loss": 2.75},
         {"b": 3.0},
         ["below", "noise", "reaches", *INCLUDED],
+    ),
+    "towards likelihoods": (
+        [1, 1, 1, 1, 1],
+        {**MATCHING, "method": "alm"},
+        {},
+        ["behind", "behind", "ahead", *INCLUDED],
+    ),
+    "towards distributions": (
+        [1, 0, 1, 1, 1],
+        {**MATCHING, "method": "distill", "window_max_loss": 2.75},
+        {"b": 3.0},
+        ["behind", "noise", "no start", *INCLUDED],
     ),
 }
 

@@ -54,8 +54,9 @@ main: Program = Program(
         "limit": Command(guidance.add_limit, guidance.limit),
         "prepare": Command(stores.add_prepare, stores.prepare),
         "score": Command(stores.add_score, stores.score),
-        "bake": Command(scores.add_bake, scores.bake),
+        "bake": Command(stores.add_bake, stores.bake),
         "scores info": Command(scores.add_info, scores.info),
+        "scores show": Command(scores.add_show, scores.show),
         "scores compare": Command(scores.add_compare, scores.compare),
         "scores finish": Command(scores.add_finish, scores.finish),
         "scores verify": Command(scores.add_verify, scores.verify),
@@ -66,6 +67,6 @@ main: Program = Program(
         "train": Command(add_train, train),
         "quickstart": Command(students.add_quickstart, students.quickstart, has_json=False),
     },
-    groups={"scores": "Check, describe, compare and share stores of teacher scores."},
+    groups={"scores": "Show, check, describe, compare and share stores of teacher scores."},
 )
 """Runs the command line of the process, or the given words; the exit status."""

@@ -44,6 +44,7 @@ def add_guidance(parser: Any) -> None:
 
     As a table, a page, a figure or numbers. The text is ranked as a row of its own.
     """
+    from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import StudentConfig
     from vocagno.config.teacher import TeacherConfig
 
@@ -52,7 +53,7 @@ def add_guidance(parser: Any) -> None:
     add_text(parser, "show")
     parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
     parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
-    add_rule(parser)
+    _add_fields(parser, "guidance", GuidanceConfig, ["method", *_RULE])
     _add_fields(parser, "student", StudentConfig, ["tokenizer", "eos"])
     _add_fields(parser, "teacher", TeacherConfig, _OF_TEACHER)
 

@@ -1,26 +1,38 @@
-"""`vocagno scores` and `vocagno bake`: describe, compare, check and share stores of teacher scores,
-and write losses parallel to a token file of another trainer."""
+"""`vocagno scores`: show, describe, compare, check and share stores of teacher scores."""
 
 import json
+import math
 import sys
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from vocagno.alignment.mapping import Reduction
-from vocagno.cli.guidance import add_rule
-from vocagno.config.arguments import CORPUS, TOKENIZER, add_max_refused
-from vocagno.errors import require
+from vocagno.config.arguments import CORPUS, TOKENIZER
+from vocagno.errors import InputError, require
 from vocagno.system.hub import HubRepository
-from vocagno.system.progress import Progress, in_columns, in_table, tracked
-from vocagno.system.signals import DONE, FOUND_WRONG, terminable
+from vocagno.system.progress import Progress, draw_in_terminal, in_columns, in_table, tracked
+from vocagno.system.signals import DONE, FOUND_WRONG
+from vocagno.views.passage import number, shortened, token_label
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from vocagno.teacher.scores import ScoreStore
 
 
 def add_info(parser: Any) -> None:
     """Describe a store: sizes, counts, what it was made from, and the spread of the losses."""
     _add_store(parser)
+
+
+def add_show(parser: Any) -> None:
+    """Show what a store has of one document: the loss of each teacher token, and its candidates."""
+    _add_store(parser)
+    parser.add_argument("--corpus", type=str, required=True, help=f"its text: {CORPUS}")
+    parser.add_argument("--document", type=int, default=0, help="its number there, from 0")
+    parser.add_argument(
+        "--tokenizer", type=str | None, help=f"of the teacher, to name candidates: {TOKENIZER}"
+    )
 
 
 def add_compare(parser: Any) -> None:
@@ -107,6 +119,72 @@ def info(options: Any) -> dict[str, Any] | None:
     print("\nmade from\n" + in_columns(made_from))
     print("\nlosses, in nats\n" + in_columns(_in_words(losses)))
     return None
+
+
+def show(options: Any) -> dict[str, Any] | None:
+    """The tokens with their spans and losses, and of their candidates the first six or all."""
+    from vocagno.data.corpus import read_batches
+    from vocagno.teacher.scores import ScoresOfTexts, ScoreStore
+    from vocagno.tokens.token_spans import TokenSpans
+
+    store, place = ScoreStore(options.store), options.document
+    spans = None if options.tokenizer is None else TokenSpans.from_pretrained(options.tokenizer)
+    known = store.manifest.made_from.get("tokenizer")
+    require(
+        spans is None or spans.fingerprint == known,
+        f"--tokenizer: is not that of the scores ({known}); omit it, or give the teacher's",
+    )
+    texts = chain.from_iterable(tracked(read_batches(options.corpus), "reading"))
+    text = None if place < 0 else next(islice(texts, place, None), None)
+    if text is None:
+        raise InputError(f"--document: {options.corpus} has no document {place}")
+    scores = ScoresOfTexts(store, check=False, candidates=store.candidates > 0)
+    (found,) = scores.find([text])
+    require(
+        not found.missing,
+        f"{store.folder}: has no scores of document {place} of {options.corpus}: {found.missing}",
+    )
+    pieces = [] if spans is None else spans.pieces()
+
+    def named(index: int) -> str:
+        piece = pieces[index] or b"" if spans is not None else b""
+        surface = str(index) if spans is None else spans.token(index) or ""
+        return token_label(piece, 0, len(piece), surface)
+
+    data, losses = text.encode(), found.nll.astype(float).tolist()
+    tokens = [
+        {"start": start, "end": end, "loss": None if math.isnan(loss) else round(loss, 4)}
+        for (start, end), loss in zip(found.spans.tolist(), losses, strict=True)
+    ]
+    if (given := found.candidates) is not None:
+        columns = given.tokens.tolist(), given.ids.tolist(), given.probabilities.tolist()
+        for token, real, ids, each in zip(tokens, *columns, strict=True):
+            best = [(i, p) for i, p in zip(ids, each, strict=True) if i >= 0]
+            candidates = [{"id": i, "text": named(i), "probability": round(p, 5)} for i, p in best]
+            token |= {"id": real, "candidates": candidates}
+    if options.json:
+        return {"store": str(store.folder), "document": place, "text": text, "tokens": tokens}
+    draw_in_terminal(_table_of(tokens, data))
+    return None
+
+
+def _table_of(tokens: list[dict[str, Any]], data: bytes) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    for name in ("bytes", "token", "loss", "candidates"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for token in tokens:
+        start, end, best = token["start"], token["end"], token.get("candidates", [])[:6]
+        cells = (
+            f"{start}-{end}",
+            shortened(token_label(data, start, end, ""), 30),
+            number(token["loss"], ".2f", missing="-"),
+            "  ".join(f"{one['text']} {one['probability']:.1%}" for one in best),
+        )
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def compare(options: Any) -> dict[str, Any] | None:
@@ -272,96 +350,3 @@ def _in_words(losses: dict[str, Any]) -> dict[str, str]:
         ends = f"{low:g} to {high:g}" if high is not None else f"{low:g} and more"
         words[ends] = f"{share:7.2%} {'█' * round(40 * share)}"
     return words
-
-
-def add_bake(parser: Any) -> None:
-    """Write the teacher's loss of each token of a token file, for trainers that read it.
-
-    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight.
-    """
-    parser.add_argument("tokens", type=Path, help=".bin with .idx, .ds with .ds.index, or .npy")
-    parser.add_argument("--scores", type=Path, required=True, help="store of teacher scores")
-    parser.add_argument("--tokenizer", type=str, required=True, help=f"of the ids: {TOKENIZER}")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the streams")
-    parser.add_argument(
-        "--eos", type=str | None, help=".npy: token after every document; default: the tokenizer's"
-    )
-    parser.add_argument(
-        "--boundaries", type=Path | None, help=".npy: places of the documents, in place of --eos"
-    )
-    parser.add_argument(
-        "--dtype",
-        type=Literal["uint16", "uint32"] | None,
-        help=".npy without NumPy's header: type of the ids",
-    )
-    parser.add_argument(
-        "--unit", type=Literal["token", "group"], default="token", help="as guidance.unit"
-    )
-    parser.add_argument(
-        "--aggregation", type=Reduction, default="max", help="as guidance.aggregation"
-    )
-    parser.add_argument(
-        "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
-    )
-    add_max_refused(parser)
-    parser.add_argument(
-        "--weights", action="store_true", help="write weights, too: by the rule of guidance"
-    )
-    add_rule(parser)
-
-
-def bake(options: Any) -> dict[str, Any]:
-    """Writes the streams where they are missing; what they hold."""
-    from vocagno.config.guidance import GuidanceConfig
-
-    rule = options.guidance if options.weights else None
-    require(
-        options.weights or options.guidance == GuidanceConfig(),
-        "--guidance: is the rule of the weights; add --weights, or omit it",
-    )
-    require(
-        options.unit == "token" or options.aggregation == "max",
-        f"--aggregation: {options.aggregation}: a group adds its losses up; omit it, or give "
-        "--unit token",
-    )
-    require(
-        0 <= options.min_coverage <= 1,
-        f"--min_coverage must be in [0, 1], got {options.min_coverage}",
-    )
-    losses = GuidanceConfig(
-        unit=options.unit, aggregation=options.aggregation, min_coverage=options.min_coverage
-    )
-
-    from vocagno.data.store.format import REFUSED, say_omitted
-    from vocagno.integrations.baking import bake_file, check_rule
-    from vocagno.teacher.scores import ScoreStore
-
-    if rule is not None:
-        check_rule(rule)
-    file, spans = _opened(options)
-    store = ScoreStore(options.scores)
-    given = file, spans, store, options.out, losses, rule
-    with terminable():
-        counts = bake_file(*given, max_refused=options.max_refused, show_progress=True)
-    say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))
-    return {"folder": str(options.out), **counts}
-
-
-def _opened(options: Any) -> tuple[Any, Any]:
-    """The token file, and the tokenizer of its ids."""
-    from vocagno.integrations.token_files import open_token_file, tokens_path
-    from vocagno.tokens.student_tokenizer import student_tokenizer
-    from vocagno.tokens.token_spans import TokenSpans
-
-    given = {"boundaries": options.boundaries, "dtype": options.dtype}
-    if tokens_path(options.tokens).suffix != ".npy" or options.boundaries is not None:
-        require(options.eos is None, "--eos: is for a .npy without --boundaries; omit it")
-        file = open_token_file(options.tokens, **given)
-        return file, TokenSpans.from_pretrained(options.tokenizer)
-    tokenizer = student_tokenizer(options.tokenizer, options.eos)
-    require(
-        bool(tokenizer.spans.is_special([tokenizer.eos_id])[0]),
-        f"--eos: {tokenizer.eos!r} is an ordinary token of {options.tokenizer} and would count as "
-        "text; mark it as special in its tokenizer.json",
-    )
-    return open_token_file(options.tokens, eos_id=tokenizer.eos_id, **given), tokenizer.spans

@@ -1,4 +1,5 @@
-"""`vocagno score` and `vocagno prepare`: the stores that training reads, made before it.
+"""`vocagno score` and `vocagno prepare`: the stores that training reads, made before it; and
+`vocagno bake`: losses parallel to a token file of another trainer.
 
 Any number of processes may run one command, on all machines that see the folder. They share the
 shards, and each returns when all shards are there. A killed process loses only its shard.
@@ -9,15 +10,15 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from vocagno.alignment.mapping import Reduction
+from vocagno.cli.guidance import add_rule
 from vocagno.config.arguments import (
     CORPUS,
     TOKENIZER,
     add_cache,
-    add_gpu,
     add_max_refused,
-    check_gpu,
 )
 from vocagno.errors import InputError, require
 from vocagno.system.progress import peak_megabytes
@@ -52,7 +53,6 @@ def add_score(parser: Any) -> None:
         help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
     parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
-    add_gpu(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
@@ -85,7 +85,6 @@ def score(options: Any) -> dict[str, Any] | None:
     first = os.environ.get("RANK", "0") == "0"
     part = _part(options)
     _check_shard_bytes(options)
-    check_gpu(options)
     config = options.teacher
     if options.candidates is not None:
         config = replace(config, candidates=options.candidates)
@@ -103,7 +102,7 @@ def score(options: Any) -> dict[str, Any] | None:
         if options.dry_run:
             from vocagno.training.estimate import CorpusSample, estimate_scoring
 
-            return estimate_scoring([CorpusSample(corpus)], teacher, options.gpu)
+            return estimate_scoring([CorpusSample(corpus)], teacher)
         folder, made = teacher.make_scores(corpus, options.out, show_progress=first, part=part)
     if part is not None:
         about = {"part": options.shards, "shards": len(part.of(corpus.shards))}
@@ -197,3 +196,96 @@ def _peak_memory() -> dict[str, Any]:
     """Of this process, not of those that it started."""
     peak = peak_megabytes()
     return {} if peak is None else {"peak_memory_mb": round(peak)}
+
+
+def add_bake(parser: Any) -> None:
+    """Write the teacher's loss of each token of a token file, for trainers that read it.
+
+    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight.
+    """
+    parser.add_argument("tokens", type=Path, help=".bin with .idx, .ds with .ds.index, or .npy")
+    parser.add_argument("--scores", type=Path, required=True, help="store of teacher scores")
+    parser.add_argument("--tokenizer", type=str, required=True, help=f"of the ids: {TOKENIZER}")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the streams")
+    parser.add_argument(
+        "--eos", type=str | None, help=".npy: token after every document; default: the tokenizer's"
+    )
+    parser.add_argument(
+        "--boundaries", type=Path | None, help=".npy: places of the documents, in place of --eos"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=Literal["uint16", "uint32"] | None,
+        help=".npy without NumPy's header: type of the ids",
+    )
+    parser.add_argument(
+        "--unit", type=Literal["token", "group"], default="token", help="as guidance.unit"
+    )
+    parser.add_argument(
+        "--aggregation", type=Reduction, default="max", help="as guidance.aggregation"
+    )
+    parser.add_argument(
+        "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
+    )
+    add_max_refused(parser)
+    parser.add_argument(
+        "--weights", action="store_true", help="write weights, too: by the rule of guidance"
+    )
+    add_rule(parser)
+
+
+def bake(options: Any) -> dict[str, Any]:
+    """Writes the streams where they are missing; what they hold."""
+    from vocagno.config.guidance import GuidanceConfig
+
+    rule = options.guidance if options.weights else None
+    require(
+        options.weights or options.guidance == GuidanceConfig(),
+        "--guidance: is the rule of the weights; add --weights, or omit it",
+    )
+    require(
+        options.unit == "token" or options.aggregation == "max",
+        f"--aggregation: {options.aggregation}: a group adds its losses up; omit it, or give "
+        "--unit token",
+    )
+    require(
+        0 <= options.min_coverage <= 1,
+        f"--min_coverage must be in [0, 1], got {options.min_coverage}",
+    )
+    losses = GuidanceConfig(
+        unit=options.unit, aggregation=options.aggregation, min_coverage=options.min_coverage
+    )
+
+    from vocagno.data.store.format import REFUSED, say_omitted
+    from vocagno.integrations.baking import bake_file, check_rule
+    from vocagno.teacher.scores import ScoreStore
+
+    if rule is not None:
+        check_rule(rule)
+    file, spans = _opened(options)
+    store = ScoreStore(options.scores)
+    given = file, spans, store, options.out, losses, rule
+    with terminable():
+        counts = bake_file(*given, max_refused=options.max_refused, show_progress=True)
+    say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))
+    return {"folder": str(options.out), **counts}
+
+
+def _opened(options: Any) -> tuple[Any, Any]:
+    """The token file, and the tokenizer of its ids."""
+    from vocagno.integrations.token_files import open_token_file, tokens_path
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+    from vocagno.tokens.token_spans import TokenSpans
+
+    given = {"boundaries": options.boundaries, "dtype": options.dtype}
+    if tokens_path(options.tokens).suffix != ".npy" or options.boundaries is not None:
+        require(options.eos is None, "--eos: is for a .npy without --boundaries; omit it")
+        file = open_token_file(options.tokens, **given)
+        return file, TokenSpans.from_pretrained(options.tokenizer)
+    tokenizer = student_tokenizer(options.tokenizer, options.eos)
+    require(
+        bool(tokenizer.spans.is_special([tokenizer.eos_id])[0]),
+        f"--eos: {tokenizer.eos!r} is an ordinary token of {options.tokenizer} and would count as "
+        "text; mark it as special in its tokenizer.json",
+    )
+    return open_token_file(options.tokens, eos_id=tokenizer.eos_id, **given), tokenizer.spans

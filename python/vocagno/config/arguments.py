@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from vocagno.errors import ConfigError, InputError, require
+from vocagno.errors import ConfigError, InputError
 from vocagno.system.addresses import path_of
 from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, USER_ERROR, exit_status
@@ -27,6 +27,7 @@ REMOVED: dict[str, tuple[Sequence[Any], str]] = {
     "train.head_loss": (["auto", "loop"], "one loop computes every head and its loss"),
     "train.profile_steps": ([0], "torch.profiler traces a script's own steps"),
     "train.spike_ratio": ([1.5], "a loss of 1.5 times the last window's is a spike"),
+    "optimizer.name": (["adamw"], "GuidedTrainer takes other optimizers, by `optim`"),
     "optimizer.decay_steps": ([None], "the decay of wsd takes a fifth of all steps"),
     "optimizer.skip_nonfinite": ([False], "a NaN or infinite gradient stops the run"),
 }
@@ -144,15 +145,6 @@ TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers
 """Help for arguments that several commands take."""
 
 
-def add_gpu(parser: Any) -> None:
-    """Adds `--gpu`, which goes with `--dry_run`."""
-    parser.add_argument(
-        "--gpu",
-        type=str | None,
-        help="with --dry_run: compute from the peak of this GPU, such as H100; default: measure",
-    )
-
-
 def add_cache(parser: Any) -> None:
     """Adds `--cache`, by default that of a run."""
     _add_of_data(parser, "cache", "folder of the cache")
@@ -170,11 +162,6 @@ def _add_of_data(parser: Any, name: str, words: str) -> None:
 
     field = DataConfig.__dataclass_fields__[name]
     parser.add_argument(f"--{name}", type=field.type, default=field.default, help=words)
-
-
-def check_gpu(options: Any) -> None:
-    """Raises: ConfigError for `--gpu` without `--dry_run`."""
-    require(options.dry_run or options.gpu is None, "--gpu: goes with --dry_run")
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ class GuidanceConfig:
     @property
     def has_quota_alone(self) -> bool:
         """Whether the units with the largest excess losses are kept, as many as a quota says."""
-        return self.keeps_quota or self.method not in _RANKING
+        return self.keeps_quota or self.method == "chunk"
 
     @property
     def keeps_quota(self) -> bool:

@@ -79,9 +79,6 @@ Schedule = Literal["cosine", "linear", "wsd", "constant"]
 class OptimizerConfig:
     """AdamW, and the schedule of its learning rate."""
 
-    name: Literal["adamw", "adamw_8bit"] = "adamw"
-    """adamw: torch's; on CUDA one kernel updates all weights (`fused`). adamw_8bit: torchao's; its
-    state has 2 bytes a weight, not 8; needs `vocagno[torchao]`, and a C++ compiler on CPU."""
     lr: float = 8e-5
     """Highest learning rate."""
     min_lr: float = 8e-6

@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from vocagno.errors import ConfigError
-
 PEAK_BF16 = {
     "B200": 2250e12,
     "H200": 989e12,
@@ -20,19 +18,6 @@ PEAK_BF16 = {
 }
 """Dense bfloat16 operations a second with float32 sums, from the makers' data sheets, by a part of
 the name that torch gives a device; the first that fits."""
-
-
-USED = 0.35
-"""Share of the peak that a run is assumed to reach where it is not measured. Without compilation
-the paper's student reaches at most 0.36 to 0.41 (`benches/plan.py`)."""
-
-
-def named_peak(gpu: str) -> float:
-    """The peak of a GPU by a name of `PEAK_BF16`. Raises: ConfigError for another name."""
-    if gpu not in PEAK_BF16:
-        known = ", ".join(PEAK_BF16)
-        raise ConfigError(f"--gpu: the peak of {gpu} is not known; known are {known}")
-    return PEAK_BF16[gpu]
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
@@ -56,16 +41,3 @@ def model_flops(model: Any, seq_len: int) -> float:
         weights -= embedding.weight.numel()
     attention = 12 * config.num_hidden_layers * config.hidden_size * seq_len
     return float(6 * weights + attention)
-
-
-def reading_flops(model: Any, seq_len: int) -> float:
-    """Operations of a forward pass for each token: a third of `model_flops`."""
-    return model_flops(model, seq_len) / 3
-
-
-def unloaded(settings: Any) -> Any:
-    """A causal language model of these settings without weights, to count them."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(settings)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vocagno.config.arguments import add_gpu, new_parser, read_arguments
+from vocagno.config.arguments import new_parser, read_arguments
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
@@ -58,7 +58,6 @@ def add_command(parser: Any) -> None:
         help="estimate tokens, bytes, memory and hours from a sample and a short burst, and train "
         "nothing",
     )
-    add_gpu(parser)
 
 
 def parse(arguments: Sequence[str]) -> Config:

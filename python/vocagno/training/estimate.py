@@ -1,4 +1,4 @@
-"""What scoring and a run take, from a sample of the text, and a short burst or a GPU's peak."""
+"""What scoring and a run take, from a sample of the text and a short burst."""
 
 import json
 import math
@@ -19,8 +19,6 @@ from vocagno.data.corpus import Corpus, scan
 from vocagno.data.prepare import prepared_rows, scanned
 from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
-from vocagno.models.loading import student_settings, teacher_settings
-from vocagno.models.throughput import USED, model_flops, named_peak, reading_flops, unloaded
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.candidates import CANDIDATE_BYTES
 from vocagno.teacher.scores import DocumentScores, write_scores
@@ -39,8 +37,6 @@ _SECONDS = 20.0
 _MICRO_BATCHES = 4
 """Most micro-batches of a step of the burst on an accelerator; one on a CPU."""
 _BYTES_A_TOKEN = 4
-_STATE_BYTES = {"adamw": 16, "adamw_8bit": 10}
-"""Bytes of a weight, its gradient and the optimizer's state."""
 
 
 class CorpusSample:
@@ -91,36 +87,23 @@ class CorpusSample:
                 size += min(end, len(data))
 
 
-def estimate_scoring(
-    samples: Sequence[CorpusSample], teacher: ConfiguredTeacher, gpu: str | None
-) -> dict[str, Any]:
-    """Sizes, memory and hours of scoring whole corpora, as a table.
+def estimate_scoring(samples: Sequence[CorpusSample], teacher: ConfiguredTeacher) -> dict[str, Any]:
+    """Sizes, memory and hours of scoring whole corpora, as a table: the teacher scores for some
+    seconds.
 
-    Args:
-        gpu: compute from the peak of this GPU, a name of `PEAK_BF16`, and from the weights' sizes;
-            None: load the teacher and score for some seconds.
-    Raises: as `ConfiguredTeacher.check`; ConfigError for a GPU whose peak is not known, and for a
-        burst of a teacher that needs several processes.
+    Raises: as `ConfiguredTeacher.check`; ConfigError for a teacher that needs several processes.
     """
     require(
-        gpu is not None or not teacher.config.tensor_parallel,
-        "--dry_run: measures one process, and teacher.tensor_parallel needs several; compute the "
-        "hours with --gpu NAME instead, such as --gpu H100",
+        not teacher.config.tensor_parallel,
+        "--dry_run: measures one process, and teacher.tensor_parallel needs several; start scoring "
+        "instead: it says how long it takes, and resumes after it was stopped",
     )
     teacher.check()
     found, encoded = _counted(samples, teacher.spans)
-    if gpu is None:
-        texts = [text for sample in samples for text in sample.texts]
-        speed, scored = _scoring_burst(teacher.load(), texts)
-        memory = peak_memory_mb(teacher.device)
-        _say("scoring", f"measured: {scored:,} tokens on {teacher.device}")
-    else:
-        behind_server = "--gpu: the weights are behind teacher.server; omit it, to measure"
-        require(teacher.config.server is None, behind_server)
-        model = unloaded(teacher_settings(teacher.config))
-        speed = named_peak(gpu) * USED / reading_flops(model, teacher.config.context)
-        memory = round(2 * model.num_parameters() / 2**20)
-        _say("scoring", f"assumed: {USED:.0%} of the peak of a {gpu}; memory: only the weights")
+    texts = [text for sample in samples for text in sample.texts]
+    speed, scored = _scoring_burst(teacher.load(), texts)
+    memory = peak_memory_mb(teacher.device)
+    _say("scoring", f"{scored:,} tokens on {teacher.device}")
     return found | {
         "store_bytes": round(
             (_scores_bytes(encoded) + CANDIDATE_BYTES * teacher.config.candidates) * found["tokens"]
@@ -131,16 +114,11 @@ def estimate_scoring(
     }
 
 
-def estimate_run(
-    config: Config, accelerator: accelerate.Accelerator, gpu: str | None
-) -> dict[str, Any]:
+def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[str, Any]:
     """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora.
 
-    Args: gpu: as `estimate_scoring`.
     Raises: ConfigError as a run does, and under several processes.
     """
-    if gpu is not None:
-        named_peak(gpu)  # before the corpus is read
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
     cache, seq_len = config.data.cache, config.data.seq_len
@@ -160,23 +138,20 @@ def estimate_run(
             for sample, folder in folders
             if folder is None and not (teacher.scores_folder(sample.corpus) / MANIFEST).is_file()
         ]
-        scoring = estimate_scoring(unscored, teacher, gpu) if unscored else None
+        scoring = estimate_scoring(unscored, teacher) if unscored else None
     if scoring is not None:
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
         found |= {new: scoring[old] for old, new in names.items()}
-    if gpu is None:
-        speed, more = _measured(config, samples, scoring, accelerator)
-    else:
-        speed, more = _computed(config, tokenizer, gpu)
+    speed, more = _measured(config, samples, scoring, accelerator)
     hours = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
     return found | {"training_tokens_per_second": round(speed, 1), **more, **hours}
 
 
 def _say(what: str, how: str) -> None:
     print(
-        f"{what}: from a sample: tokens and bytes; {how}; assumed: the speed grows in proportion "
-        "to the devices",
+        f"{what}: from a sample: tokens and bytes; measured: {how}; assumed: the speed grows in "
+        "proportion to the devices",
         file=sys.stderr,
     )
 
@@ -269,33 +244,12 @@ def _measured(
         reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)
     how = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
-    _say("training", f"measured: {entry['tokens']:,} tokens in {how}")
+    _say("training", f"{entry['tokens']:,} tokens in {how}")
     more = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": peak_memory_mb(accelerator.device),
     }
     return entry["tokens_per_s"], more
-
-
-def _computed(
-    config: Config, tokenizer: StudentTokenizer, gpu: str
-) -> tuple[float, dict[str, Any]]:
-    """Tokens a second of a named GPU, and the memory of the student's state."""
-    size = tokenizer.spans.vocabulary_size
-    student = unloaded(student_settings(config.student, size, config.data.seq_len))
-    flops = model_flops(student, config.data.seq_len)
-    state = student.num_parameters() * _STATE_BYTES[config.optimizer.name]
-    if config.has_live_teacher:
-        teacher = unloaded(teacher_settings(config.teacher))
-        flops += reading_flops(teacher, config.teacher.context)
-        state += 2 * teacher.num_parameters()
-    _say(
-        "training",
-        f"assumed: {USED:.0%} of the peak of a {gpu}, the operations of naive training, as many "
-        "tokens of the teacher as of the student; memory: weights, gradients and optimizer, "
-        "without activations",
-    )
-    return named_peak(gpu) * USED / flops, {"state_memory_mb": round(state / 2**20)}
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -20,7 +20,7 @@ from accelerate.utils import (
 from filelock import FileLock, Timeout
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from vocagno.config.arguments import Command, check_gpu
+from vocagno.config.arguments import Command
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, require
 from vocagno.models.loading import has_apple_gpu
@@ -62,7 +62,6 @@ def main(
 def carry_out(options: Any) -> dict[str, Any] | int:
     """Trains until the run is complete or stopped; the exit status, or what `--dry_run` says of the
     run (`estimate.estimate_run`). Args: options: of `add_command`."""
-    check_gpu(options)
     config = as_config(options)
     if not options.dry_run:
         return train(config)
@@ -70,7 +69,7 @@ def carry_out(options: Any) -> dict[str, Any] | int:
     from vocagno.training.estimate import estimate_run
 
     with terminable():
-        return estimate_run(config, start(config), options.gpu)
+        return estimate_run(config, start(config))
 
 
 def train(config: Config) -> int:

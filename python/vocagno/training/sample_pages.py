@@ -46,6 +46,8 @@ SHORTEST = 200
 TOKENS = 200
 """Most tokens of a document that are shown, from its beginning."""
 
+_SHOWN = ("vocagno", "alm", "distill")
+"""Methods of `guide_text`."""
 _NO_FACTS = [None] * len(UnitFacts._fields)
 _UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, *_NO_FACTS)
 """Loss, teacher loss, weight, reason and facts of the first token, which is not predicted."""
@@ -255,17 +257,16 @@ def guide_text(
         guidance: default: that of training. `scope` says nothing here: the text is a row of its
             own and is ranked by itself.
     Raises: InputError for a text without tokens to predict, that a tokenizer cannot read, or longer
-        than the student reads; ConfigError for models that do not load, and for a `guidance` other
-        than `vocagno`.
+        than the student reads; ConfigError for models that do not load, and for a method other
+        than `vocagno`, `alm` and `distill`.
 
     All that can be wrong with the text is found before any weights are read. The selection is that
-    of training with stored scores: teacher losses are kept in float16.
+    of training with stored scores: teacher losses are kept in float16. Of `distill` it shows the
+    groups, not the distributions.
     """
     guidance = guidance or GuidanceConfig()
-    require(
-        method_of(guidance).can_show_text,
-        f"guidance.method: {guidance.method}: a text is shown as vocagno chooses; omit it",
-    )
+    named = f"guidance.method: {guidance.method}"
+    require(guidance.method in _SHOWN, f"{named}: is not shown; {', '.join(_SHOWN)} are")
     require(student.model is not None, "student.model: needed, with weights that say something")
     device = local_device()
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
@@ -280,11 +281,14 @@ def guide_text(
     model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
     scores = ScoresInOrder(configured.load().score([text]))
     data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)
-    collator = Collator(scores, guidance, data, ends)
+    shown = guidance
+    if guidance.needs_candidates:  # the losses and groups of `alm` are the same
+        shown = replace(guidance, method="alm", distill_where="ahead")
+    collator = Collator(scores, shown, data, ends)
     sampler = Sampler([Sample("The text", text, row)], tokenizer, configured.spans, collator)
-    (passage,) = sampler.passages(GuidedStudent(model.to(device), guidance), device)
+    (passage,) = sampler.passages(GuidedStudent(model.to(device), shown), device)
     teacher_name = "/".join(filter(None, (teacher.model, teacher.gguf_file)))
-    return GuidedText(str(student.model), teacher_name, guidance, passage)
+    return GuidedText(str(student.model), teacher_name, guidance, judged(passage, guidance))
 
 
 def _row(text: str, tokenizer: StudentTokenizer) -> Row:

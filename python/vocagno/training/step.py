@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import OptimizerConfig, TrainConfig
-from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
@@ -56,7 +55,6 @@ def build_optimizer(
     Args:
         device: where the weights will be; on CUDA one kernel updates all of them (`fused`), which
             reads the state once and takes no copies of it. Default: not CUDA.
-    Raises: ConfigError without torchao, for `adamw_8bit`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -64,16 +62,7 @@ def build_optimizer(
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
-    if config.name == "adamw":
-        return torch.optim.AdamW(groups, **options, fused=_is_fused(device))
-    try:
-        from torchao.optim import AdamW8bit
-    except ImportError as error:
-        raise ConfigError(
-            "optimizer.name: adamw_8bit needs torchao: pip install 'vocagno[torchao]'"
-        ) from error
-    optimizer: torch.optim.Optimizer = AdamW8bit(groups, **options)
-    return optimizer
+    return torch.optim.AdamW(groups, **options, fused=_is_fused(device))
 
 
 def _is_fused(device: torch.device | None) -> bool | None:
@@ -89,8 +78,6 @@ def settle_optimizer(optimizer: Any, device: torch.device) -> None:
     """
     fused = _is_fused(device)
     for group in optimizer.param_groups:
-        if "fused" not in group:  # of another optimizer
-            continue
         group["fused"] = fused
         for parameter in group["params"]:
             count = optimizer.state.get(parameter, {}).get("step")
@@ -118,10 +105,7 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):  # compiled into the update of torchao's
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+        group["lr"] = rate
 
 
 def loss_scale(num_processes: int, accumulation: int, count: int) -> float:

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -232,21 +232,32 @@ class Passage:
         return self.student[row].weight > 0
 
 
-Why = Literal[
-    "top", "below", "reaches", "noise", "not noise", "included", "excluded", "not predicted"
-]
+Why = (
+    Literal["top", "below", "reaches", "noise", "not noise", "included", "excluded"]
+    | Literal["not predicted", "ahead", "behind", "no start", "kept", "dropped"]
+)
 """The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
 largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
 decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
-has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token."""
+has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
 
-COMPETING: Sequence[Why] = ("top", "below", "reaches", "noise", "not noise")
+alm, distill: ahead, behind: the teacher predicts the token's group better than the student, or not.
+no start: distill: it is not behind, but no token of the teacher starts where this one does.
+kept, dropped: by another method."""
+
+COMPETING = {"top", "below", "reaches", "noise", "not noise", "ahead", "behind", "no start"}
 """Verdicts on tokens of which the excess loss decides, or that of the neighbours."""
 
 
 def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     """The verdicts on predicted tokens that are possible under a rule."""
     noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
+    if guidance.method == "alm":
+        return "ahead", "behind", *noise, "included", "excluded"
+    if guidance.method == "distill":
+        return "ahead", "no start", "behind", *noise, "included", "excluded"
+    if not guidance.selects:
+        return "kept", "dropped"
     if guidance.has_quota_alone:
         return "top", "below", "included", "excluded"
     if guidance.has_no_threshold:
@@ -256,16 +267,23 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
 
 def judged(passage: Passage, guidance: GuidanceConfig) -> Passage:
     """A passage that was ranked under `guidance`, with the verdict on each student token."""
+    starts = {token.start for token in passage.teacher if token.start < token.end}
     student = [
-        replace(token, why=_why(token, guidance, kept=passage.is_kept(row)))
+        replace(token, why=_why(token, guidance, starts, kept=passage.is_kept(row)))
         for row, token in enumerate(passage.student)
     ]
     return replace(passage, student=student)
 
 
-def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
+def _why(
+    token: StudentToken, guidance: GuidanceConfig, starts: Collection[int], *, kept: bool
+) -> Why:
+    """Args: starts: where the teacher's tokens start."""
+    is_matched = guidance.method in ("alm", "distill")
     if token.nll is None:
         return "not predicted"
+    if not guidance.selects and not is_matched:
+        return "kept" if kept else "dropped"
     if token.teacher_loss is None and guidance.unmapped != "mean":
         return "included" if kept else "excluded"
     if guidance.has_quota_alone:
@@ -273,6 +291,10 @@ def _why(token: StudentToken, guidance: GuidanceConfig, *, kept: bool) -> Why:
     loss, most = token.neighbours_loss, guidance.window_max_loss
     if loss is not None and most is not None and loss > most:
         return "noise"
+    if is_matched and (token.excess is None or token.excess <= 0):
+        return "behind"
+    if is_matched:
+        return "no start" if guidance.method == "distill" and token.start not in starts else "ahead"
     if kept:
         return "not noise" if guidance.has_no_threshold else "reaches"
     return "below"

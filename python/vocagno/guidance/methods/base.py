@@ -44,8 +44,6 @@ class Method(ABC):
 
     summary: ClassVar[str]
     """One sentence for the card of a trained model."""
-    can_show_text: ClassVar[bool] = False
-    """Whether `vocagno guidance` shows what it chooses of a text."""
 
     def __init__(self, guidance: GuidanceConfig, targets: "BucketTargets | None" = None) -> None:
         """Args: targets: for `distill`, the buckets of both vocabularies."""

@@ -108,7 +108,6 @@ class VocAgno(TokenSelection):
     """`method: vocagno` (arXiv 2503.19123, Eq. 2 to 4)."""
 
     summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
-    can_show_text = True
 
     def compared(
         self,
