@@ -33,16 +33,20 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   local folder=$out/$1
   mkdir -p "$folder"
   half "$texts/$2.jsonl" "$folder/text.jsonl"
+  if [ "$1" = second ]; then  # the documents after those of the cell `clean`
+    tail -n "+$(($(wc -l < "$folder/text.jsonl") + 1))" "$texts/$2.jsonl" > "$folder/rest.jsonl"
+    mv "$folder/rest.jsonl" "$folder/text.jsonl"
+  fi
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/like"
   [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/weak"
-  if [ "$1" != dev ]; then
+  if [ "$1" = clean ] || [ "$1" = junk ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
-  if [ "$1" = clean ]; then
+  if [ "$1" = clean ] || [ "$1" = second ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/adapted/final" --teacher.context 512 --teacher.min_context 128 \
       --teacher.batch_tokens 2048 --candidates 16 --out "$folder/adapted"
   fi
@@ -52,8 +56,10 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 for part in dev test; do
   awk 'NR % 2' "$texts/valid-$part.jsonl" > "$out/valid-$part-half.jsonl"
 done
+awk 'NR % 2 == 0' "$texts/valid-test.jsonl" > "$out/valid-second.jsonl"
 cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm \
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
 cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
   paper "groups -1" default lines "lines and groups -1"
+cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, weak" "distill, adapted" "alm, adapted"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle

@@ -153,7 +153,10 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
 
 
 @pytest.mark.parametrize("made", [CANDIDATES, []], indirect=True, ids=["candidates", "losses"])
-def test_a_document_is_shown_with_what_the_store_has(made, teacher_model, tmp_path, capsys):
+def test_a_document_is_shown_with_what_the_store_has(
+    made, teacher_model, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "50")  # only candidates are cut
     store, corpus = ScoreStore(made[0]), tmp_path / "c.jsonl"
     spans, has_candidates = TokenSpans(teacher_model), store.candidates > 0
     show = ["scores", "show", store.folder, "--corpus", corpus, "--document", 3]

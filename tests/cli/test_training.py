@@ -122,7 +122,7 @@ def test_a_tokenizer_that_is_not_the_model_s(
     assert train_here(config(**{role: options})) == 2
     error = capsys.readouterr().err
     assert f"error: {role}.tokenizer: " in error
-    assert f"is not the tokenizer of {role}.model; omit it" in error
+    assert f"it is not the tokenizer of {role}.model; omit it" in error
     mended = {**options, "tokenizer": None} | ({"eos": "</s>"} if role == "student" else {})
     assert train_here(config(**{role: mended})) == 0
 

@@ -44,11 +44,13 @@ def run(tmp_path, config, stores):
 
 
 @pytest.mark.slow
-def test_the_mean_of_several_teachers(run, capsys):
+def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
     alone = run("alone", [])
     assert run("twice", [("first", 3.0)]) == pytest.approx(alone, abs=1e-6)
     both = run("both", [("second", 1.0)])
     assert both != pytest.approx(alone, abs=1e-5)
+    card = (tmp_path / "both" / "final" / "README.md").read_text()
+    assert f"| teacher | `{stores['first'][0]}`, `{stores['second'][0]}` |" in card
     assert run("both", [("second", 2.0)]) == 2  # another mean is another run
     assert "teacher.also is" in capsys.readouterr().err
 

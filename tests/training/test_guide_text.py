@@ -31,6 +31,7 @@ from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.models.loading import load_student
 from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.tokens.buckets import BucketError
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.sample_pages import guide_text
 from vocagno.training.step import GuidedStudent
@@ -240,6 +241,15 @@ def test_where_a_teacher_that_is_matched_is_ahead(guide, teacher_model):
     assert {"ahead", "behind", "no start"} <= seen.keys()
     assert alm.threshold is None
     assert "method distill" in distill.html()
+
+
+def test_tokenizers_that_distill_refuses(student_model, tokenizers, tmp_path):
+    tokenizer = tokenizers["word-piece"]
+    tiny_llama(tokenizer.get_vocab_size()).save_pretrained(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    student, teacher = StudentConfig(model=str(student_model)), TeacherConfig(model=str(tmp_path))
+    with pytest.raises(BucketError):
+        guide_text(student, teacher, TEXT, GuidanceConfig(method="distill"))
 
 
 @pytest.mark.parametrize("method", ["cpt", "rho1", "chunk", "kld"])

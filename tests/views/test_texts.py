@@ -211,6 +211,14 @@ CASES = {
 }
 
 
+def test_a_rule_of_one_s_own_says_whether_not_why():
+    found = guided([1, 0, 1, 0, 1], None).passage
+    own = GuidanceConfig(top_fraction=0.4)
+    object.__setattr__(own, "method", "attainable")
+    whys = [token.why for token in judged(found, own).student]
+    assert whys == ["not predicted", "kept", "dropped", "kept", "dropped", "kept"]
+
+
 @pytest.mark.parametrize(("weights", "options", "heard", "whys"), CASES.values(), ids=CASES.keys())
 def test_a_verdict_is_one_word(weights, options, heard, whys):
     found = guided(weights, -1.0, heard=heard, **options)

@@ -174,16 +174,16 @@ def _table_of(tokens: list[dict[str, Any]], data: bytes) -> "Table":
 
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for name in ("bytes", "token", "loss", "candidates"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+        table.add_column(name, no_wrap=name != "candidates")  # only that one is cut
     for token in tokens:
         start, end, best = token["start"], token["end"], token.get("candidates", [])[:6]
         cells = (
             f"{start}-{end}",
-            shortened(token_label(data, start, end, ""), 30),
+            shortened(token_label(data, start, end, ""), 20),
             number(token["loss"], ".2f", missing="-"),
             "  ".join(f"{one['text']} {one['probability']:.1%}" for one in best),
         )
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     return table
 
 

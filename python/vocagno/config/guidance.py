@@ -227,6 +227,21 @@ class GuidanceConfig:
         return self.method in ("vocagno", "rho1", "chunk")
 
     @property
+    def is_matching(self) -> bool:
+        """Whether all tokens train, by what the teacher says of each group."""
+        return self.method in _BY_GROUP
+
+    @property
+    def can_show_text(self) -> bool:
+        """Whether `vocagno guidance` shows what it makes of a text."""
+        return self.method in ("vocagno", *_BY_GROUP)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether pictures say why a token trains, not only whether it does."""
+        return self.method in (*_RANKING, "chunk", *_BY_GROUP)
+
+    @property
     def has_quota_alone(self) -> bool:
         """Whether the units with the largest excess losses are kept, as many as a quota says."""
         return self.keeps_quota or self.method == "chunk"

@@ -197,7 +197,9 @@ def model_card(output: Path) -> str:
     trained_on = f"`{data['train']}`"
     if isinstance(data["train"], dict):
         trained_on = ", ".join(f"`{name}` ({weight:g})" for name, weight in data["train"].items())
-    student, teacher = options["student"]["model"], options["teacher"]["model"]
+    student, teacher = options["student"]["model"], options["teacher"]
+    teachers = [teacher["model"] or teacher["scores"]]
+    teachers += [one["scores"] for one in teacher["also"] or []]
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
     # A hub takes only names of its models.
@@ -206,7 +208,7 @@ def model_card(output: Path) -> str:
     facts = {
         "method": f"`{guidance.method}`",
         "student": "new" if student is None else f"`{student}`",
-        "teacher": f"`{teacher}`" if guidance.needs_teacher else "none",
+        "teacher": ", ".join(f"`{one}`" for one in teachers) if guidance.needs_teacher else "none",
         "trained on": trained_on,
         "steps": f"{train['steps']:,} of {train['global_batch']} rows of "
         f"{data['seq_len']:,} tokens",

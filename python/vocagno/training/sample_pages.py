@@ -33,6 +33,7 @@ from vocagno.models.loading import (
 from vocagno.system.files import appearing
 from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.step import GuidedStudent
@@ -46,8 +47,6 @@ SHORTEST = 200
 TOKENS = 200
 """Most tokens of a document that are shown, from its beginning."""
 
-_SHOWN = ("vocagno", "alm", "distill")
-"""Methods of `guide_text`."""
 _NO_FACTS = [None] * len(UnitFacts._fields)
 _UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, *_NO_FACTS)
 """Loss, teacher loss, weight, reason and facts of the first token, which is not predicted."""
@@ -258,15 +257,17 @@ def guide_text(
             own and is ranked by itself.
     Raises: InputError for a text without tokens to predict, that a tokenizer cannot read, or longer
         than the student reads; ConfigError for models that do not load, and for a method other
-        than `vocagno`, `alm` and `distill`.
+        than `vocagno`, `alm` and `distill`; BucketError for tokenizers that `distill` refuses.
 
     All that can be wrong with the text is found before any weights are read. The selection is that
     of training with stored scores: teacher losses are kept in float16. Of `distill` it shows the
     groups, not the distributions.
     """
     guidance = guidance or GuidanceConfig()
-    named = f"guidance.method: {guidance.method}"
-    require(guidance.method in _SHOWN, f"{named}: is not shown; {', '.join(_SHOWN)} are")
+    require(
+        guidance.can_show_text,
+        f"guidance.method: {guidance.method}: is not shown; vocagno, alm, distill are",
+    )
     require(student.model is not None, "student.model: needed, with weights that say something")
     device = local_device()
     tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
@@ -278,6 +279,8 @@ def guide_text(
     settings = student_settings(student, tokenizer.spans.vocabulary_size, seq_len=1)
     check_positions(settings, length, "text", "student")
     configured.check()
+    if guidance.needs_candidates:
+        buckets(tokenizer.spans, configured.spans).check()
     model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
     scores = ScoresInOrder(configured.load().score([text]))
     data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)

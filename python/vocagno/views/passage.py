@@ -242,7 +242,8 @@ decide, whatever its own losses. not noise: under a rule without a threshold. in
 has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
 
 alm, distill: ahead, behind: the teacher predicts the token's group better than the student, or not.
-no start: distill: it is not behind, but no token of the teacher starts where this one does.
+no start: distill: it is not behind, but no token of the teacher starts where this one does. (Nor is
+the first word compared where only one tokenizer puts a space before it.)
 kept, dropped: by another method."""
 
 COMPETING = {"top", "below", "reaches", "noise", "not noise", "ahead", "behind", "no start"}
@@ -252,12 +253,11 @@ COMPETING = {"top", "below", "reaches", "noise", "not noise", "ahead", "behind",
 def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     """The verdicts on predicted tokens that are possible under a rule."""
     noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
-    if guidance.method == "alm":
-        return "ahead", "behind", *noise, "included", "excluded"
-    if guidance.method == "distill":
-        return "ahead", "no start", "behind", *noise, "included", "excluded"
-    if not guidance.selects:
+    if not guidance.is_explained:
         return "kept", "dropped"
+    if guidance.is_matching:
+        no_start: tuple[Why, ...] = ("no start",) if guidance.needs_candidates else ()
+        return "ahead", *no_start, "behind", *noise, "included", "excluded"
     if guidance.has_quota_alone:
         return "top", "below", "included", "excluded"
     if guidance.has_no_threshold:
@@ -279,10 +279,9 @@ def _why(
     token: StudentToken, guidance: GuidanceConfig, starts: Collection[int], *, kept: bool
 ) -> Why:
     """Args: starts: where the teacher's tokens start."""
-    is_matched = guidance.method in ("alm", "distill")
     if token.nll is None:
         return "not predicted"
-    if not guidance.selects and not is_matched:
+    if not guidance.is_explained:
         return "kept" if kept else "dropped"
     if token.teacher_loss is None and guidance.unmapped != "mean":
         return "included" if kept else "excluded"
@@ -291,10 +290,10 @@ def _why(
     loss, most = token.neighbours_loss, guidance.window_max_loss
     if loss is not None and most is not None and loss > most:
         return "noise"
-    if is_matched and (token.excess is None or token.excess <= 0):
+    if guidance.is_matching and (token.excess is None or token.excess <= 0):
         return "behind"
-    if is_matched:
-        return "no start" if guidance.method == "distill" and token.start not in starts else "ahead"
+    if guidance.is_matching:
+        return "no start" if guidance.needs_candidates and token.start not in starts else "ahead"
     if kept:
         return "not noise" if guidance.has_no_threshold else "reaches"
     return "below"
