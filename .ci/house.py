@@ -16,10 +16,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_040,
+    "lines of python/vocagno": 28_062,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
-    "lines of tests": 30_891,
+    "lines of tests": 30_919,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

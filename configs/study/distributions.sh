@@ -2,7 +2,7 @@
 # The study of distributions across vocabularies: four hours on two cores, two of them for the web teacher and its scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
-# used, and half of the held-out ones. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
+# used, and half of the held-out ones; `second` is the rest of both. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
 set -euo pipefail
 train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
@@ -42,7 +42,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/weak"
-  if [ "$1" = clean ] || [ "$1" = junk ]; then
+  if [ "$1" != dev ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
@@ -61,5 +61,6 @@ cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distil
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
 cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
   paper "groups -1" default lines "lines and groups -1"
-cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, weak" "distill, adapted" "alm, adapted"
+cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, adapted" "alm, adapted" \
+  "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" default
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle
