@@ -19,7 +19,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_062,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
-    "lines of tests": 30_919,
+    "lines of tests": 30_921,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -26,7 +26,7 @@ def add_info(parser: Any) -> None:
 
 
 def add_show(parser: Any) -> None:
-    """Show what a store has of one document: the loss of each teacher token, and its candidates."""
+    """Show the losses of a teacher in one document, token by token, and its candidates."""
     _add_store(parser)
     parser.add_argument("--corpus", type=str, required=True, help=f"its text: {CORPUS}")
     parser.add_argument("--document", type=int, default=0, help="its number there, from 0")
