@@ -134,7 +134,11 @@ GOOD = b'{"text": "ok"}\n'
         ("x.jsonl", b'{"text": "\\ud800"}', "line 1: .*lone surrogate"),
         ("x.jsonl", b'{"prompt": ["a"], "completion": "b"}', "line 1: `prompt` must be a string, "),
         ("x.jsonl", b'\n{"text": ""}\n', "the corpus is empty"),
-        ("x.jsonl.gz", gzip.compress(GOOD * 1000)[:50], r"x\.jsonl\.gz.*damaged or truncated"),
+        (
+            "x.jsonl.gz",
+            gzip.compress(GOOD * 1000, mtime=0)[:50],
+            r"x\.jsonl\.gz.*damaged or truncated",
+        ),
         ("x.jsonl.zst", b"nothing", "damaged or truncated"),
         ("x.csv", b"text\na", r"expected a file named \.jsonl"),
         ("x.txt", b"\xff", r"x\.txt: not text in UTF-8"),
