@@ -302,18 +302,21 @@ def _without_units(text: str) -> str:
     if not _LETTER.search(text):  # every unit has one
         return text
     for _ in range(2):
-        for pattern in _units():
-            text = pattern.sub(r"\1\2", text) or text
+        for part, pattern in _units():
+            if part in text:  # a tenth of the time of a search that finds nothing
+                text = pattern.sub(r"\1\2", text) or text
     return text
 
 
 @cache
-def _units() -> list[re.Pattern[str]]:
-    """The words in their order, then each with an s. A dot in a word matches any character."""
+def _units() -> list[tuple[str, re.Pattern[str]]]:
+    """The words in their order, then each with an s, behind the longest part of it that a text must
+    have. A dot in a word matches any character."""
     lines = resources.files(__package__).joinpath("units.txt").read_text("utf-8").splitlines()
     words = [line for line in lines if line and not line.startswith("#")]
     return [
-        re.compile(rf"(^|\W){word}($|\W)") for word in [*words, *(f"{word}s" for word in words)]
+        (max(word.split("."), key=len), re.compile(rf"(^|\W){word}($|\W)"))
+        for word in [*words, *(f"{word}s" for word in words)]
     ]
 
 
