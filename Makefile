@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUST := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 FUZZ := rust/fuzz
 FUZZ_SECONDS ?= 600
-WORKERS ?= 2
+WORKERS ?= 3
 # Images of containers set it; then each of some hundred processes compiles torch and transformers again: 5 s more for each.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -68,7 +68,8 @@ BERT = {
 METHODS["own head"] = {"student.architecture": json.dumps(BERT)}
 SHARDED = repeats([*METHODS], ["kld", "groups", "distill", "own head"])
 """Methods that train with sharded weights, too: one of each kind of loss, teacher and head."""
-WRAPPED = [(method, "ddp") for method in METHODS] + [(method, "fsdp2") for method in SHARDED]
+REPLICATED = repeats([*METHODS], [*SHARDED, "rho1", "quota of groups", "uld"])
+WRAPPED = [(method, "ddp") for method in REPLICATED] + [(method, "fsdp2") for method in SHARDED]
 
 
 @pytest.fixture(scope="module")

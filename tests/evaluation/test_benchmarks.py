@@ -107,7 +107,7 @@ def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
 @pytest.mark.parametrize("files", ["ours", "real"])
 def test_golds_are_right_and_silence_is_wrong(data, files, completion):
     folder, wrong = data if files == "ours" else shared("benchmarks"), []
-    every = repeats(1, 8)  # of the items of real files
+    every = repeats(1, 16)  # of the items of real files
     with Judge(seconds=30) as judge:
         for name, benchmark in BENCHMARKS.items():
             for item in items(name, folder)[:: 1 if files == "ours" else every]:
@@ -119,10 +119,12 @@ def test_golds_are_right_and_silence_is_wrong(data, files, completion):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "accuracy", "math_verify"), [("gsm8k", 36.2, 36.2), ("minerva_math", 15.8, 17.0)]
+    ("name", "published", "in_four"),
+    [("gsm8k", [36.2, 36.2], [37.3, 37.9]), ("minerva_math", [15.8, 17.0], [12.0, 11.2])],
 )
-def test_published_completions_get_their_published_verdicts(name, accuracy, math_verify):
-    """Every one of the 1,819 verdicts is that of the paper's harness."""
+def test_published_completions_get_their_published_verdicts(name, published, in_four):
+    """Every one of the 1,819 verdicts is that of the paper's harness; one in four but for `make
+    chaos`."""
     benchmark = BENCHMARKS[name]
     path = shared("benchmarks", "rho1-outputs", f"rho-math-1b-v0.1.{name}.cot.jsonl.gz")
     with gzip.open(path, "rb") as lines:
@@ -130,7 +132,7 @@ def test_published_completions_get_their_published_verdicts(name, accuracy, math
     named = {item.index: item for item in items(name, shared("benchmarks"))}
     found = {}
     with Judge(seconds=30) as judge:
-        for completion in read_completions(path)[0]:
+        for completion in read_completions(path)[0][:: repeats(1, 4)]:
             index = completion.index
             found[index] = judge.verdict(benchmark, named[index], completion.text)
             assert found[index].answer == stored[index]["pred"]
@@ -140,7 +142,7 @@ def test_published_completions_get_their_published_verdicts(name, accuracy, math
         round(100 * sum(getattr(one, metric) for one in found.values()) / len(found), 1)
         for metric in ("harness_match", "math_verify")
     ]
-    assert by_metric == [accuracy, math_verify]
+    assert by_metric == repeats(published, in_four)
 
 
 def test_prompts_are_those_of_the_harness(tmp_path):

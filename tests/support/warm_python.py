@@ -207,6 +207,7 @@ def start(program: str, asked: Asked) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update({"PYTHON_EXEC": program} | environ)  # torchrun starts its processes with it
+    sys.executable = program  # accelerate launch, too
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)
         arguments = arguments[1:]

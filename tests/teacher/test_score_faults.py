@@ -66,7 +66,9 @@ def test_kills_change_no_byte(tmp_path, teacher_model, candidates):
 
     Every document is a shard, so that there are enough of them.
     """
-    corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6][:30]}" for i in range(400)])
+    corpus = write_corpus(
+        tmp_path / "c.jsonl", [f"{i}: {TEXTS[i % 6][:30]}" for i in range(repeats(400, 150))]
+    )
     cache = tmp_path / "cache"
     undisturbed = command(corpus, tmp_path / "whole", cache, teacher_model, candidates)
     (whole,) = score_with_kills(1, [], tmp_path, undisturbed)
@@ -180,7 +182,7 @@ def test_sigterm_leaves_no_trace_and_says_unfinished(job):
 
 def test_counts_go_on_where_they_were_after_a_restart(job):
     run, store, _ = job
-    process = run(seconds=0.2)
+    process = run(seconds=0.1)
     wait_for_shards(store, 10)
     process.kill()
     process.communicate()
