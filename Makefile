@@ -69,7 +69,7 @@ test: test-rust test-python ## all tests
 test-rust:
 	cargo test --quiet --workspace --all-features
 
-test-python: $(VENV)/.built # WORKERS=, files of tests at a time, a core each
+test-python: $(VENV)/.built # WORKERS=, files of tests at a time: three on two cores, because tests wait
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
 chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts, methods and paper runs at full length: a hundred kills, five hundred strings

@@ -1,6 +1,6 @@
 """What all bridges share: rows of the token file, a plain loop, and the line of a result.
 
-B: rows of a step, T: tokens of a row, S: steps, V: vocabulary.
+B: rows of a step, T: tokens of a row, S: steps, V: vocabulary, K: candidates of a token.
 """
 
 import importlib.metadata
@@ -23,7 +23,7 @@ from vocagno.integrations.baked_files import BakedLosses
 from vocagno.models.losses import IGNORED, causal_shift, teacher_guided_loss
 
 STEPS, ROWS, LENGTH = 20, 4, 64
-VOCABULARY = 1_024
+VOCABULARY, CANDIDATES = 1_024, 4
 LEARNING_RATE, MAX_NORM = 1e-3, 1.0
 ADAMW = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 TOLERANCE = 1e-5
@@ -43,6 +43,10 @@ class Rows:
     """int64, T = LENGTH + 1."""
     weights_SBT: Tensor
     """float32, 0 to 1."""
+    buckets_SBTK: Tensor | None = None
+    """int32: the teacher's candidates over buckets."""
+    mass_SBTK: Tensor | None = None
+    """float32: their probabilities."""
 
     @classmethod
     def read(cls, tokens: Path) -> "Rows":
@@ -53,17 +57,29 @@ class Rows:
         weights = torch.from_numpy(baked.weights[:count] / np.float32(255))
         if not 0.1 < weights.mean() < 0.9:
             raise ValueError(f"{tokens}: weights of mean {weights.mean():.2f} choose nothing")
-        return cls(*(one.view(STEPS, ROWS, LENGTH + 1) for one in (ids, weights)))
+        given = [torch.from_numpy(np.array(one[:count])) for one in _candidates(baked)]
+        shape = STEPS, ROWS, LENGTH + 1
+        return cls(*(one.view(*shape, *one.shape[1:]) for one in (ids, weights, *given)))
 
     def permuted(self) -> "Rows":
-        """The same tokens under the weights of others."""
+        """The same tokens under the weights and candidates of others."""
         order = torch.from_numpy(np.random.default_rng(0).permutation(self.weights_SBT.numel()))
-        return Rows(self.ids_SBT, self.weights_SBT.flatten()[order].view_as(self.weights_SBT))
+        given = self.weights_SBT, self.buckets_SBTK, self.mass_SBTK
+        return Rows(
+            self.ids_SBT,
+            *(None if x is None else x.flatten(0, 2)[order].view_as(x) for x in given),
+        )
 
     def labels(self) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and the weights of the labels for each step, (B, LENGTH) each."""
         for ids_BT, weights_BT in zip(self.ids_SBT, self.weights_SBT, strict=True):
             yield *causal_shift(ids_BT), causal_shift(weights_BT)[1]
+
+
+def _candidates(baked: BakedLosses) -> list[np.ndarray]:
+    if "candidates" not in baked.manifest["made_from"]:
+        return []
+    return [baked.candidates, baked.candidate_mass.astype(np.float32)]
 
 
 def bake(folder: Path, tokens: str, *options: str) -> None:
@@ -81,6 +97,31 @@ def weighted_mean(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor) -> 
     """The weighted losses over the number of predicted tokens (Eq. 3)."""
     nll = cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="none")
     return teacher_guided_loss(nll, weights_BT.flatten()) / (labels_BT != IGNORED).sum()
+
+
+def distilled_mean(
+    logits_BTV: Tensor,
+    labels_BT: Tensor,
+    weights_BT: Tensor,
+    bucket_BTK: Tensor,
+    mass_BTK: Tensor,
+    bucket_of_V: Tensor,
+) -> Tensor:
+    """The same of (1 - l) CE + l H(P, Q), l = 1 / 2 where there are buckets, else 0. P, Q: teacher
+    and student over the buckets and all other ids. `bucket_of_V`: of each id, -1: none."""
+    log_p_BTV = logits_BTV.float().log_softmax(-1)
+    nll_BT = -log_p_BTV.gather(-1, labels_BT[..., None])[..., 0]
+    count = int(bucket_of_V.max()) + 1
+    sums = log_p_BTV.new_zeros(*labels_BT.shape, count + 1)
+    sums = sums.index_add(-1, bucket_of_V % (count + 1), log_p_BTV.exp())
+    q_BTK = sums.gather(-1, bucket_BTK.long() % (count + 1))
+    is_one_BTK = bucket_BTK >= 0
+    entropy_BT = -(mass_BTK * torch.where(is_one_BTK, q_BTK, 1.0).log()).sum(-1)
+    others_BT = 1 - torch.where(is_one_BTK, q_BTK, 0.0).sum(-1)
+    entropy_BT = entropy_BT - (1 - mass_BTK.sum(-1)) * others_BT.log()
+    share_BT = 0.5 * is_one_BTK.any(-1)
+    mixed_BT = (1 - share_BT) * nll_BT + share_BT * entropy_BT
+    return (weights_BT * mixed_BT).sum() / labels_BT.numel()
 
 
 def plain_loop(

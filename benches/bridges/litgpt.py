@@ -1,15 +1,16 @@
-"""LitGPT's `pretrain` on a token file with baked weights, next to a plain loop.
+"""LitGPT's `pretrain` on a token file with baked weights and candidates, next to a plain loop.
 
 PYTHONPATH=benches python -m bridges.litgpt MATERIAL
 
-LitGPT gives its loss only logits and labels. `WeightedRows` hands out the rows of a batch and keeps
-their weights for the loss, which stands in the place of LitGPT's `chunked_cross_entropy`.
+LitGPT gives its loss only what the head returns, and labels. `GuidedRows` hands out the rows of a
+batch and keeps their weights and candidates for the loss, which stands in the place of LitGPT's
+`chunked_cross_entropy`. The head returns the hidden states: our loss makes the logits.
 """
 
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 from litgpt import GPT, Config
 from litgpt.args import EvalArgs, TrainArgs
 from litgpt.data import DataModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from bridges.comparison import (
@@ -32,34 +33,71 @@ from bridges.comparison import (
     VOCABULARY,
     Rows,
     Run,
-    of_rows,
+    distilled_mean,
+    plain_loop,
     report,
-    weighted_mean,
 )
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.tensors import GuidanceTensors
+from vocagno.integrations.baked_files import BakedLosses
 
 ITS_LOSS = pretrain.chunked_cross_entropy
+# The rule of the weights is that of `vocagno bake`.
+GUIDANCE = GuidanceConfig(method="distill", distill_where="all", window_max_loss=2.0)
 
 
-class WeightedRows(IterableDataset):
+class HiddenStates(nn.Linear):
+    """A head that leaves its product to the loss."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states
+
+
+class GuidedGPT(GPT):
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.lm_head.__class__ = HiddenStates
+        if not self.lm_head.weight.is_meta:  # of a copy, whose operations LitGPT counts
+            GuidedRows.head = self.lm_head
+
+
+class GuidedRows(IterableDataset):
     """The batches of the token file, in its order; the DataLoader has no workers."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows, self.weights_BT = rows, torch.empty(0)
+    head: nn.Linear
+    """Of the model that trains."""
+
+    def __init__(self, rows: Rows, table: BucketTable) -> None:
+        self.rows, self.table = rows, table
+        self.given: dict[str, Tensor] = {}
 
     def __iter__(self) -> Iterator[Tensor]:
-        for ids_BT, weights_BT in zip(self.rows.ids_SBT, self.rows.weights_SBT, strict=True):
-            self.weights_BT = weights_BT[:, 1:]
+        rows = self.rows
+        for number, ids_BT in enumerate(rows.ids_SBT):
+            self.given = {
+                "weight": rows.weights_SBT[number, :, 1:],
+                "candidates": rows.buckets_SBTK[number, :, 1:],
+                "candidate_mass": rows.mass_SBTK[number, :, 1:],
+            }
             yield ids_BT
 
-    def loss(self, logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    def loss(self, states: Tensor, targets: Tensor, **options: Any) -> Tensor:
         """LitGPT's own loss where it validates and where it counts operations."""
-        if not logits.requires_grad or logits.is_meta:
-            return ITS_LOSS(logits, targets, **options)
-        return weighted_mean(logits, targets, self.weights_BT.to(logits.device))
+        weight = self.head.weight
+        if not states.requires_grad or states.is_meta:
+            return ITS_LOSS(states @ weight.detach().to(states.device).T, targets, **options)
+        # Candidates everywhere: the teacher's losses decide nothing.
+        unread = torch.zeros(targets.shape)
+        given = GuidanceTensors(teacher_loss=unread, buckets=self.table, **self.given)
+        return selective_cross_entropy(states, weight, targets, given, GUIDANCE, reduction="mean")[
+            0
+        ]
 
 
 class Data(DataModule):
-    def __init__(self, dataset: WeightedRows) -> None:
+    def __init__(self, dataset: GuidedRows) -> None:
         super().__init__()
         self.dataset = dataset
 
@@ -73,9 +111,9 @@ class Data(DataModule):
         return DataLoader(self.dataset.rows.ids_SBT, batch_size=None)
 
 
-def trained(config: Config, start: Path, rows: Rows) -> Run:
-    dataset = WeightedRows(rows)
-    pretrain.chunked_cross_entropy = dataset.loss
+def trained(config: Config, start: Path, rows: Rows, table: BucketTable) -> Run:
+    dataset = GuidedRows(rows, table)
+    pretrain.GPT, pretrain.chunked_cross_entropy = GuidedGPT, dataset.loss
     with tempfile.TemporaryDirectory() as name, redirect_stdout(sys.stderr):
         out = Path(name)
         pretrain.setup(
@@ -110,8 +148,19 @@ def trained(config: Config, start: Path, rows: Rows) -> Run:
         return losses, saved["model"]
 
 
+def of_rows(model: GPT, rows: Rows, table: BucketTable) -> Iterator[Callable[[], Tensor]]:
+    """The losses of the steps, from logits."""
+    bucket_of_V = torch.full((VOCABULARY,), -1)
+    bucket_of_V[table.members] = torch.repeat_interleave(table.begins.diff())
+    given = rows.buckets_SBTK, rows.mass_SBTK
+    for (inputs, labels, weights), bucket, mass in zip(rows.labels(), *given, strict=True):
+        of_labels = labels, weights, bucket[:, 1:], mass[:, 1:], bucket_of_V
+        yield lambda x=inputs, rest=of_labels: distilled_mean(model(x), *rest)
+
+
 def main() -> None:
-    rows = Rows.read(Path(sys.argv[1]) / "tokens.npy")
+    tokens = Path(sys.argv[1]) / "tokens.npy"
+    rows, table = Rows.read(tokens), BakedLosses(tokens.with_suffix(".baked")).buckets()
     config = Config(
         name="tiny",
         block_size=LENGTH,
@@ -130,13 +179,16 @@ def main() -> None:
     model = GPT(config)
     with tempfile.TemporaryDirectory() as start:
         torch.save(model.state_dict(), Path(start) / "lit_model.pth")
-        theirs, (permuted, _) = (trained(config, Path(start), r) for r in (rows, rows.permuted()))
+        theirs, (permuted, _) = (
+            trained(config, Path(start), r, table) for r in (rows, rows.permuted())
+        )
     report(
         "litgpt",
         theirs,
-        of_rows(model, rows),
+        plain_loop(model, of_rows(model, rows, table)),
         permuted,
-        compared="`litgpt.pretrain.setup` with a compiled model; the logged losses",
+        compared="`litgpt.pretrain.setup` with a compiled model, weights and `distill`; the "
+        "logged losses",
         differs="",
     )
 

@@ -2,7 +2,7 @@
 
 PYTHONPATH=benches python -m bridges.material FOLDER
 
-The teacher's losses are drawn, so that some tokens are dropped and others are not.
+The teacher's losses and candidates are drawn, so that some tokens are dropped and others are not.
 """
 
 import json
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bridges.comparison import bake
+from bridges.comparison import CANDIDATES, bake
 from vocagno import TokenSpans
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
 from vocagno.quickstart.problems import documents
 from vocagno.quickstart.tokenizers import EOS, train_tokenizers
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import SCORES, DocumentScores, write_scores
 
 DOCUMENTS = 200
@@ -35,7 +36,8 @@ def main() -> None:
     tokens = np.concatenate(ids).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens)
     tokens.tofile(folder / "raw.npy")  # as OLMo-core has it, without a header
-    bake(folder, "tokens.npy", "--eos", EOS)
+    teacher_tokenizer = "--teacher_tokenizer", str(folder / "teacher")
+    bake(folder, "tokens.npy", "--eos", EOS, *teacher_tokenizer, "--cache", str(folder / "cache"))
     bake(folder, "raw.npy", "--eos", EOS, "--dtype", "uint16")
 
 
@@ -45,8 +47,13 @@ def write_drawn_scores(folder: Path, teacher: TokenSpans, texts: list[str]) -> N
         spans = tokens.spans[tokens.text(index)]
         nll = draw.gamma(0.5, 12, len(spans))
         nll[0] = np.nan  # without BOS, as `vocagno score` has it
-        found.append(DocumentScores(spans, nll))
-    write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), found, {"teacher": "drawn"})
+        drawn = np.stack([draw.permutation(teacher.vocabulary_size) for _ in spans])
+        log_p = np.log(draw.dirichlet(np.ones(CANDIDATES + 1), len(spans)))
+        real = tokens.ids[tokens.text(index)]
+        given = drawn[:, :CANDIDATES], log_p[:, :-1], teacher.vocabulary_size
+        found.append(DocumentScores(spans, nll, candidates=Candidates.of(real, *given)))
+    made_from = {"teacher": "drawn", "candidates": CANDIDATES}
+    write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), found, made_from)
     finish_store(folder, ["drawn"], SCORES)
 
 

@@ -12,8 +12,8 @@ INTRODUCTION = """\
 # Bridges to other trainers
 
 A small model takes {steps} steps in each trainer on a CPU, with the weights of `vocagno bake`
-(TRL, axolotl: the columns of `add_teacher_loss`). A plain torch loop does the same with our loss:
-same rows, initial weights and AdamW, in float32.
+(LitGPT: candidates, too; TRL, axolotl: the columns of `add_teacher_loss`). A plain torch loop does
+the same: same rows, initial weights and AdamW, in float32.
 
     make bridges    # an environment for each in target/bridges, from the package registry
 

@@ -18,6 +18,7 @@ from token_streams import (
 )
 from vocagno.cli.app import main
 from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.token_files import TokenFileError
 
 
 @pytest.fixture
@@ -80,6 +81,32 @@ def test_options_say_what_the_losses_are(tmp_path, files):
         streams[name] = BakedLosses(tmp_path / name).losses.tobytes()
     assert streams["default"] == streams["max"]
     assert len(set(streams.values())) == 3
+
+
+def test_candidates_are_of_the_tokenizer_of_the_scores(
+    tmp_path, files, tokenizers, tokenizer_files, capsys
+):
+    given = "--cache", tmp_path / "cache", "--teacher_tokenizer"
+    student, teacher = (tokenizer_files / f"{name}.json" for name in ("student", "teacher"))
+    assert bake(tmp_path, files, "trove.ds", *given, teacher) == 2
+    assert "the scores have no candidates" in capsys.readouterr().err
+    texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
+    write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
+    given = "--scores", tmp_path / "with", *given
+    assert bake(tmp_path, files, "trove.ds", *given, student) == 2
+    assert "--teacher_tokenizer: is not that of the scores" in capsys.readouterr().err
+    assert not (tmp_path / "trove.ds.baked").exists()
+    assert bake(tmp_path, files, "trove.ds", *given, teacher) == 0
+    baked = BakedLosses(tmp_path / "trove.ds.baked")
+    assert baked.candidates.shape == (len(baked), 3)
+    assert bake(tmp_path, files, "trove.ds", *given[:2]) == 2
+    assert "holds losses of another candidates" in capsys.readouterr().err
+    (baked.folder / "buckets.npy").write_bytes(b"damaged")
+    with pytest.raises(TokenFileError, match=r"buckets\.npy: is missing or damaged"):
+        baked.buckets()
+    assert bake(tmp_path, files, "trove.ds", "--out", tmp_path / "plain") == 0
+    with pytest.raises(TokenFileError, match="has no candidates; bake with --teacher_tokenizer"):
+        BakedLosses(tmp_path / "plain").buckets()
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,16 @@ from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batches import Collator
+from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.selective import token_weights
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations import baking
-from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.baked_files import CANDIDATES, BakedLosses
 from vocagno.integrations.baking import Baker, bake_file, check_rule
 from vocagno.integrations.token_files import TokenFileError, open_token_file
 from vocagno.teacher.scores import DocumentScores
+from vocagno.tokens.buckets import buckets
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.tokenizer_files import TokenizerError
 from warm_python import executable
@@ -89,6 +92,41 @@ def test_tokens_without_text_have_no_loss(made):
     assert special.sum() >= 2 * len(DOCUMENTS)
     assert np.isnan(found.losses[special]).all()
     assert (found.weights[special] == 255).all()
+
+
+def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypatch):
+    """Of all parts, and of a document without scores, whose tokens have none."""
+    student, teacher = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
+    texts = DOCUMENTS[:-1]
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts, candidates=4)
+    targets = BucketTargets(buckets(student, teacher), 4)
+    documents = documents_of(tokenizers["llama"], DOCUMENTS)
+    path = write_numpy(tmp_path / "c.npy", documents)
+    file = open_token_file(path, eos_id=student.token_id("</s>"))
+    loose = replace(DEFAULT, min_coverage=0.0)
+    bake_file(file, student, store, tmp_path / "baked", loose, targets=targets)
+    found = BakedLosses(tmp_path / "baked")
+    assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
+    table = found.buckets()
+    assert (table.key, table.places, table.shares) == (targets.table.key, [4], (1.0,))
+    assert table.vocabulary_size == student.vocabulary_size
+    assert torch.equal(table.members, targets.table.members)
+    assert torch.equal(table.begins, targets.table.begins)
+    np.testing.assert_array_equal(np.load(tmp_path / "baked" / CANDIDATES), found.candidates)
+    guidance = GuidanceConfig(method="distill")
+    data = DataConfig(train="unused", seq_len=len(found) - 1)
+    stream = join_documents(student.encode(texts), 0, student.prefix_ids, student.token_id("</s>"))
+    (row,) = cut_rows(stream, len(stream.ids))
+    scores = ScoresInOrder([store.document(i, candidates=True) for i in range(len(texts))])
+    whole = Collator(scores, guidance, data, student.line_ends(), targets=targets)([row])
+    expected = whole.tensors["candidates"][0].numpy()
+    count = len(expected)
+    np.testing.assert_array_equal(found.candidates[1 : count + 1], expected)
+    mass = whole.tensors["candidate_mass"][0].numpy().astype(np.float16)
+    np.testing.assert_array_equal(found.candidate_mass[1 : count + 1], mass)
+    assert 0.3 < (expected >= 0).any(1).mean() < 0.95
+    assert (found.candidates[count + 1 :] == -1).all()
+    assert not found.candidate_mass[count + 1 :].any()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 from vocagno import TokenSpans
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
 
 MEGATRON_CODES = {"u1": 1, "i4": 4, "i8": 5, "f8": 6, "u2": 8}
@@ -54,9 +55,13 @@ def documents_of(tokenizer, texts):
     return [np.array([bos, *tokens.ids[tokens.text(i)], eos]) for i in range(len(texts))]
 
 
-def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7):
-    """A store of drawn losses for the tokens of a teacher; the first of a document has none."""
+def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7, candidates=0):
+    """A store of drawn losses for the tokens of a teacher, and of candidates; the first of a
+    document has no loss."""
     spans, draw, names = TokenSpans(tokenizer), np.random.default_rng(seed), []
+    made_from = {"teacher": "drawn"}
+    if candidates:
+        made_from |= {"tokenizer": spans.fingerprint, "candidates": candidates}
     for first in range(0, len(texts), per_shard):
         part = texts[first : first + per_shard]
         tokens, documents = spans.encode(part), []
@@ -65,9 +70,17 @@ def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7):
             nll = draw.gamma(0.5, 12, place.stop - place.start).astype(np.float16)
             nll[draw.random(len(nll)) < unscored] = np.nan
             nll[:1] = np.nan
-            documents.append(DocumentScores(tokens.spans[place], nll))
+            given = None
+            if candidates:
+                ids = tokens.ids[place]
+                others = draw.permuted(
+                    np.tile(np.arange(spans.vocabulary_size), (len(ids), 1)), axis=1
+                )
+                log_p = np.log(draw.dirichlet(np.ones(candidates + 1), len(ids)))[:, :-1]
+                given = Candidates.of(ids, others[:, :candidates], log_p, spans.vocabulary_size)
+            documents.append(DocumentScores(tokens.spans[place], nll, candidates=given))
         names.append(f"shard-{first:05d}")
         hashes = [text_hash(text) for text in part]
-        write_scores(folder / f"{names[-1]}.arrow", hashes, documents, {"teacher": "drawn"})
+        write_scores(folder / f"{names[-1]}.arrow", hashes, documents, made_from)
     finish_store(folder, names, SCORES)
     return ScoreStore(folder)

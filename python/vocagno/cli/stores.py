@@ -201,7 +201,7 @@ def _peak_memory() -> dict[str, Any]:
 def add_bake(parser: Any) -> None:
     """Write the teacher's loss of each token of a token file, for trainers that read it.
 
-    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight.
+    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight, and candidates.
     """
     parser.add_argument("tokens", type=Path, help=".bin with .idx, .ds with .ds.index, or .npy")
     parser.add_argument("--scores", type=Path, required=True, help="store of teacher scores")
@@ -231,6 +231,12 @@ def add_bake(parser: Any) -> None:
     parser.add_argument(
         "--weights", action="store_true", help="write weights, too: by the rule of guidance"
     )
+    parser.add_argument(
+        "--teacher_tokenizer",
+        type=str | None,
+        help=f"write the scores' candidates, too, over buckets of both tokenizers: {TOKENIZER}",
+    )
+    add_cache(parser)
     add_rule(parser)
 
 
@@ -264,7 +270,21 @@ def bake(options: Any) -> dict[str, Any]:
         check_rule(rule)
     file, spans = _opened(options)
     store = ScoreStore(options.scores)
-    given = file, spans, store, options.out, losses, rule
+    targets = None
+    if options.teacher_tokenizer is not None:
+        from vocagno.guidance.bucket_targets import BucketTargets
+        from vocagno.tokens.buckets import buckets
+        from vocagno.tokens.token_spans import TokenSpans
+
+        teacher = TokenSpans.from_pretrained(options.teacher_tokenizer)
+        known = store.manifest.made_from.get("tokenizer", teacher.fingerprint)
+        require(
+            teacher.fingerprint == known,
+            f"--teacher_tokenizer: is not that of the scores ({known}); give the teacher's",
+        )
+        cache = options.cache / "buckets"
+        targets = BucketTargets(buckets(spans, teacher, cache=cache), store.candidates)
+    given = file, spans, store, options.out, losses, rule, targets
     with terminable():
         counts = bake_file(*given, max_refused=options.max_refused, show_progress=True)
     say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))

@@ -110,7 +110,7 @@ def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
     return Candidates.concatenate(parts)
 
 
-def _targets(
+def stored_targets(
     rows: Sequence[Row],
     pieces: Pieces,
     documents: Sequence[DocumentScores],
@@ -210,7 +210,7 @@ def teacher_view(
             ids = np.concatenate([row.ids for row in rows])
             target_rows = method.targets.rows(pieces, ids, windowed.tokens.ids)
         else:
-            targets = _targets(rows, pieces, documents, scores, method.targets)
+            targets = stored_targets(rows, pieces, documents, scores, method.targets)
     meeting = method.meeting(pieces)
     compared = method.compared(pieces, meeting, is_predicted)
     reasons = unmapped_reasons(

@@ -1,28 +1,35 @@
-"""Streams parallel to a token file: the teacher's loss of each token, and a weight.
+"""Streams parallel to a token file: the teacher's loss of each token, a weight, and candidates.
 
     losses = BakedLosses("baked")
     losses.check("corpus.bin")
     losses.losses[first:stop], losses.weights[first:stop]
+    losses.candidates[first:stop], losses.candidate_mass[first:stop]
 
 Reading needs only NumPy. `vocagno bake` writes them.
 """
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.integrations.token_files import TokenFileError, blocks_hash, sample_hash, tokens_path
-from vocagno.system.files import digest, write_json
+from vocagno.system.files import appearing, digest, write_json
+
+if TYPE_CHECKING:
+    from vocagno.guidance.bucket_loss import BucketTable
 
 MANIFEST = "baked.json"
 LOSSES = "teacher_loss.npy"
 WEIGHTS = "weight.npy"
+CANDIDATES = "candidate.npy"
+CANDIDATE_MASS = "candidate_mass.npy"
+BUCKETS = "buckets.npy"
 VERSION = 1
 _HEADER_BYTES = 128
-"""Size of the header of a `.npy` with one dimension: NumPy fills it to a multiple of 64."""
+"""Size of the header of a `.npy` of one or two dimensions: NumPy fills it to a multiple of 64."""
 
 
 class BakedLosses:
@@ -42,6 +49,11 @@ class BakedLosses:
         self._weights: NDArray[np.uint8] | None = None
         if WEIGHTS in self.manifest["files"]:
             self._weights = self._mapped(WEIGHTS, np.uint8)
+        self._over_buckets: tuple[NDArray[np.int32], NDArray[np.float16]] | None = None
+        if CANDIDATES in self.manifest["files"]:
+            width = (self.manifest["made_from"]["candidates"]["count"],)
+            mass = self._mapped(CANDIDATE_MASS, np.float16, width)
+            self._over_buckets = self._mapped(CANDIDATES, np.int32, width), mass
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -58,6 +70,43 @@ class BakedLosses:
         if self._weights is None:
             raise TokenFileError(f"{self.folder}: has no weights; bake with --weights")
         return self._weights
+
+    @property
+    def candidates(self) -> NDArray[np.int32]:
+        """(num_tokens, K) the buckets of the teacher's candidates for each token, -1 for none: as
+        `GuidanceTensors.candidates`.
+
+        Raises: TokenFileError if no candidates were baked.
+        """
+        return self._candidates()[0]
+
+    @property
+    def candidate_mass(self) -> NDArray[np.float16]:
+        """(num_tokens, K) the teacher's probabilities of these buckets. Raises: as `candidates`."""
+        return self._candidates()[1]
+
+    def buckets(self) -> "BucketTable":
+        """The student's ids in these buckets, for `GuidanceTensors`; needs torch.
+
+        Raises: TokenFileError if no candidates were baked, and for a damaged file.
+        """
+        import torch
+
+        from vocagno.guidance.bucket_loss import BucketTable
+
+        count = self.candidates.shape[1]
+        about = self.manifest["buckets"]
+        path = self.folder / BUCKETS
+        if not path.is_file() or digest(path.read_bytes()) != about["hash"]:
+            raise TokenFileError(f"{path}: is missing or damaged; copy it again, or bake again")
+        begins, members = np.split(np.load(path, allow_pickle=False), [about["count"] + 1])
+        given = torch.from_numpy(members), torch.from_numpy(begins)
+        return BucketTable(*given, [count], (1.0,), about["vocabulary_size"], about["key"])
+
+    def _candidates(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        if self._over_buckets is None:
+            raise TokenFileError(f"{self.folder}: has no candidates; bake with --teacher_tokenizer")
+        return self._over_buckets
 
     def check(self, token_file: str | Path, *, whole: bool = False) -> None:
         """Refuses another token file than the one that was baked.
@@ -82,9 +131,9 @@ class BakedLosses:
                 f"({expected['name']}, {expected['bytes']:,} bytes), or has changed; bake it again"
             )
 
-    def _mapped(self, name: str, dtype: Any) -> NDArray[Any]:
+    def _mapped(self, name: str, dtype: Any, width: tuple[int, ...] = ()) -> NDArray[Any]:
         path, count = self.folder / name, self.manifest["token_file"]["tokens"]
-        expected = _HEADER_BYTES + count * np.dtype(dtype).itemsize
+        expected = _HEADER_BYTES + count * np.dtype((dtype, width)).itemsize
         found = path.stat().st_size if path.is_file() else None
         if found != expected:
             state = "is missing" if found is None else f"has {found:,} bytes"
@@ -92,7 +141,7 @@ class BakedLosses:
                 f"{path}: {state}; expected {expected:,}: an incomplete copy? Copy it again, or "
                 "delete the folder and bake again"
             )
-        return np.memmap(path, dtype, mode="r", offset=_HEADER_BYTES, shape=(count,))
+        return np.memmap(path, dtype, mode="r", offset=_HEADER_BYTES, shape=(count, *width))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -126,10 +175,24 @@ def write_manifest(folder: Path, fields: dict[str, Any]) -> None:
 
 
 def stream_header(dtype: np.dtype[Any], count: int) -> bytes:
-    """The header of a `.npy` of (count,) values."""
-    text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({count},), }}"
+    """The header of a `.npy` of `count` values, each of which may be an array (`dtype.shape`)."""
+    shape = (count, *dtype.shape)
+    text = f"{{'descr': {dtype.base.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
     size = _HEADER_BYTES - 10  # magic, version and this size come before it
     return b"\x93NUMPY\x01\x00" + size.to_bytes(2, "little") + f"{text:<{size - 1}}\n".encode()
+
+
+def write_buckets(folder: Path, table: "BucketTable") -> dict[str, Any]:
+    """Writes where the ids of each bucket begin, then the ids; what the manifest says of them."""
+    values = np.concatenate([table.begins.numpy(), table.members.numpy()])
+    with appearing(folder / BUCKETS) as file:
+        np.save(file, values)
+    return {
+        "count": len(table.begins) - 1,
+        "vocabulary_size": table.vocabulary_size,
+        "key": table.key,
+        "hash": digest((folder / BUCKETS).read_bytes()),
+    }
 
 
 def _check(fields: dict[str, Any]) -> str:

@@ -1,11 +1,12 @@
-"""The teacher's loss of each token of documents that are kept as ids, and a weight where the rule
-needs no student; written part by part, by any number of processes of one machine.
+"""The teacher's loss of each token of documents that are kept as ids, its candidates over buckets,
+and a weight where the rule needs no student; written part by part, by any number of processes of
+one machine.
 
 All parts are written into one file for each stream, at their places, and noted when they are on
 disk. A killed process loses the parts that it was at; the streams get their names, and the manifest
 is written, when all parts are noted.
 
-n: tokens of some documents, one after the other.
+n: tokens of some documents, one after the other, K: candidates of a token.
 """
 
 import json
@@ -31,16 +32,20 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.pieces import ScoresInOrder, read_pieces
+from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
 from vocagno.guidance.rules import Units, known_weights
 from vocagno.integrations.baked_files import (
+    CANDIDATE_MASS,
+    CANDIDATES,
     LOSSES,
     MANIFEST,
     WEIGHTS,
     read_manifest,
     stream_header,
+    write_buckets,
     write_manifest,
 )
 from vocagno.integrations.pretokenized import without_spans
@@ -75,6 +80,20 @@ class Baked:
     """(n,) 0 to 255 for 0 to 1; None if no rule was given."""
     counts: Counter[str]
     """Documents and tokens, by what became of them."""
+    candidates: NDArray[np.int32] | None = None
+    """(n, K) buckets, -1 for none; None without targets."""
+    candidate_mass: NDArray[np.float16] | None = None
+    """(n, K) the teacher's probabilities of these buckets."""
+
+    def streams(self) -> dict[str, NDArray[Any]]:
+        """Those that there are, by their file names."""
+        given = {
+            LOSSES: self.losses,
+            WEIGHTS: self.weights,
+            CANDIDATES: self.candidates,
+            CANDIDATE_MASS: self.candidate_mass,
+        }
+        return {name: values for name, values in given.items() if values is not None}
 
 
 def check_rule(rule: GuidanceConfig) -> None:
@@ -103,17 +122,20 @@ class Baker:
         store: ScoreStore,
         losses: GuidanceConfig,
         rule: GuidanceConfig | None = None,
+        targets: BucketTargets | None = None,
     ) -> None:
         """Args:
         spans: the student's tokenizer.
         losses: its `unit` and `aggregation` say what the losses are.
         rule: of the weights, one that `check_rule` takes.
+        targets: of both tokenizers and the store's candidates.
         """
         if rule is not None:
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
                 losses = rule  # which gives the same losses
-        self._scores = ScoresOfTexts(store, check=False)
+        self._scores = ScoresOfTexts(store, check=False, candidates=targets is not None)
+        self._targets = targets
         self._losses = losses
         self._rule = rule
         self._line_ends = spans.line_ends() if rule is not None else None
@@ -132,7 +154,8 @@ class Baker:
         for number, why in (refused or {}).items():
             found[number] = DocumentScores.none(why)
         scores = ScoresInOrder(found)
-        pieces, *_ = read_pieces([_as_row(tokens)], scores)
+        rows = [_as_row(tokens)]
+        pieces, documents, _ = read_pieces(rows, scores)
         method = method_of(self._losses)
         meeting = method.meeting(pieces)
         compared = method.compared(pieces, meeting, None)
@@ -147,7 +170,11 @@ class Baker:
         counts = self._counts(pieces, meeting, losses)
         if refused:
             counts[REFUSED] = len(refused)
-        return Baked(losses, weights, counts)
+        over_buckets: tuple[NDArray[np.int32], NDArray[np.float16]] | tuple[()] = ()
+        if self._targets is not None:
+            over = stored_targets(rows, pieces, documents, scores, self._targets)
+            over_buckets = over.bucket_nS[:-1].numpy(), over.mass_nS[:-1].numpy().astype(np.float16)
+        return Baked(losses, weights, counts, *over_buckets)
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
         assert self._rule is not None
@@ -217,7 +244,7 @@ class BakedParts:
         made_from: dict[str, Any],
     ) -> None:
         """Args:
-            streams: the type of each stream, by its file name.
+            streams: the type of each stream, of several values with a shape, by its file name.
             made_from: all that the streams are made from, as JSON.
         Raises: TokenFileError or StoreError if the folder holds, or is to hold, something else.
         """
@@ -262,7 +289,7 @@ class BakedParts:
         dtype = self._types[stream]
         with self._place(stream).open("r+b") as file:
             file.seek(len(stream_header(dtype, 0)) + first * dtype.itemsize)
-            file.write(values.astype(dtype, copy=False).tobytes())
+            file.write(values.astype(dtype.base, copy=False).tobytes())
 
     def note(self, name: str, **fields: Any) -> None:
         """Notes that a part is written, when it is on disk.
@@ -324,6 +351,7 @@ def bake_file(
     folder: Path,
     losses: GuidanceConfig,
     rule: GuidanceConfig | None = None,
+    targets: BucketTargets | None = None,
     *,
     max_refused: float = MAX_REFUSED,
     show_progress: bool = False,
@@ -336,6 +364,7 @@ def bake_file(
         losses: its `unit` and `aggregation` say what the losses are, and its `min_coverage` how
             many of the tokens need one.
         rule: of the weights; None: no weights.
+        targets: of both tokenizers and the store's candidates; None: no candidates.
         max_refused: share of the documents whose ids may have no text; they have no losses, and
             are named in a report. With 0 the first one is an error.
     Returns: the counts of the manifest.
@@ -345,11 +374,17 @@ def bake_file(
     """
     if rule is not None:
         check_rule(rule)
-    streams = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
+    streams: dict[str, Any] = {LOSSES: np.float16}
+    if rule is not None:
+        streams[WEIGHTS] = np.uint8
     num_parts = -(-file.num_tokens // PART_TOKENS)
     given = _made_from(file, spans, store, losses, rule)
+    if targets is not None:
+        width = store.candidates
+        streams |= {CANDIDATES: (np.int32, (width,)), CANDIDATE_MASS: (np.float16, (width,))}
+        given["candidates"] = {"count": width, "bucket_key": targets.table.key}
     parts = BakedParts(folder, file.num_tokens, num_parts, streams, given)
-    baker = cache(lambda: Baker(spans, store, losses, rule))
+    baker = cache(lambda: Baker(spans, store, losses, rule, targets))
     total = Counter[str]()
 
     def make(name: str) -> None:
@@ -361,9 +396,8 @@ def bake_file(
                 place = f"{file.path.name}, document from token {at + int(boundaries[row])} on"
                 refused.append({"place": place, "why": reason})
             found = baker().bake(texts, tokens, why)
-            parts.write(LOSSES, at, found.losses)
-            if found.weights is not None:
-                parts.write(WEIGHTS, at, found.weights)
+            for stream, values in found.streams().items():
+                parts.write(stream, at, values)
             counts.update(found.counts)
             progress.at(total["tokens"] + counts["tokens"])
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
@@ -387,7 +421,10 @@ def bake_file(
             "hash": tokens_hash,
             "block_bytes": PART_TOKENS * file.ids.dtype.itemsize,
         }
-        return {"token_file": about, "counts": dict(counts)}
+        found = {"token_file": about, "counts": dict(counts)}
+        if targets is not None:
+            found["buckets"] = write_buckets(folder, targets.table)
+        return found
 
     if not parts.is_finished():
         with Progress("baking", file.num_tokens, unit="tokens", show=show_progress) as progress:
