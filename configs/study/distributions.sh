@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of distributions across vocabularies: four hours on two cores, two of them for the web teacher and its scores.
+# The study of distributions across vocabularies: five hours on two cores, two of them for the web teacher and its scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
 # used, and half of the held-out ones; `second` is the rest of both. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
@@ -40,6 +40,10 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/like"
   [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
+  if [ "$1" = dev ] || [ "$1" = second ]; then
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/same/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 16 --out "$folder/same"
+  fi
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/weak"
   if [ "$1" != dev ]; then
@@ -57,10 +61,11 @@ for part in dev test; do
   awk 'NR % 2' "$texts/valid-$part.jsonl" > "$out/valid-$part-half.jsonl"
 done
 awk 'NR % 2 == 0' "$texts/valid-test.jsonl" > "$out/valid-second.jsonl"
-cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm \
+cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm "distill, 0.25" "distill, 0.75" \
+  kld "distill, same ids" \
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
 cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
   paper "groups -1" default lines "lines and groups -1"
 cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, adapted" "alm, adapted" \
-  "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" default
+  "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" default "distill, two" kld "distill, same ids"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle
