@@ -1,9 +1,10 @@
-"""Baked losses and weights in Megatron-LM's training loop, and in torchtitan's loss.
+"""Baked losses, weights and candidates in the training loops of Megatron-LM and torchtitan.
 
 `vocagno bake corpus.bin --scores scores --tokenizer STUDENT --weights --out corpus.baked` writes
-them next to Megatron's `corpus.bin`. Then, in `pretrain_gpt.py`: give `guided(GPTDataset)` to the
-builder, let `get_batch` pass them on, and return `partial(loss_func, token_weights=token_weights)`.
-Or multiply `loss_mask` by them in `guided`: Megatron then divides by the sum of the weights.
+them next to Megatron's `corpus.bin`, candidates with `--teacher_tokenizer TEACHER`. Then, in
+`pretrain_gpt.py`: give `guided(GPTDataset)` to the builder, let `get_batch` pass them on, and
+return `partial(loss_func, token_weights=token_weights)`, or `distill_loss_func`. Or multiply
+`loss_mask` by the weights in `guided`: Megatron then divides by their sum.
 
 The shapes are those of Megatron-LM (pretrain_gpt.py at 000ab9d, gpt_dataset.py at 002398e) and
 torchtitan 0.3. `make bridges` runs them in Megatron-core and in torchtitan (docs/bridges.md).
@@ -13,10 +14,14 @@ from copy import copy
 from functools import cache
 
 import torch
-from torch.nn.functional import cross_entropy
 
-from vocagno.guidance import GuidanceConfig, token_weights
+from vocagno.guidance import GuidanceConfig, selective_cross_entropy, token_weights
+from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations.baked_files import BakedLosses
+
+STREAMS = "weight", "candidates", "candidate_mass"
+# The limit is that of `vocagno bake --weights`.
+DISTILL = GuidanceConfig(method="distill", distill_where="all", window_max_loss=2.0)
 
 
 @cache
@@ -40,15 +45,23 @@ class Parallel:
 
 
 def guided(dataset_class):
-    """A GPTDataset whose samples have the weight of each label, too."""
+    """A GPTDataset whose samples have the weight of each label, too, and candidates if baked."""
 
     class Guided(dataset_class):
         def __getitem__(self, idx):
-            item, twin = super().__getitem__(idx), copy(self)
-            twin.dataset = Parallel(self.dataset, baked(self.dataset.path_prefix).weights)
-            weights, _ = twin._query_document_sample_shuffle_indices(idx or 0)
-            item["token_weights"] = torch.from_numpy(weights[1:]) / 255  # labels are tokens[1:]
+            item, found = super().__getitem__(idx), baked(self.dataset.path_prefix)
+            item["token_weights"] = self.of_labels(idx, found.weights) / 255
+            if found.has_candidates:
+                item["candidates"] = self.of_labels(idx, found.candidates)
+                item["candidate_mass"] = self.of_labels(idx, found.candidate_mass).float()
             return item
+
+        def of_labels(self, idx, stream):
+            twin, bits = copy(self), stream.view(f"u{stream.itemsize}")  # Megatron makes integers
+            twin.dataset = Parallel(self.dataset, bits)
+            values, _ = twin._query_document_sample_shuffle_indices(idx or 0)
+            of_labels = values[1:].astype(bits.dtype).view(stream.dtype)  # labels are tokens[1:]
+            return torch.from_numpy(of_labels)
 
     return Guided
 
@@ -62,6 +75,17 @@ def loss_func(loss_mask, output_tensor, token_weights, model=None):
     return loss, num_tokens, {"lm loss": torch.cat([loss.detach().view(1), num_tokens.view(1)])}
 
 
+def distill_loss_func(loss_mask, output_tensor, labels, weights, buckets, **candidates):
+    """As `loss_func`, of the logits of a model that gets no labels; without tensor parallelism.
+
+    Args: buckets: `BakedLosses.buckets()`. candidates: `candidates` and `candidate_mass`.
+    """
+    labels = labels.masked_fill(loss_mask == 0, -100)
+    loss, _ = GuidedCrossEntropy(weights, buckets, **candidates)(output_tensor, labels)
+    num_tokens = loss_mask.sum().detach().to(torch.int)
+    return loss, num_tokens, {"lm loss": torch.cat([loss.detach().view(1), num_tokens.view(1)])}
+
+
 def paper_weights(output_tensor, loss_mask, teacher_loss, top_fraction=0.4):
     """The paper's rule, which needs the student: from `BakedLosses.losses` of the labels."""
     labels = torch.where(loss_mask > 0, 0, -100)
@@ -70,20 +94,27 @@ def paper_weights(output_tensor, loss_mask, teacher_loss, top_fraction=0.4):
 
 
 class GuidedCrossEntropy:
-    """torchtitan's CrossEntropyLoss, weighted by the `token_weights` of a micro-batch."""
+    """torchtitan's CrossEntropyLoss, by the baked `weight` of a micro-batch, and `candidates`."""
 
-    def __init__(self, token_weights):
-        self.token_weights = token_weights
+    def __init__(self, weight, buckets=None, **candidates):
+        weight = weight.reshape(1, -1)
+        given = {name: one.reshape(1, -1, one.shape[-1]) for name, one in candidates.items()}
+        # No loss of the teacher decides: the weights are made, and candidates are used everywhere.
+        self.teacher = GuidanceTensors(
+            teacher_loss=torch.zeros_like(weight), weight=weight, buckets=buckets, **given
+        )
+        self.guidance = DISTILL if candidates else GuidanceConfig()
 
     def __call__(self, pred, labels, global_valid_tokens=None, **_):
-        pred, labels = pred.flatten(0, -2).float(), labels.flatten()
-        nll = cross_entropy(pred, labels, reduction="none", ignore_index=-100)
-        loss = (nll * self.token_weights.flatten()).sum()
+        logits, labels = pred.reshape(1, -1, pred.shape[-1]), labels.reshape(1, -1)
+        loss, _ = selective_cross_entropy(logits, None, labels, self.teacher, self.guidance)
         return (loss if global_valid_tokens is None else loss / global_valid_tokens), {}
 
 
-def guided_trainer(trainer_class):
-    """torchtitan's Trainer, for batches with `token_weights` next to `input`.
+def guided_trainer(trainer_class, buckets=None):
+    """torchtitan's Trainer, for batches with baked streams next to `input`.
+
+    buckets: `BakedLosses.buckets()`, if candidates are among them.
 
     torchtitan gives its loss nothing else of a batch. Not for pipeline and context parallelism, the
     ChunkedLossWrapper and CUDA graphs (`training.disable_cuda_graphs`).
@@ -91,7 +122,8 @@ def guided_trainer(trainer_class):
 
     class Guided(trainer_class):
         def post_dataloading_process(self, input_dict, labels):
-            self.loss_fn = GuidedCrossEntropy(input_dict.pop("token_weights"))
+            given = {name: input_dict.pop(name) for name in STREAMS if name in input_dict}
+            self.loss_fn = GuidedCrossEntropy(buckets=buckets, **given)
             return super().post_dataloading_process(input_dict, labels)
 
     return Guided

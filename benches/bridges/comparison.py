@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.models.losses import IGNORED, causal_shift, teacher_guided_loss
@@ -43,9 +43,9 @@ class Rows:
     """int64, T = LENGTH + 1."""
     weights_SBT: Tensor
     """float32, 0 to 1."""
-    buckets_SBTK: Tensor | None = None
+    buckets_SBTK: Tensor
     """int32: the teacher's candidates over buckets."""
-    mass_SBTK: Tensor | None = None
+    mass_SBTK: Tensor
     """float32: their probabilities."""
 
     @classmethod
@@ -57,29 +57,30 @@ class Rows:
         weights = torch.from_numpy(baked.weights[:count] / np.float32(255))
         if not 0.1 < weights.mean() < 0.9:
             raise ValueError(f"{tokens}: weights of mean {weights.mean():.2f} choose nothing")
-        given = [torch.from_numpy(np.array(one[:count])) for one in _candidates(baked)]
+        given = np.array(baked.candidates[:count]), baked.candidate_mass[:count].astype(np.float32)
         shape = STEPS, ROWS, LENGTH + 1
-        return cls(*(one.view(*shape, *one.shape[1:]) for one in (ids, weights, *given)))
+        return cls(
+            *(
+                one.view(*shape, *one.shape[1:])
+                for one in (ids, weights, *map(torch.from_numpy, given))
+            )
+        )
 
     def permuted(self) -> "Rows":
         """The same tokens under the weights and candidates of others."""
         order = torch.from_numpy(np.random.default_rng(0).permutation(self.weights_SBT.numel()))
         given = self.weights_SBT, self.buckets_SBTK, self.mass_SBTK
-        return Rows(
-            self.ids_SBT,
-            *(None if x is None else x.flatten(0, 2)[order].view_as(x) for x in given),
-        )
+        return Rows(self.ids_SBT, *(one.flatten(0, 2)[order].view_as(one) for one in given))
 
     def labels(self) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and the weights of the labels for each step, (B, LENGTH) each."""
         for ids_BT, weights_BT in zip(self.ids_SBT, self.weights_SBT, strict=True):
             yield *causal_shift(ids_BT), causal_shift(weights_BT)[1]
 
-
-def _candidates(baked: BakedLosses) -> list[np.ndarray]:
-    if "candidates" not in baked.manifest["made_from"]:
-        return []
-    return [baked.candidates, baked.candidate_mass.astype(np.float32)]
+    def candidates(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Buckets and probabilities of the labels for each step, (B, LENGTH, K) each."""
+        for bucket_BTK, mass_BTK in zip(self.buckets_SBTK, self.mass_SBTK, strict=True):
+            yield bucket_BTK[:, 1:], mass_BTK[:, 1:]
 
 
 def bake(folder: Path, tokens: str, *options: str) -> None:
@@ -88,6 +89,7 @@ def bake(folder: Path, tokens: str, *options: str) -> None:
     It is that of the project's environment: a trainer's own need only read what is baked.
     """
     command = ["vocagno", "bake", str(folder / tokens), "--weights", *options]
+    command += ["--teacher_tokenizer", str(folder / "teacher"), "--cache", str(folder / "cache")]
     command += ["--tokenizer", str(folder / "student"), "--scores", str(folder / "scores")]
     command += ["--out", str((folder / tokens).with_suffix(".baked"))]
     subprocess.run(command, check=True, stdout=sys.stderr)
@@ -112,6 +114,7 @@ def distilled_mean(
     log_p_BTV = logits_BTV.float().log_softmax(-1)
     nll_BT = -log_p_BTV.gather(-1, labels_BT[..., None])[..., 0]
     count = int(bucket_of_V.max()) + 1
+    bucket_of_V = pad(bucket_of_V, (0, log_p_BTV.shape[-1] - len(bucket_of_V)), value=-1)
     sums = log_p_BTV.new_zeros(*labels_BT.shape, count + 1)
     sums = sums.index_add(-1, bucket_of_V % (count + 1), log_p_BTV.exp())
     q_BTK = sums.gather(-1, bucket_BTK.long() % (count + 1))
@@ -141,10 +144,25 @@ def plain_loop(
     return found, dict(model.state_dict())
 
 
-def of_rows(model: torch.nn.Module, rows: Rows) -> Run:
-    """The plain loop on rows, of a model that returns logits."""
+def bucket_of_ids(table: Any) -> Tensor:
+    """The bucket of each of the student's ids, -1 for none. Args: of `BakedLosses.buckets()`."""
+    bucket_of_V = torch.full((VOCABULARY,), -1)
+    bucket_of_V[table.members] = torch.repeat_interleave(table.begins.diff())
+    return bucket_of_V
+
+
+def of_rows(model: torch.nn.Module, rows: Rows, table: Any = None) -> Run:
+    """The plain loop on rows, of a model that returns logits; with `BakedLosses.buckets()`, towards
+    their candidates, too."""
     steps = rows.labels()
-    return plain_loop(model, (lambda s=s: weighted_mean(model(s[0]), s[1], s[2]) for s in steps))
+    if table is None:
+        losses = (lambda s=s: weighted_mean(model(s[0]), s[1], s[2]) for s in steps)
+        return plain_loop(model, losses)
+    bucket_of_V, given = bucket_of_ids(table), zip(steps, rows.candidates(), strict=True)
+    losses = (
+        lambda s=s, c=c: distilled_mean(model(s[0]), s[1], s[2], *c, bucket_of_V) for s, c in given
+    )
+    return plain_loop(model, losses)
 
 
 def report(package: str, theirs: Run, ours: Run, permuted: list[float], **words: Any) -> None:

@@ -10,7 +10,7 @@ batch and keeps their weights and candidates for the loss, which stands in the p
 import csv
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ from bridges.comparison import (
     VOCABULARY,
     Rows,
     Run,
-    distilled_mean,
-    plain_loop,
+    of_rows,
     report,
 )
 from vocagno.config.guidance import GuidanceConfig
@@ -75,11 +74,12 @@ class GuidedRows(IterableDataset):
 
     def __iter__(self) -> Iterator[Tensor]:
         rows = self.rows
-        for number, ids_BT in enumerate(rows.ids_SBT):
+        given = zip(rows.ids_SBT, rows.labels(), rows.candidates(), strict=True)
+        for ids_BT, (*_, weights_BT), (bucket_BTK, mass_BTK) in given:
             self.given = {
-                "weight": rows.weights_SBT[number, :, 1:],
-                "candidates": rows.buckets_SBTK[number, :, 1:],
-                "candidate_mass": rows.mass_SBTK[number, :, 1:],
+                "weight": weights_BT,
+                "candidates": bucket_BTK,
+                "candidate_mass": mass_BTK,
             }
             yield ids_BT
 
@@ -148,16 +148,6 @@ def trained(config: Config, start: Path, rows: Rows, table: BucketTable) -> Run:
         return losses, saved["model"]
 
 
-def of_rows(model: GPT, rows: Rows, table: BucketTable) -> Iterator[Callable[[], Tensor]]:
-    """The losses of the steps, from logits."""
-    bucket_of_V = torch.full((VOCABULARY,), -1)
-    bucket_of_V[table.members] = torch.repeat_interleave(table.begins.diff())
-    given = rows.buckets_SBTK, rows.mass_SBTK
-    for (inputs, labels, weights), bucket, mass in zip(rows.labels(), *given, strict=True):
-        of_labels = labels, weights, bucket[:, 1:], mass[:, 1:], bucket_of_V
-        yield lambda x=inputs, rest=of_labels: distilled_mean(model(x), *rest)
-
-
 def main() -> None:
     tokens = Path(sys.argv[1]) / "tokens.npy"
     rows, table = Rows.read(tokens), BakedLosses(tokens.with_suffix(".baked")).buckets()
@@ -185,7 +175,7 @@ def main() -> None:
     report(
         "litgpt",
         theirs,
-        plain_loop(model, of_rows(model, rows, table)),
+        of_rows(model, rows, table),
         permuted,
         compared="`litgpt.pretrain.setup` with a compiled model, weights and `distill`; the "
         "logged losses",

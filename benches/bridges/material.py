@@ -36,8 +36,7 @@ def main() -> None:
     tokens = np.concatenate(ids).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens)
     tokens.tofile(folder / "raw.npy")  # as OLMo-core has it, without a header
-    teacher_tokenizer = "--teacher_tokenizer", str(folder / "teacher")
-    bake(folder, "tokens.npy", "--eos", EOS, *teacher_tokenizer, "--cache", str(folder / "cache"))
+    bake(folder, "tokens.npy", "--eos", EOS)
     bake(folder, "raw.npy", "--eos", EOS, "--dtype", "uint16")
 
 
@@ -52,7 +51,7 @@ def write_drawn_scores(folder: Path, teacher: TokenSpans, texts: list[str]) -> N
         real = tokens.ids[tokens.text(index)]
         given = drawn[:, :CANDIDATES], log_p[:, :-1], teacher.vocabulary_size
         found.append(DocumentScores(spans, nll, candidates=Candidates.of(real, *given)))
-    made_from = {"teacher": "drawn", "candidates": CANDIDATES}
+    made_from = {"teacher": "drawn", "candidates": CANDIDATES, "tokenizer": teacher.fingerprint}
     write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), found, made_from)
     finish_store(folder, ["drawn"], SCORES)
 

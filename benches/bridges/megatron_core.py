@@ -32,7 +32,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
-from megatron_loss import guided, loss_func
+from megatron_loss import distill_loss_func, guided, loss_func
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
@@ -45,11 +45,14 @@ from bridges.comparison import (
     VOCABULARY,
     Run,
     bake,
+    bucket_of_ids,
+    distilled_mean,
     plain_loop,
     report,
     weighted_mean,
 )
 from bridges.no_cuda import one_process
+from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.integrations.baked_files import BakedLosses
 
 EOS, PADDING = 2, 0
@@ -112,7 +115,20 @@ def forward_step(iterator: Iterator[dict[str, Tensor]], model: Any) -> Any:
     return output, partial(loss_func, b["loss_mask"], token_weights=b["token_weights"])
 
 
-def trained(found: list[dict[str, Tensor]]) -> Run:
+def distilling(table: BucketTable) -> Any:
+    """As `forward_step`, of logits, with weights and candidates of the batch."""
+
+    def step(iterator: Iterator[dict[str, Tensor]], model: Any) -> Any:
+        b = next(iterator)
+        logits = model(b["tokens"], b["position_ids"], b["attention_mask"])
+        given = {name: b[name] for name in ("labels", "candidates", "candidate_mass")}
+        given |= {"weights": b["token_weights"], "buckets": table}
+        return logits, partial(distill_loss_func, b["loss_mask"], **given)
+
+    return step
+
+
+def trained(found: list[dict[str, Tensor]], forward_step: Any) -> Run:
     model = gpt()
     parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
     options = OptimizerConfig(
@@ -142,6 +158,12 @@ def trained(found: list[dict[str, Tensor]]) -> Run:
     return losses, parameters(model)
 
 
+def joined(runs: list[Run]) -> Run:
+    """Several runs as one."""
+    weights = {f"{n}.{name}": one for n, run in enumerate(runs) for name, one in run[1].items()}
+    return [loss for run in runs for loss in run[0]], weights
+
+
 def parameters(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: one.detach() for name, one in model.named_parameters()}
 
@@ -157,7 +179,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, one_process(), draws:
         parallel_state.initialize_model_parallel()
         folder = Path(name)
-        for one in ("student", "scores"):
+        for one in ("student", "teacher", "scores"):
             (folder / one).symlink_to((material / one).absolute())
         prefix = write(folder / "corpus", documents, np.uint16)
         bake(folder, "corpus.bin")
@@ -165,32 +187,49 @@ def main() -> None:
         for suffix in (".bin", ".idx"):
             shutil.copy(f"{prefix}{suffix}", f"{other}{suffix}")
         shutil.copytree(f"{prefix}.baked", f"{other}.baked")
-        kept = np.load(folder / "other.baked" / "weight.npy", mmap_mode="r+")
-        kept[:] = np.random.default_rng(0).permutation(kept)
-        kept.flush()
-        theirs = trained(samples(prefix, guided(GPTDataset)))
-        permuted, _ = trained(samples(other, guided(GPTDataset)))
-        weights = torch.from_numpy(BakedLosses(f"{prefix}.baked").weights / np.float32(255))
+        for stream in ("weight", "candidate", "candidate_mass"):
+            kept = np.load(folder / "other.baked" / f"{stream}.npy", mmap_mode="r+")
+            kept[:] = np.random.default_rng(0).permutation(kept)
+            kept.flush()
+        baked = BakedLosses(f"{prefix}.baked")
+        table = baked.buckets()
+        batches, others = (samples(one, guided(GPTDataset)) for one in (prefix, other))
+        steps = forward_step, distilling(table)
+        theirs, permuted = (
+            joined([trained(of, step) for step in steps]) for of in (batches, others)
+        )
+        streams = {
+            "weights": torch.from_numpy(baked.weights / np.float32(255)),
+            "buckets": torch.from_numpy(np.array(baked.candidates)),
+            "mass": torch.from_numpy(baked.candidate_mass.astype(np.float32)),
+        }
         rows = samples(prefix, GPTDataset)
         places_of = samples(write(folder / "places", places, np.int32), GPTDataset)
         for row, place in zip(rows, places_of, strict=True):
-            row["weights"] = weights[place["labels"]]
-        model = gpt()
+            row |= {name: stream[place["labels"]] for name, stream in streams.items()}
+        bucket_of_V = bucket_of_ids(table)
 
-        def loss(step: int) -> Tensor:
+        def loss(model: GPTModel, is_distilled: bool, step: int) -> Tensor:
             batch = default_collate(rows[step * ROWS : (step + 1) * ROWS])
             logits = model(batch["tokens"], batch["position_ids"], batch["attention_mask"])
-            return weighted_mean(logits, batch["labels"], batch["weights"])
+            given = logits, batch["labels"], batch["weights"]
+            if is_distilled:
+                return distilled_mean(*given, batch["buckets"], batch["mass"], bucket_of_V)
+            return weighted_mean(*given)
 
-        losses, _ = plain_loop(model, (partial(loss, step) for step in range(STEPS)), clip=False)
-        ours = losses, parameters(model)
+        found = []
+        for is_distilled in (False, True):
+            model = gpt()
+            losses = (partial(loss, model, is_distilled, step) for step in range(STEPS))
+            found.append((plain_loop(model, losses, clip=False)[0], parameters(model)))
+        ours = joined(found)
     report(
         "megatron-core",
         theirs,
         ours,
-        permuted,
+        permuted[0],
         compared="`guided(GPTDataset)` from the builder, `GPTModel`, DDP, `forward_backward_func`, "
-        "its optimizer, `loss_func` of the example; the reported `lm loss`",
+        "its optimizer, `loss_func` and `distill_loss_func` of the example; the reported `lm loss`",
         differs="`cuda` in the source means the CPU, gradients are not clipped (Megatron refuses "
         "to on a CPU), and `pretrain_gpt.py` is not in the package",
     )

@@ -1,9 +1,9 @@
-"""OLMo-core's `Trainer` on a raw token file with baked weights, next to a plain loop.
+"""OLMo-core's `Trainer` on a raw token file with baked weights and candidates, and a plain loop.
 
 PYTHONPATH=benches python -m bridges.olmo_core MATERIAL
 
 A batch of OLMo-core has the number of each of its rows. Row i of `NumpyFSLDataset` is the i-th run
-of tokens in the file, so its weights are the same run of the baked stream.
+of tokens in the file, so its weights and candidates are the same run of the baked streams.
 """
 
 import sys
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from megatron_loss import DISTILL, STREAMS
 from olmo_core.data import NumpyDataLoaderConfig, NumpyFSLDatasetConfig, TokenizerConfig
 from olmo_core.data.types import NumpyDatasetDType
 from olmo_core.nn.transformer import TransformerConfig
@@ -23,7 +24,6 @@ from olmo_core.train import Duration, TrainerConfig
 from olmo_core.train.callbacks import Callback
 from olmo_core.train.train_module import TransformerTrainModule
 from torch import Tensor
-from torch.nn.functional import pad
 
 from bridges.comparison import (
     ADAMW,
@@ -38,36 +38,49 @@ from bridges.comparison import (
     of_rows,
     report,
 )
+from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.selective import selective_cross_entropy
+from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations.baked_files import BakedLosses
 
 WIDTH = LENGTH + 1
 """OLMo-core shifts inside a row: the last of its tokens has no label."""
 
 
-class WeightedTrainModule(TransformerTrainModule):
-    """Multiplies the loss of each label by its weight, over OLMo-core's own count of labels."""
+class GuidedTrainModule(TransformerTrainModule):
+    """Puts our loss, of OLMo-core's logits, over its own count of labels."""
 
-    def __init__(self, tokens: np.ndarray, weights: np.ndarray, **options: Any) -> None:
+    def __init__(
+        self, tokens: np.ndarray, streams: list[Tensor], table: BucketTable, **options: Any
+    ) -> None:
+        """Args: streams: `weight`, `candidates` and `candidate_mass` of the tokens."""
         super().__init__(**options)
-        self.tokens, self.weights = map(torch.from_numpy, (tokens.astype(np.int64), weights))
-        self.seen = list[tuple[Tensor, Tensor]]()
+        self.tokens, self.streams = torch.from_numpy(tokens.astype(np.int64)), streams
+        self.table = table
+        self.seen = list[tuple[Tensor, ...]]()
 
     def train_batch(self, batch: dict[str, Any], dry_run: bool = False) -> None:
-        ids_BT, weights_BT = batch["input_ids"], torch.ones(batch["input_ids"].shape)
+        places = torch.arange(batch["input_ids"].numel()).view(-1, WIDTH)
         if not dry_run:  # which is of a made-up batch
             places = batch["index"][:, None] * WIDTH + torch.arange(WIDTH)
-            if not torch.equal(self.tokens[places], ids_BT):
+            if not torch.equal(self.tokens[places], batch["input_ids"]):
                 raise ValueError("a row's index is not its place in the token file")
-            weights_BT = self.weights[places] / 255
-            self.seen.append((ids_BT.clone(), weights_BT))
-        batch["token_weights"] = pad(weights_BT[:, 1:], (0, 1))
+            given = [one[places] for one in self.streams]
+            self.seen.append((batch["input_ids"].clone(), *given))
+        # The label of a token is the next one; the last of a row has none.
+        labels = places.roll(-1, 1)
+        batch |= {name: one[labels] for name, one in zip(STREAMS, self.streams, strict=True)}
         super().train_batch(batch, dry_run)
 
     def model_forward(self, input_ids: Tensor, labels: Tensor | None = None, **options: Any) -> Any:
-        weights_BT = options.pop("token_weights")
-        output = super().model_forward(input_ids, labels, **options | {"loss_reduction": "none"})
-        losses = {name: getattr(output, name) * weights_BT for name in ("loss", "ce_loss")}
-        return output._replace(**{name: loss.sum() for name, loss in losses.items()})
+        given = {name: options.pop(name) for name in STREAMS}
+        teacher = GuidanceTensors(
+            teacher_loss=torch.zeros(labels.shape), buckets=self.table, **given
+        )
+        output = super().model_forward(input_ids, labels, **options | {"return_logits": True})
+        loss, _ = selective_cross_entropy(output.logits, None, labels, teacher, DISTILL)
+        loss = loss / options["loss_div_factor"]
+        return output._replace(loss=loss, ce_loss=loss.detach())
 
 
 @dataclass
@@ -79,7 +92,9 @@ class Recording(Callback):
             self.losses.append(metrics["train/CE loss"])
 
 
-def trained(model: torch.nn.Module, tokens: Path, weights: np.ndarray) -> tuple[Run, Rows]:
+def trained(
+    model: torch.nn.Module, tokens: Path, streams: list[Tensor], table: BucketTable
+) -> tuple[Run, Rows]:
     with tempfile.TemporaryDirectory() as folder:
         dataset = NumpyFSLDatasetConfig(
             tokenizer=TokenizerConfig(vocab_size=VOCABULARY, eos_token_id=2, pad_token_id=0),
@@ -89,9 +104,10 @@ def trained(model: torch.nn.Module, tokens: Path, weights: np.ndarray) -> tuple[
             work_dir=folder,
         ).build()
         loader = NumpyDataLoaderConfig(global_batch_size=ROWS * WIDTH, seed=0).build(dataset)
-        module = WeightedTrainModule(
+        module = GuidedTrainModule(
             np.fromfile(tokens, np.uint16),
-            weights,
+            streams,
+            table,
             model=model,
             optim=AdamWConfig(lr=LEARNING_RATE, **ADAMW),
             rank_microbatch_size=ROWS * WIDTH,
@@ -122,15 +138,21 @@ def main() -> None:
     )
     torch.manual_seed(0)
     models = [config.build(init_device="cpu") for _ in range(2)]
-    weights = np.array(baked.weights)
-    theirs, rows = trained(models[0], tokens, weights)
-    permuted, _ = trained(models[1], tokens, np.random.default_rng(0).permutation(weights))
+    streams = [
+        torch.from_numpy(baked.weights / np.float32(255)),
+        torch.from_numpy(np.array(baked.candidates)),
+        torch.from_numpy(baked.candidate_mass.astype(np.float32)),
+    ]
+    table, order = baked.buckets(), np.random.default_rng(0).permutation(len(baked))
+    theirs, rows = trained(models[0], tokens, streams, table)
+    permuted, _ = trained(models[1], tokens, [one[order] for one in streams], table)
     report(
         "ai2-olmo-core",
         theirs,
-        of_rows(models[0], rows),
+        of_rows(models[0], rows, table),
         permuted[0],
-        compared="`Trainer.fit` with a `TransformerTrainModule`, rows by index; its `CE loss`",
+        compared="`Trainer.fit` with a `TransformerTrainModule`, rows by index, weights and "
+        "`distill`; its `CE loss`",
         differs="the installed torch is newer than its requirement (< 2.14) allows",
     )
 

@@ -11,13 +11,13 @@ from typing import Any
 INTRODUCTION = """\
 # Bridges to other trainers
 
-A small model takes {steps} steps in each trainer on a CPU, with the weights of `vocagno bake`
-(LitGPT: candidates, too; TRL, axolotl: the columns of `add_teacher_loss`). A plain torch loop does
-the same: same rows, initial weights and AdamW, in float32.
+A small model takes {steps} steps in each trainer on a CPU, with weights and candidates of
+`vocagno bake` (verl: weights; TRL, axolotl: the columns of `add_teacher_loss`). A plain torch loop
+does the same: same rows, initial weights and AdamW, in float32.
 
     make bridges    # an environment for each in target/bridges, from the package registry
 
-The scripts in `benches/bridges` show where the weights enter. Differences of losses are in nats.
+The scripts in `benches/bridges` show where they enter. Differences of losses are in nats.
 *Equal* means at most {tolerance:g} for a loss, {weight_tolerance:g} for the weights of the model
 at the end, and other losses when the weights of the tokens are permuted.
 """

@@ -57,6 +57,8 @@ from bridges.comparison import (
     of_rows,
     report,
 )
+from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.integrations.baked_files import BakedLosses
 
 
 class Loader(BaseDataLoader):
@@ -70,8 +72,10 @@ class Loader(BaseDataLoader):
         self.rows = config.rows
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        for inputs_BT, labels_BT, weights_BT in self.rows.labels():
-            yield {"input": inputs_BT, "token_weights": weights_BT}, labels_BT
+        given = zip(self.rows.labels(), self.rows.candidates(), strict=True)
+        for (inputs_BT, labels_BT, weights_BT), (bucket_BTK, mass_BTK) in given:
+            streams = {"weight": weights_BT, "candidates": bucket_BTK, "candidate_mass": mass_BTK}
+            yield {"input": inputs_BT, **streams}, labels_BT
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -105,7 +109,7 @@ def tiny() -> ModelSpec:
     return spec
 
 
-def trained(rows: Rows, folder: str) -> tuple[Run, torch.nn.Module]:
+def trained(rows: Rows, table: BucketTable, folder: str) -> tuple[Run, torch.nn.Module]:
     """The run, and a plain model with the weights that it started from."""
     config = Trainer.Config(
         model_spec=tiny(),
@@ -128,7 +132,7 @@ def trained(rows: Rows, folder: str) -> tuple[Run, torch.nn.Module]:
         metrics=MetricsProcessor.Config(log_freq=1),
     )
     config.debug.seed = 0
-    trainer = guided_trainer(Trainer)(config)
+    trainer = guided_trainer(Trainer, table)(config)
     plain = config.model_spec.model.build()
     plain.init_weights()
     plain.load_state_dict(whole(trainer.model_parts[0]))
@@ -146,23 +150,24 @@ def whole(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def main() -> None:
-    rows = Rows.read(Path(sys.argv[1]) / "tokens.npy")
+    tokens = Path(sys.argv[1]) / "tokens.npy"
+    rows, table = Rows.read(tokens), BakedLosses(tokens.with_suffix(".baked")).buckets()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 1, "RANK": 0}
     os.environ.update({name: str(value) for name, value in where.items()} | {"LOCAL_RANK": "0"})
     with tempfile.TemporaryDirectory() as folder:
-        theirs, plain = trained(rows, folder)
-        permuted, _ = trained(rows.permuted(), folder)
+        theirs, plain = trained(rows, table, folder)
+        permuted, _ = trained(rows.permuted(), table, folder)
     torch.distributed.destroy_process_group()
     report(
         "torchtitan",
         theirs,
-        of_rows(plain, rows),
+        of_rows(plain, rows, table),
         permuted[0],
-        compared="`guided_trainer(Trainer)` of the example: its `train`, FSDP2 on one process, its "
-        "optimizer; the logged losses",
+        compared="`guided_trainer(Trainer)` of the example, weights and `distill`: its `train`, "
+        "FSDP2 on one process, its optimizer; the logged losses",
         differs="the device is a CPU, attention is `ScaledDotProductAttention`, no CUDA graphs",
     )
 

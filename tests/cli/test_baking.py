@@ -89,7 +89,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
     given = "--cache", tmp_path / "cache", "--teacher_tokenizer"
     student, teacher = (tokenizer_files / f"{name}.json" for name in ("student", "teacher"))
     assert bake(tmp_path, files, "trove.ds", *given, teacher) == 2
-    assert "the scores have no candidates" in capsys.readouterr().err
+    assert "has no candidates; score with --candidates 16" in capsys.readouterr().err
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
     write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
     given = "--scores", tmp_path / "with", *given
@@ -97,6 +97,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
     assert "--teacher_tokenizer: is not that of the scores" in capsys.readouterr().err
     assert not (tmp_path / "trove.ds.baked").exists()
     assert bake(tmp_path, files, "trove.ds", *given, teacher) == 0
+    assert "with_candidates" in capsys.readouterr().out
     baked = BakedLosses(tmp_path / "trove.ds.baked")
     assert baked.candidates.shape == (len(baked), 3)
     assert bake(tmp_path, files, "trove.ds", *given[:2]) == 2

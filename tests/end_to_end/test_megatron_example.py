@@ -16,9 +16,11 @@ from families import TEXTS
 from token_streams import documents_of, write_losses, write_megatron
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.integrations.baking import bake_file
 from vocagno.integrations.token_files import TokenFileError, open_token_file
+from vocagno.tokens.buckets import buckets
 
 SEQ_LEN = 16
 
@@ -32,12 +34,13 @@ def example():
 def made(tmp_path, tokenizers):
     """A token file, its documents, and its streams under the name that the example looks for."""
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
-    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts)
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts, candidates=3)
     documents = documents_of(tokenizers["llama"], texts)
     prefix = write_megatron(tmp_path / "corpus", documents)
-    given = open_token_file(prefix), TokenSpans(tokenizers["llama"]), store
-    token = GuidanceConfig(unit="token")
-    bake_file(*given, tmp_path / "corpus.baked", token, GuidanceConfig())
+    student, teacher = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
+    given = open_token_file(prefix), student, store, tmp_path / "corpus.baked"
+    targets = BucketTargets(buckets(student, teacher), 3)
+    bake_file(*given, GuidanceConfig(unit="token"), GuidanceConfig(), targets)
     return prefix, documents
 
 
@@ -97,10 +100,13 @@ def test_weights_come_with_the_labels(example, made):
         np.testing.assert_array_equal(item["labels"], np.concatenate(documents)[places])
         expected = torch.tensor(baked.weights[places] / 255)
         torch.testing.assert_close(item["token_weights"].double(), expected, rtol=1e-6, atol=0)
+        np.testing.assert_array_equal(item["candidates"], baked.candidates[places])
+        np.testing.assert_array_equal(item["candidate_mass"], baked.candidate_mass[places])
         kept.append(item["token_weights"].mean().item())
     assert 0 < np.mean(kept) < 1
     assert dataset[None]["token_weights"].equal(dataset[0]["token_weights"])
     assert dataset.dataset is indexed
+    assert (baked.candidates >= 0).any(1).mean() > 0.3
     prefix.with_suffix(".bin").write_bytes(bytes(10))
     example.baked.cache_clear()
     with pytest.raises(TokenFileError, match="is not the token file"):
@@ -129,6 +135,30 @@ def test_the_loss_function(example):
     assert plain[:2] == megatron_loss(mask, output)
     infinite = torch.where(weights > 0, output.detach(), torch.inf)
     assert example.loss_func(mask, infinite, weights)[0] == expected
+
+
+def test_distilled_logits(example, made):
+    """Without the teacher's share it is the weighted loss; masked labels are not in it."""
+    baked = BakedLosses(f"{made[0]}.baked")
+    size = baked.buckets().vocabulary_size
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 20, size, generator=draw)
+    labels = torch.randint(size, (1, 20), generator=draw)
+    mask = (torch.rand(1, 20, generator=draw) > 0.3).float()
+    given = {
+        "weights": torch.from_numpy(baked.weights[None, :20] / np.float32(255)),
+        "candidates": torch.from_numpy(np.array(baked.candidates[None, :20])),
+        "candidate_mass": torch.from_numpy(np.float32(baked.candidate_mass[None, :20])),
+    }
+    loss, count, _ = example.distill_loss_func(
+        mask, logits, labels, buckets=baked.buckets(), **given
+    )
+    given["candidates"] = torch.full_like(given["candidates"], -1)
+    plain, _, _ = example.distill_loss_func(mask, logits, labels, buckets=baked.buckets(), **given)
+    nll = torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="none")
+    torch.testing.assert_close(plain, (nll * mask[0] * given["weights"][0]).sum())
+    assert abs(float(loss - plain)) > 0.1
+    assert count == mask.sum()
 
 
 def test_the_paper_s_rule_from_losses(example):
@@ -172,6 +202,6 @@ def test_torchtitan_s_trainer_takes_the_weights_from_a_batch(example):
 
     trainer = example.guided_trainer(Trainer)()
     for weights in (torch.ones(1, 3), torch.zeros(1, 3)):
-        batch = {"input": torch.zeros(1, 3), "positions": None, "token_weights": weights}
+        batch = {"input": torch.zeros(1, 3), "positions": None, "weight": weights}
         trainer.post_dataloading_process(batch, torch.zeros(1, 3))
-        assert trainer.loss_fn.token_weights is weights
+        assert torch.equal(trainer.loss_fn.teacher.weight, weights)

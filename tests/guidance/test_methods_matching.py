@@ -203,6 +203,11 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
         ({"bucket_key": "another"}, r"^candidates: of other buckets than those of the loss"),
         ({"buckets": None}, r"^guidance.method: distill needs the candidates of the tokens"),
         ({"candidates": torch.zeros(1, 23, 5)}, r"^candidates \(1, 23, 5\): expected the shape"),
+        (
+            {"weight": torch.ones(1, 24)},
+            "^weight: guidance.method: distill reads weights only with",
+        ),
+        ({"weight": torch.ones(1, 24, dtype=torch.uint8)}, "^weight: of type torch.uint8"),
         ({"members_before": np.zeros(6, int)}, "members_before: is of 5 tokens, the labels of 24"),
     ],
 )

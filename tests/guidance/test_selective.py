@@ -84,6 +84,24 @@ def test_loss_and_gradients_are_those_of_all_logits(options, kind):
         compared(heads()[kind], labels, teacher, guidance, num_kept=num_kept)
 
 
+@pytest.mark.parametrize("options", [*POLICIES, {"method": "cpt"}], ids=str)
+def test_given_logits_are_left_as_they_are(options):
+    """In one pass, and in two, of which the first computes losses in place."""
+    guidance, (labels, teacher) = GuidanceConfig(**options), batch()
+    head = heads()["weights"]
+    found = []
+    for given in (head, None):
+        hidden = states(labels.shape).requires_grad_()
+        logits = hidden if given else head.logits(hidden.flatten(0, 1)).view(*labels.shape, -1)
+        before = logits.detach().clone()
+        loss, metrics = selective_cross_entropy(logits, given, labels, teacher, guidance)
+        loss.backward()
+        assert torch.equal(logits, before)
+        found.append((loss.detach(), metrics.nll_BT, metrics.weights_BT, hidden.grad))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": -1.0}
 
 

@@ -106,6 +106,16 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
     loose = replace(DEFAULT, min_coverage=0.0)
     bake_file(file, student, store, tmp_path / "baked", loose, targets=targets)
     found = BakedLosses(tmp_path / "baked")
+    counts = found.manifest["counts"]
+    assert counts["with_candidates"] == (found.candidates >= 0).any(1).sum()
+    assert found.bucket_key == targets.table.key
+    for wrong in (
+        BucketTargets(buckets(student, teacher), 3),
+        BucketTargets(buckets(student, student), 4),
+        BucketTargets(buckets(teacher, teacher), 4),
+    ):
+        with pytest.raises(ConfigError, match=r"^targets: "):
+            Baker(student, store, loose, targets=wrong)
     assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
     table = found.buckets()
     assert (table.key, table.places, table.shares) == (targets.table.key, [4], (1.0,))
@@ -214,7 +224,7 @@ def test_rules_that_need_the_student_are_refused(options):
 @pytest.fixture
 def whole_file(tmp_path, tokenizers):
     """The student's tokenizer, scores, and a file of ids."""
-    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], MANY)
+    store = write_losses(tmp_path / "scores", tokenizers["byte-level"], MANY, candidates=2)
     path = write_megatron(tmp_path / "corpus", documents_of(tokenizers["llama"], MANY))
     return TokenSpans(tokenizers["llama"]), store, open_token_file(path)
 
@@ -359,7 +369,8 @@ SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_baking.py
 def command(whole_file, tmp_path, tokenizer_files):
     def command(out, point="none", turn=0):
         given = "bake", tmp_path / "corpus", "--scores", tmp_path / "scores", "--out", out
-        more = "--tokenizer", tokenizer_files / "student.json", "--weights"
+        more = "--tokenizer", tokenizer_files / "student.json", "--weights", "--cache"
+        more += tmp_path / "cache", "--teacher_tokenizer", tokenizer_files / "teacher.json"
         return [executable(), *map(str, (SCRIPT, point, turn, *given, *more))]
 
     return command
@@ -383,7 +394,8 @@ def test_after_kills_the_bytes_are_the_same(command, tmp_path):
     assert run(command(killed))[0] == 0
     assert contents(killed) == contents(tmp_path / "whole")
     assert sorted(path.name for path in killed.iterdir()) == [
-        *(".locks", "baked.json", "teacher_loss.npy", "weight.npy")
+        *(".locks", "baked.json", "buckets.npy", "candidate.npy", "candidate_mass.npy"),
+        *("teacher_loss.npy", "weight.npy"),
     ]
 
 

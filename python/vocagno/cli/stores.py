@@ -276,8 +276,12 @@ def bake(options: Any) -> dict[str, Any]:
         from vocagno.tokens.buckets import buckets
         from vocagno.tokens.token_spans import TokenSpans
 
+        require(
+            store.candidates > 0,
+            f"--teacher_tokenizer: {options.scores} has no candidates; score with --candidates 16",
+        )
         teacher = TokenSpans.from_pretrained(options.teacher_tokenizer)
-        known = store.manifest.made_from.get("tokenizer", teacher.fingerprint)
+        known = store.manifest.made_from.get("tokenizer")
         require(
             teacher.fingerprint == known,
             f"--teacher_tokenizer: is not that of the scores ({known}); give the teacher's",

@@ -29,8 +29,8 @@ from vocagno.tokens.buckets import Boundaries, Buckets
 NO_BUCKET = -1
 _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
-_AT_A_TIME = 1 << 13
-"""Stored tokens whose candidates are added up at a time: K x K numbers each."""
+_AT_A_TIME = 1 << 21
+"""Numbers that stored candidates are added up in at a time: K x K for each token."""
 _DEFINITION = 2
 """Of the targets: those of another one are of another table."""
 
@@ -132,7 +132,8 @@ class BucketTargets:
         """`Targets` of all n tokens, from a store's candidates of the M. Args: as `rows`."""
         rows_n3 = torch.from_numpy(self.rows(pieces, ids, candidates.tokens, number))
         given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.codes)
-        parts = [self.at(rows, *given, number) for rows in torch.split(rows_n3, _AT_A_TIME)]
+        size = max(1, _AT_A_TIME // self.table.places[number] ** 2)
+        parts = [self.at(rows, *given, number) for rows in torch.split(rows_n3, size)]
         return Targets(*map(torch.cat, zip(*parts, strict=True)))
 
     def at(self, rows_n3: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:

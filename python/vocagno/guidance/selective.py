@@ -21,11 +21,12 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import GuidanceTensors, StudentSide, check_guidance
 from vocagno.models.head import Head, LanguageHead
 from vocagno.models.losses import IGNORED
+from vocagno.models.own_head import GivenLogits
 
 
 def selective_cross_entropy(
     hidden_BTH: Tensor,
-    head: Head | Tensor,
+    head: Head | Tensor | None,
     labels_BT: Tensor,
     teacher: Tensor | GuidanceTensors,
     guidance: GuidanceConfig,
@@ -38,7 +39,8 @@ def selective_cross_entropy(
     Args:
         hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
         head: the weights of the language head (V, H), or `language_head(model)`, which knows
-            biases, scales, soft caps and heads that are no product.
+            biases, scales, soft caps and heads that are no product. None: `hidden_BTH` are logits
+            (B, T, V), whose gradient takes as much memory in float32.
         labels_BT: target ids, int64; -100 where nothing is predicted.
         teacher: (B, T) the teacher's loss for each target in nats, NaN where it has none; or what
             `guided_batch` makes, with all else that a method looks at.
@@ -59,7 +61,7 @@ def selective_cross_entropy(
     method = method_of(guidance)
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
-    head = _as_head(head)
+    head = GivenLogits.of(hidden_BTH) if head is None else _as_head(head)
     given = _as_tensors(teacher)
     if num_kept is not None:
         given = replace(given, num_kept=num_kept)

@@ -72,7 +72,10 @@ class GuidanceTensors:
         return cls(**{name: value for name, value in batch.items() if name in names}, **more)
 
     def check_shapes(self, labels_BT: Tensor) -> None:
-        """Raises: ValueError for a value of each token that is not as the labels, (B, T)."""
+        """Raises: ValueError for a value of each token that is not as the labels, (B, T), and for
+        weights that are no shares."""
+        if self.weight is not None and not self.weight.is_floating_point():
+            raise ValueError(f"weight: of type {self.weight.dtype}; expected floats from 0 to 1")
         for name in PADDING:
             value = getattr(self, name)
             if value is not None and value.shape[: labels_BT.ndim] != labels_BT.shape:

@@ -72,6 +72,11 @@ class BakedLosses:
         return self._weights
 
     @property
+    def has_candidates(self) -> bool:
+        """Whether candidates were baked."""
+        return self._over_buckets is not None
+
+    @property
     def candidates(self) -> NDArray[np.int32]:
         """(num_tokens, K) the buckets of the teacher's candidates for each token, -1 for none: as
         `GuidanceTensors.candidates`.
@@ -84,6 +89,13 @@ class BakedLosses:
     def candidate_mass(self) -> NDArray[np.float16]:
         """(num_tokens, K) the teacher's probabilities of these buckets. Raises: as `candidates`."""
         return self._candidates()[1]
+
+    @property
+    def bucket_key(self) -> str:
+        """`BucketTable.key` of these buckets, for `GuidanceTensors`. Raises: as `candidates`."""
+        self._candidates()
+        key: str = self.manifest["buckets"]["key"]
+        return key
 
     def buckets(self) -> "BucketTable":
         """The student's ids in these buckets, for `GuidanceTensors`; needs torch.
@@ -98,7 +110,9 @@ class BakedLosses:
         about = self.manifest["buckets"]
         path = self.folder / BUCKETS
         if not path.is_file() or digest(path.read_bytes()) != about["hash"]:
-            raise TokenFileError(f"{path}: is missing or damaged; copy it again, or bake again")
+            raise TokenFileError(
+                f"{path}: is missing or damaged; copy it again, or delete the folder and bake again"
+            )
         begins, members = np.split(np.load(path, allow_pickle=False), [about["count"] + 1])
         given = torch.from_numpy(members), torch.from_numpy(begins)
         return BucketTable(*given, [count], (1.0,), about["vocabulary_size"], about["key"])
@@ -182,10 +196,13 @@ def stream_header(dtype: np.dtype[Any], count: int) -> bytes:
     return b"\x93NUMPY\x01\x00" + size.to_bytes(2, "little") + f"{text:<{size - 1}}\n".encode()
 
 
-def write_buckets(folder: Path, table: "BucketTable") -> dict[str, Any]:
-    """Writes where the ids of each bucket begin, then the ids; what the manifest says of them."""
+def write_buckets(folder: Path, partial: Path, table: "BucketTable") -> dict[str, Any]:
+    """Writes where the ids of each bucket begin, then the ids; what the manifest says of them.
+
+    Args: partial: the folder of an unfinished file.
+    """
     values = np.concatenate([table.begins.numpy(), table.members.numpy()])
-    with appearing(folder / BUCKETS) as file:
+    with appearing(folder / BUCKETS, partial) as file:
         np.save(file, values)
     return {
         "count": len(table.begins) - 1,

@@ -32,7 +32,7 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
-from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
@@ -129,7 +129,16 @@ class Baker:
         losses: its `unit` and `aggregation` say what the losses are.
         rule: of the weights, one that `check_rule` takes.
         targets: of both tokenizers and the store's candidates.
+        Raises: ConfigError for targets of others.
         """
+        if targets is not None:
+            teacher = store.manifest.made_from.get("tokenizer")
+            check_targets(GuidanceConfig(method="distill"), targets, spans.fingerprint, teacher)
+            require(
+                targets.table.places == [store.candidates],
+                f"targets: of {targets.table.places} candidates, the scores have "
+                f"{store.candidates} of each token",
+            )
         if rule is not None:
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
@@ -174,6 +183,7 @@ class Baker:
         if self._targets is not None:
             over = stored_targets(rows, pieces, documents, scores, self._targets)
             over_buckets = over.bucket_nS[:-1].numpy(), over.mass_nS[:-1].numpy().astype(np.float16)
+            counts["with_candidates"] = int((over_buckets[0] >= 0).any(1).sum())
         return Baked(losses, weights, counts, *over_buckets)
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
@@ -423,7 +433,7 @@ def bake_file(
         }
         found = {"token_file": about, "counts": dict(counts)}
         if targets is not None:
-            found["buckets"] = write_buckets(folder, targets.table)
+            found["buckets"] = write_buckets(folder, folder / _MAKING, targets.table)
         return found
 
     if not parts.is_finished():

@@ -74,6 +74,29 @@ class OwnHead:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenLogits(OwnHead):
+    """Stands for the head where a model's logits are at hand instead of its states."""
+
+    where: torch.device | None = None
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "GivenLogits":
+        """For logits like these, whose last dimension is the vocabulary."""
+        size = logits.shape[-1]
+        return cls(nn.Identity(), {}, size, size, where=logits.device)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the logits."""
+        assert self.where is not None
+        return self.where
+
+    def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
+        """(C, V) in float32: a copy of those given, because losses are computed in place."""
+        return hidden_CH.to(torch.float32, copy=True)[:, : self.num_ids]
+
+
 def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
     """The head of a causal model over `base`; None if `base` is not one of its own modules or
     contains all its parameters."""
