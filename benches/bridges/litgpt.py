@@ -1,6 +1,6 @@
 """LitGPT's `pretrain` on a token file with baked weights and candidates, next to a plain loop.
 
-PYTHONPATH=benches python -m bridges.litgpt MATERIAL
+PYTHONPATH=benches:examples python -m bridges.litgpt MATERIAL
 
 LitGPT gives its loss only what the head returns, and labels. `GuidedRows` hands out the rows of a
 batch and keeps their weights and candidates for the loss, which stands in the place of LitGPT's
@@ -20,6 +20,7 @@ import torch
 from litgpt import GPT, Config
 from litgpt.args import EvalArgs, TrainArgs
 from litgpt.data import DataModule
+from megatron_loss import DISTILL
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -36,15 +37,12 @@ from bridges.comparison import (
     of_rows,
     report,
 )
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations.baked_files import BakedLosses
 
 ITS_LOSS = pretrain.chunked_cross_entropy
-# The rule of the weights is that of `vocagno bake`.
-GUIDANCE = GuidanceConfig(method="distill", distill_where="all", window_max_loss=2.0)
 
 
 class HiddenStates(nn.Linear):
@@ -91,9 +89,8 @@ class GuidedRows(IterableDataset):
         # Candidates everywhere: the teacher's losses decide nothing.
         unread = torch.zeros(targets.shape)
         given = GuidanceTensors(teacher_loss=unread, buckets=self.table, **self.given)
-        return selective_cross_entropy(states, weight, targets, given, GUIDANCE, reduction="mean")[
-            0
-        ]
+        loss, _ = selective_cross_entropy(states, weight, targets, given, DISTILL, reduction="mean")
+        return loss
 
 
 class Data(DataModule):

@@ -1,6 +1,6 @@
 """OLMo-core's `Trainer` on a raw token file with baked weights and candidates, and a plain loop.
 
-PYTHONPATH=benches python -m bridges.olmo_core MATERIAL
+PYTHONPATH=benches:examples python -m bridges.olmo_core MATERIAL
 
 A batch of OLMo-core has the number of each of its rows. Row i of `NumpyFSLDataset` is the i-th run
 of tokens in the file, so its weights and candidates are the same run of the baked streams.

@@ -106,8 +106,7 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
     loose = replace(DEFAULT, min_coverage=0.0)
     bake_file(file, student, store, tmp_path / "baked", loose, targets=targets)
     found = BakedLosses(tmp_path / "baked")
-    counts = found.manifest["counts"]
-    assert counts["with_candidates"] == (found.candidates >= 0).any(1).sum()
+    assert found.manifest["counts"]["with_candidates"] == (found.candidates >= 0).any(1).sum()
     assert found.bucket_key == targets.table.key
     for wrong in (
         BucketTargets(buckets(student, teacher), 3),
@@ -115,7 +114,8 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
         BucketTargets(buckets(teacher, teacher), 4),
     ):
         with pytest.raises(ConfigError, match=r"^targets: "):
-            Baker(student, store, loose, targets=wrong)
+            bake_file(file, student, store, tmp_path / "wrong", loose, targets=wrong)
+        assert not (tmp_path / "wrong").exists()
     assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
     table = found.buckets()
     assert (table.key, table.places, table.shares) == (targets.table.key, [4], (1.0,))

@@ -94,8 +94,7 @@ class BakedLosses:
     def bucket_key(self) -> str:
         """`BucketTable.key` of these buckets, for `GuidanceTensors`. Raises: as `candidates`."""
         self._candidates()
-        key: str = self.manifest["buckets"]["key"]
-        return key
+        return str(self.manifest["buckets"]["key"])
 
     def buckets(self) -> "BucketTable":
         """The student's ids in these buckets, for `GuidanceTensors`; needs torch.
@@ -106,9 +105,8 @@ class BakedLosses:
 
         from vocagno.guidance.bucket_loss import BucketTable
 
-        count = self.candidates.shape[1]
+        count, path = self.candidates.shape[1], self.folder / BUCKETS
         about = self.manifest["buckets"]
-        path = self.folder / BUCKETS
         if not path.is_file() or digest(path.read_bytes()) != about["hash"]:
             raise TokenFileError(
                 f"{path}: is missing or damaged; copy it again, or delete the folder and bake again"

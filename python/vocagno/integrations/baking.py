@@ -113,6 +113,17 @@ def check_rule(rule: GuidanceConfig) -> None:
         )
 
 
+def _check_targets(targets: BucketTargets, spans: TokenSpans, store: ScoreStore) -> None:
+    """Raises: ConfigError for targets of other tokenizers, or another number of candidates."""
+    teacher = store.manifest.made_from.get("tokenizer")
+    check_targets(GuidanceConfig(method="distill"), targets, spans.fingerprint, teacher)
+    require(
+        targets.table.places == [store.candidates],
+        f"targets: of {targets.table.places} candidates, the scores have {store.candidates} of "
+        "each token",
+    )
+
+
 class Baker:
     """Aligns documents with their scores, as training does."""
 
@@ -129,16 +140,7 @@ class Baker:
         losses: its `unit` and `aggregation` say what the losses are.
         rule: of the weights, one that `check_rule` takes.
         targets: of both tokenizers and the store's candidates.
-        Raises: ConfigError for targets of others.
         """
-        if targets is not None:
-            teacher = store.manifest.made_from.get("tokenizer")
-            check_targets(GuidanceConfig(method="distill"), targets, spans.fingerprint, teacher)
-            require(
-                targets.table.places == [store.candidates],
-                f"targets: of {targets.table.places} candidates, the scores have "
-                f"{store.candidates} of each token",
-            )
         if rule is not None:
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
@@ -379,14 +381,14 @@ def bake_file(
             are named in a report. With 0 the first one is an error.
     Returns: the counts of the manifest.
     Raises: TokenFileError or StoreError for a folder with something else; TokenizerError for ids
-        that are not of this tokenizer; ConfigError as `check_rule`; StoreError or GuidanceError for
-        less coverage than `losses.min_coverage`, and for more refused documents.
+        that are not of this tokenizer; ConfigError as `check_rule`, and for other targets;
+        StoreError or GuidanceError for less coverage than asked, or more refused documents.
     """
     if rule is not None:
         check_rule(rule)
-    streams: dict[str, Any] = {LOSSES: np.float16}
-    if rule is not None:
-        streams[WEIGHTS] = np.uint8
+    if targets is not None:
+        _check_targets(targets, spans, store)
+    streams: dict[str, Any] = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
     num_parts = -(-file.num_tokens // PART_TOKENS)
     given = _made_from(file, spans, store, losses, rule)
     if targets is not None:
