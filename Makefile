@@ -74,7 +74,7 @@ test-python: $(VENV)/.built # WORKERS=, files of tests at a time: three on two c
 
 chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts, methods and paper runs at full length: a hundred kills, five hundred strings
 	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_benchmarks.py tests/evaluation/test_judge.py tests/training/test_checkpoint.py \
-	  tests/tokens/test_real_tokenizers.py tests/alignment/test_mapping.py tests/end_to_end/test_layouts.py tests/research/test_paper_configs.py \
+	  tests/tokens/test_real_tokenizers.py tests/tokens/test_hard_cases.py tests/alignment/test_mapping.py tests/end_to_end/test_layouts.py tests/research/test_paper_configs.py \
 	  tests/training/test_matching_runs.py
 
 planted: $(VENV)/.built ## forty silent faults, planted one at a time: the tests see each of them

@@ -159,8 +159,8 @@ def test_a_process_that_dies_is_replaced():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
-@pytest.mark.parametrize("takes", [0, 1, 20, -1])
-def test_a_process_that_is_killed_idle_changes_no_verdict(takes, monkeypatch):
+@pytest.mark.parametrize("taken", [(0, 1), (20, -1)])
+def test_a_process_that_is_killed_idle_changes_no_verdict(taken, monkeypatch):
     """The one that compares, as a machine out of memory does. It may take some bytes of the next
     request with it, or all (-1): woken by what it reads before the signal reaches it."""
     requests = Judge._requests
@@ -178,7 +178,7 @@ def test_a_process_that_is_killed_idle_changes_no_verdict(takes, monkeypatch):
     killed = []
     monkeypatch.setattr(Judge, "_requests", shortened)
     with Judge(seconds=1.0) as judge:
-        for _ in range(2):
+        for takes in taken:  # noqa: B007 (read by `shortened`)
             assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
             assert judge._process is not None
             pid = judge._process.pid

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,6 +20,7 @@ from runs import environment
 from shared_data import shared, shared_texts
 from vocagno import TokenSpans, credit
 from vocagno.views.statistics import AlignmentRates
+from warm_python import executable
 
 pytest.importorskip("rich")
 ROOT = Path(__file__).parents[2]
@@ -34,7 +36,7 @@ def test_there_are_ten():
 @pytest.mark.skipif(not shutil.which("bash"), reason="the commands are for bash")
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[c[8:20] for c, _ in COMMANDS])
 def test_the_hard_strings_come_out_as_shown(command, shown):
-    run = command.replace("vocagno ", f"{sys.executable} -m vocagno ")
+    run = command.replace("vocagno ", f"{executable()} -m vocagno ")
     found = subprocess.run(
         ["bash", "-c", run],
         cwd=shared("tokenizers"),
@@ -261,10 +263,15 @@ def test_the_shares_of_credits_are_those_of_the_tokenizers():
     """Which `vocagno overlap` counts as 1:1. A lone dummy prefix has no text, and belongs to the
     first token's group."""
     texts = shared_texts("math-valid")
+
+    @cache
+    def read(name):
+        spans = TokenSpans(shared("tokenizers", f"{name}.json.gz"))
+        return spans, spans.encode(texts)
+
     for line in table_of("loop", "same ends").splitlines()[2:]:
         *names, shown = (cell.strip() for cell in line.split("|")[1:-1])
-        student, teacher = (TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in names)
-        own, other, rates = student.encode(texts), teacher.encode(texts), AlignmentRates()
+        ((student, own), (teacher, other)), rates = map(read, names), AlignmentRates()
         rates.add(texts, own, other)
         assert f"{rates.share(rates.one_to_one):.1%}" == shown.replace(" ", "")
         credits = credit(
