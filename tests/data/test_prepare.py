@@ -50,7 +50,6 @@ def finished(process):
     return json.loads(output)
 
 
-@pytest.mark.slow
 def test_workers_and_kills_change_no_byte(prepare, tmp_path):
     alone = finished(prepare("one", 1))
     assert alone["shards_made"] == 24

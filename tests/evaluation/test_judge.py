@@ -126,7 +126,6 @@ def test_a_choice_that_begins_another_is_not_taken_for_it(choices):
             assert not verdict.math_verify, (gold, other)
 
 
-@pytest.mark.slow
 def test_hostile_strings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     began, late, count = time.monotonic(), 0, repeats(500, 30)

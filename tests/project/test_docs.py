@@ -263,15 +263,12 @@ def test_the_shares_of_credits_are_those_of_the_tokenizers():
     """Which `vocagno overlap` counts as 1:1. A lone dummy prefix has no text, and belongs to the
     first token's group."""
     texts = shared_texts("math-valid")
-
-    @cache
-    def read(name):
-        spans = TokenSpans(shared("tokenizers", f"{name}.json.gz"))
-        return spans, spans.encode(texts)
-
+    named = cache(lambda name: TokenSpans(shared("tokenizers", f"{name}.json.gz")))
+    read = cache(lambda name: named(name).encode(texts))
     for line in table_of("loop", "same ends").splitlines()[2:]:
         *names, shown = (cell.strip() for cell in line.split("|")[1:-1])
-        ((student, own), (teacher, other)), rates = map(read, names), AlignmentRates()
+        (student, teacher), (own, other) = map(named, names), map(read, names)
+        rates = AlignmentRates()
         rates.add(texts, own, other)
         assert f"{rates.share(rates.one_to_one):.1%}" == shown.replace(" ", "")
         credits = credit(

@@ -26,23 +26,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 MODULES = (
-    "accelerate.utils.other",
-    "attr",
-    "docstring_parser",
-    "jsonargparse._parameter_resolvers",
-    "jsonargparse._stubs_resolver",
-    "pandas",  # pyarrow imports it with its first array
-    "pyarrow.compute",
-    "pyarrow.pandas_compat",
-    "torch._dynamo",
-    "torch.distributed.run",
-    "torch.utils.serialization.config",
-    "transformers.core_model_loading",
-    "transformers.models.auto.tokenization_auto",
-    "transformers.models.llama.modeling_llama",
-    "vocagno.cli.app",
-    "vocagno.training.inputs",
-    "vocagno.training.loop",
+    *("attr", "docstring_parser", "pandas", "pyarrow.compute", "pyarrow.pandas_compat"),
+    *("jsonargparse._parameter_resolvers", "jsonargparse._stubs_resolver"),
+    *("torch._dynamo", "torch.distributed.run", "torch.utils.serialization.config"),
+    *("accelerate.utils.other", "transformers.core_model_loading"),
+    *("transformers.models.auto.tokenization_auto", "transformers.models.llama.modeling_llama"),
+    *("vocagno.cli.app", "vocagno.training.inputs", "vocagno.training.loop"),
     "vocagno.training.main",
 )
 

@@ -36,7 +36,6 @@ def encoded(texts):
     return side
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_spans_cover_every_text(encoded, texts, name):
     spans, tokens = encoded(name)
@@ -46,14 +45,12 @@ def test_spans_cover_every_text(encoded, texts, name):
     assert all(not texts[i].isalnum() for i in without)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_both_ways_give_the_same_spans(encoded, texts, name):
     spans, tokens = encoded(name)
     pairs.check_both_ways(tokens, pairs.by_offsets(spans, texts), texts)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("student", REAL_TOKENIZERS)
 @pytest.mark.parametrize("teacher", REAL_TOKENIZERS)
 def test_every_pair_is_aligned_as_defined(encoded, texts, student, teacher):
@@ -61,7 +58,6 @@ def test_every_pair_is_aligned_as_defined(encoded, texts, student, teacher):
     pairs.check_mapping(left, right, texts, pairs.aligned(left, right))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "one_in"), [("math-train", 40), ("math-valid", 4)])
 @pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1", "deepseek-llm", "llama-3", "gpt2"])
 def test_mathematics_is_proved_and_mapped(encoded, teacher, name, one_in):

@@ -82,7 +82,6 @@ def state(folder):
     return repr(generators), torch.load(last / "optimizer.bin")["state"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and forks of POSIX")
 def test_kills_change_no_bit(tmp_path, config):
     """At every point of writing a checkpoint, and at any time of a step; SIGTERM, too. Thirty under
