@@ -2,9 +2,10 @@
 
 `vocagno bake corpus.bin --scores scores --tokenizer STUDENT --weights --out corpus.baked` writes
 them next to Megatron's `corpus.bin`, candidates with `--teacher_tokenizer TEACHER`. Then, in
-`pretrain_gpt.py`: give `guided(GPTDataset)` to the builder, let `get_batch` pass them on, and
-return `partial(loss_func, token_weights=token_weights)`, or `distill_loss_func`. Or multiply
-`loss_mask` by the weights in `guided`: Megatron then divides by their sum.
+`pretrain_gpt.py`: give `guided(GPTDataset)` to the builder (with candidates also their
+`bucket_key`), let `get_batch` pass them on, and return `partial(loss_func,
+token_weights=token_weights)`, or `distill_loss_func`. Or multiply `loss_mask` by the weights in
+`guided`: Megatron then divides by their sum.
 
 The shapes are those of Megatron-LM (pretrain_gpt.py at 000ab9d, gpt_dataset.py at 002398e) and
 torchtitan 0.3. `make bridges` runs them in Megatron-core and in torchtitan (docs/bridges.md).
@@ -25,10 +26,12 @@ DISTILL = GuidanceConfig(method="distill", distill_where="all", window_max_loss=
 
 
 @cache
-def baked(prefix):
+def baked(prefix, bucket_key=None):
     """The streams of a token file, opened once in each process."""
     found = BakedLosses(f"{prefix}.baked")
     found.check(prefix)
+    if found.has_candidates and found.bucket_key != bucket_key:
+        raise ValueError(f"{found.folder}: not over the buckets whose bucket_key guided() has")
     return found
 
 
@@ -44,12 +47,17 @@ class Parallel:
         return self.stream[first : first + (size - offset if length is None else length)]
 
 
-def guided(dataset_class):
-    """A GPTDataset whose samples have the weight of each label, too, and candidates if baked."""
+def guided(dataset_class, bucket_key=None):
+    """A GPTDataset whose samples have the weight of each label, too, and candidates if baked.
+
+    bucket_key: for candidates, `BakedLosses.bucket_key` of the table in the loss, which all token
+    files of a blend must have.
+    """
 
     class Guided(dataset_class):
         def __getitem__(self, idx):
-            item, found = super().__getitem__(idx), baked(self.dataset.path_prefix)
+            item = super().__getitem__(idx)
+            found = baked(self.dataset.path_prefix, bucket_key)
             item["token_weights"] = self.of_labels(idx, found.weights) / 255
             if found.has_candidates:
                 item["candidates"] = self.of_labels(idx, found.candidates)
@@ -81,6 +89,7 @@ def distill_loss_func(loss_mask, output_tensor, labels, weights, buckets, **cand
     Args: buckets: `BakedLosses.buckets()`. candidates: `candidates` and `candidate_mass`.
     """
     labels = labels.masked_fill(loss_mask == 0, -100)
+    weights = weights * loss_mask
     loss, _ = GuidedCrossEntropy(weights, buckets, **candidates)(output_tensor, labels)
     num_tokens = loss_mask.sum().detach().to(torch.int)
     return loss, num_tokens, {"lm loss": torch.cat([loss.detach().view(1), num_tokens.view(1)])}
@@ -99,6 +108,8 @@ class GuidedCrossEntropy:
     def __init__(self, weight, buckets=None, **candidates):
         weight = weight.reshape(1, -1)
         given = {name: one.reshape(1, -1, one.shape[-1]) for name, one in candidates.items()}
+        if (buckets is None) != (not given):
+            raise ValueError("candidates and the table of their buckets are needed together")
         # No loss of the teacher decides: the weights are made, and candidates are used everywhere.
         self.teacher = GuidanceTensors(
             teacher_loss=torch.zeros_like(weight), weight=weight, buckets=buckets, **given

@@ -53,7 +53,7 @@ from bridges.comparison import (
 )
 from bridges.no_cuda import one_process
 from vocagno.guidance.bucket_loss import BucketTable
-from vocagno.integrations.baked_files import BakedLosses
+from vocagno.integrations.baked_files import BakedLosses, read_manifest, write_manifest
 
 EOS, PADDING = 2, 0
 
@@ -191,9 +191,13 @@ def main() -> None:
             kept = np.load(folder / "other.baked" / f"{stream}.npy", mmap_mode="r+")
             kept[:] = np.random.default_rng(0).permutation(kept)
             kept.flush()
+        changed = read_manifest(folder / "other.baked")
+        write_manifest(folder / "other.baked", {**changed, "samples": {}})
         baked = BakedLosses(f"{prefix}.baked")
         table = baked.buckets()
-        batches, others = (samples(one, guided(GPTDataset)) for one in (prefix, other))
+        batches, others = (
+            samples(one, guided(GPTDataset, baked.bucket_key)) for one in (prefix, other)
+        )
         steps = forward_step, distilling(table)
         theirs, permuted = (
             joined([trained(of, step) for step in steps]) for of in (batches, others)

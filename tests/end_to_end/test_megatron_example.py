@@ -89,8 +89,10 @@ class GPTDataset:
 def test_weights_come_with_the_labels(example, made):
     prefix, documents = made
     indexed = IndexedDataset(prefix, documents)
-    dataset = example.guided(GPTDataset)(indexed)
     baked = BakedLosses(f"{prefix}.baked")
+    with pytest.raises(ValueError, match="not over the buckets whose bucket_key"):
+        example.guided(GPTDataset, "another")(indexed)[0]
+    dataset = example.guided(GPTDataset, baked.bucket_key)(indexed)
     starts = np.cumsum([0, *map(len, documents)])
     flat = np.array([starts[d] + at for d, at in dataset.places])
     kept = []
@@ -159,6 +161,13 @@ def test_distilled_logits(example, made):
     torch.testing.assert_close(plain, (nll * mask[0] * given["weights"][0]).sum())
     assert abs(float(loss - plain)) > 0.1
     assert count == mask.sum()
+    half, _, _ = example.distill_loss_func(
+        mask / 2, logits, labels, buckets=baked.buckets(), **given
+    )
+    torch.testing.assert_close(half, plain / 2)  # as that of losses
+    for table, more in ((None, given), (baked.buckets(), {"weights": given["weights"]})):
+        with pytest.raises(ValueError, match="are needed together"):
+            example.distill_loss_func(mask, logits, labels, buckets=table, **more)
 
 
 def test_the_paper_s_rule_from_losses(example):

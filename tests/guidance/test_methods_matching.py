@@ -195,6 +195,11 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
     by_autograd(leaf, labels, *given).backward()
     torch.testing.assert_close(gradient.double(), leaf.grad, atol=1e-6, rtol=1e-5)
     assert leaf.grad[:, 0].min() < -0.1
+    none = bucket < 0
+    again = objective(logits.clone(), slice(0, 24))
+    foreign = bucket.masked_fill(none, -2), mass.masked_fill(none, 0.6), table
+    padded = BucketCrossEntropy(labels, *foreign, lambda *_: (weights, shares))
+    assert torch.equal(padded(logits.clone(), slice(0, 24)), again)  # its mass does not count
 
 
 @pytest.mark.parametrize(
@@ -205,9 +210,12 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
         ({"candidates": torch.zeros(1, 23, 5)}, r"^candidates \(1, 23, 5\): expected the shape"),
         (
             {"weight": torch.ones(1, 24)},
-            "^weight: guidance.method: distill reads weights only with",
+            "^weight: are read only with guidance.window_max_loss",
         ),
-        ({"weight": torch.ones(1, 24, dtype=torch.uint8)}, "^weight: of type torch.uint8"),
+        (
+            {"weight": torch.ones(1, 24, dtype=torch.uint8)},
+            "^weight: expected floats .* torch.uint8",
+        ),
         ({"members_before": np.zeros(6, int)}, "members_before: is of 5 tokens, the labels of 24"),
     ],
 )

@@ -102,6 +102,42 @@ def test_given_logits_are_left_as_they_are(options):
         torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("rule", [POLICIES[1], {"method": "cpt"}, {}], ids=str)
+def test_given_logits_are_not_rounded_under_autocast(rule):
+    guidance, (labels, teacher) = GuidanceConfig(**rule), batch()
+    given = GuidanceTensors(teacher_loss=teacher, weight=None if rule else labels.ne(-100).float())
+    logits = torch.randn(*labels.shape, VOCABULARY, requires_grad=True)
+    exact, _ = selective_cross_entropy(logits, None, labels, given, guidance)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = selective_cross_entropy(logits, None, labels, given, guidance)
+    assert torch.equal(found, exact)
+
+
+def test_weights_between_0_and_1_count_where_losses_rank():
+    rule = GuidanceConfig(unit="token", top_fraction=1.0, window_max_loss=2.0)
+    labels, _ = batch()
+    weight = torch.linspace(0, 1, labels.numel()).view(labels.shape)
+    given = GuidanceTensors(teacher_loss=torch.zeros(labels.shape), weight=weight)
+    compared(heads()["weights"], labels, given, rule)
+
+
+def test_what_no_rule_reads_is_refused():
+    labels, losses = batch()
+    logits = torch.randn(*labels.shape, VOCABULARY)
+    ones, none = torch.ones(labels.shape), torch.full((*labels.shape, 2), -1)
+    for more, rule, words in (
+        ({"weight": ones}, {"top_fraction": 0.4}, "^weight: are read only with"),
+        ({"candidates": none}, {}, "^candidates: are read only with guidance.method: distill"),
+        ({"weight": ones * 255}, {}, "^weight: expected floats from 0 to 1, .* 255; divide"),
+        ({"weight": ones * torch.nan}, {}, "^weight: expected floats from 0 to 1"),
+    ):
+        given = GuidanceTensors(teacher_loss=losses, **more)
+        with pytest.raises(ValueError, match=words):
+            selective_cross_entropy(logits, None, labels, given, GuidanceConfig(**rule))
+    given = GuidanceTensors(teacher_loss=losses, weight=ones)
+    selective_cross_entropy(logits, None, labels, given, GuidanceConfig(method="cpt"))
+
+
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": -1.0}
 
 

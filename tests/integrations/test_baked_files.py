@@ -123,6 +123,9 @@ def test_damaged_folders_are_refused(tmp_path, tokens):
     (folder / LOSSES).unlink()
     with pytest.raises(TokenFileError, match=r"teacher_loss.npy: is missing"):
         BakedLosses(folder)
+    (folder / LOSSES).write_bytes(whole[:-8] + bytes(8))  # preallocated, and not all of it copied
+    with pytest.raises(TokenFileError, match=r"teacher_loss.npy: has changed"):
+        BakedLosses(folder)
     (folder / LOSSES).write_bytes(whole)
     text = (folder / MANIFEST).read_text()
     for changed, message in (

@@ -116,6 +116,14 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
         with pytest.raises(ConfigError, match=r"^targets: "):
             bake_file(file, student, store, tmp_path / "wrong", loose, targets=wrong)
         assert not (tmp_path / "wrong").exists()
+    known = store.manifest.made_from
+    assert known.pop("tokenizer") == targets.teachers[0]
+    with pytest.raises(ConfigError, match="does not say its teacher's tokenizer"):
+        bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
+    known["tokenizer"] = targets.teachers[0]
+    monkeypatch.setattr(baking, "LEAST_COMPARED", 1.1)
+    with pytest.raises(GuidanceError, match="tokens with a teacher loss have candidates"):
+        bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
     assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
     table = found.buckets()
     assert (table.key, table.places, table.shares) == (targets.table.key, [4], (1.0,))

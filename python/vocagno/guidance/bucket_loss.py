@@ -140,7 +140,7 @@ class BucketCrossEntropy(Objective):
         told_C = sum(shares, torch.zeros_like(nll_C)).clamp_min(_LEAST)
         for p_CK, q_CK, is_one_CK, part_C in zip(*of_each, shares, strict=True):
             own_C = part_C / told_C
-            q_CK = torch.where(is_one_CK, q_CK, 0.0)
+            p_CK, q_CK = (torch.where(is_one_CK, of_CK, 0.0) for of_CK in (p_CK, q_CK))
             p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
             ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
             factor_C = factor_C + own_C * share_C * (1 - ratio_C)

@@ -13,7 +13,7 @@ from torch.torch_version import TorchVersion
 
 from vocagno.models.head import ChunkEnds, Head, LanguageHead, chunks, widens
 from vocagno.models.losses import IGNORED, losses_
-from vocagno.models.own_head import OwnHead
+from vocagno.models.own_head import GivenLogits, OwnHead
 
 _MOVED_ROWS = 32
 """Rows that exist twice while a matrix is compacted."""
@@ -89,10 +89,12 @@ def kept_rows(weights_C: Tensor) -> Tensor | None:
     return rows_C if len(rows_C) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
 
-def product_dtype(hidden: Tensor) -> torch.dtype:
-    """The type of the operands of products: autocast's, if it is on, else that of the states."""
+def product_dtype(hidden: Tensor, head: Head) -> torch.dtype:
+    """The type of the operands of products: autocast's, if it is on, else that of the states. Given
+    logits are no operands."""
     kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    is_cast = torch.is_autocast_enabled(kind) and not isinstance(head, GivenLogits)
+    return torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
 
 
 def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -106,7 +108,7 @@ def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[T
     Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
     through the same loss is refused.
     """
-    given = head, objective, product_dtype(hidden_KH)
+    given = head, objective, product_dtype(hidden_KH, head)
     with torch.autocast(hidden_KH.device.type, enabled=False):
         if isinstance(head, OwnHead):
             total, parts_KP = _OwnChunkedLoss.apply(hidden_KH, *given, *head.weights.values())

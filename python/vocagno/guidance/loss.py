@@ -65,7 +65,9 @@ def chosen_cross_entropy(
     kept_N = weights_BT.flatten() > 0
     rows_K = _places(kept_N, num_kept)
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
-    total, _ = head_loss(hidden_NH[rows_K], head, labels_K)
+    weights_K = weights_BT.flatten()[rows_K]
+    weighted = CrossEntropy(labels_K, lambda _, place: weights_K[place])
+    total, _ = chunked_loss(hidden_NH[rows_K], head, weighted)
     return _with_all(total, kept_N, num_kept), metrics
 
 
@@ -105,7 +107,7 @@ def head_loss(hidden_KH: Tensor, head: Head, labels_K: Tensor) -> tuple[Tensor, 
 @torch.no_grad()
 def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     """(N,) float32: the loss of each label in nats, 0 where it is -100, without gradient."""
-    dtype, is_asked_N = product_dtype(hidden_NH), labels_N != IGNORED
+    dtype, is_asked_N = product_dtype(hidden_NH, head), labels_N != IGNORED
     with torch.autocast(hidden_NH.device.type, enabled=False):
         head = head.as_type(dtype)
         nll_N = chunked_nll(hidden_NH.to(dtype), head, torch.where(is_asked_N, labels_N, 0))

@@ -73,9 +73,17 @@ class GuidanceTensors:
 
     def check_shapes(self, labels_BT: Tensor) -> None:
         """Raises: ValueError for a value of each token that is not as the labels, (B, T), and for
-        weights that are no shares."""
-        if self.weight is not None and not self.weight.is_floating_point():
-            raise ValueError(f"weight: of type {self.weight.dtype}; expected floats from 0 to 1")
+        weights that are no shares (numbers only on a CPU)."""
+        weight = self.weight
+        if weight is not None:
+            is_share = weight.is_floating_point()
+            if is_share and weight.device.type == "cpu":
+                is_share = bool(((weight >= 0) & (weight <= 1)).all())
+            if not is_share:
+                raise ValueError(
+                    f"weight: expected floats from 0 to 1, got {weight.dtype} of up to "
+                    f"{float(weight.max()):g}; divide baked ones by 255"
+                )
         for name in PADDING:
             value = getattr(self, name)
             if value is not None and value.shape[: labels_BT.ndim] != labels_BT.shape:

@@ -30,7 +30,7 @@ _BELOW_ZERO = -1e-3
 """Least that rounding may make of a loss."""
 _ENOUGH = 64
 """Tokens with text before the share of those that can be compared says something."""
-_LEAST_COMPARED = 0.05
+LEAST_COMPARED = 0.05
 """Buckets of this pair of tokenizers give 60 % or more, those of another pair 1 %."""
 
 
@@ -123,7 +123,7 @@ def guided_batch(
         )
     if targets is not None:
         compared = int((given["candidates"] >= 0).any(-1).sum())
-        if counts.with_text >= _ENOUGH and compared < _LEAST_COMPARED * counts.with_text:
+        if counts.with_text >= _ENOUGH and compared < LEAST_COMPARED * counts.with_text:
             raise ConfigError(
                 f"targets: only {compared} of {counts.with_text} tokens can be compared: their "
                 "buckets are of another teacher tokenizer than `other` and `candidates`"

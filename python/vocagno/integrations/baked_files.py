@@ -33,7 +33,8 @@ _HEADER_BYTES = 128
 
 
 class BakedLosses:
-    """The baked streams of one token file, memory-mapped: opening reads only the manifest.
+    """The baked streams of one token file, memory-mapped: opening reads the manifest, and up to 4
+    MiB of each stream.
 
     A copy in another process (a worker of a DataLoader) opens the files itself.
     """
@@ -59,7 +60,7 @@ class BakedLosses:
         return len(self.losses)
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
-        return type(self), (self.folder,)
+        return type(self), (self.folder.absolute(),)
 
     @property
     def weights(self) -> NDArray[np.uint8]:
@@ -147,11 +148,14 @@ class BakedLosses:
         path, count = self.folder / name, self.manifest["token_file"]["tokens"]
         expected = _HEADER_BYTES + count * np.dtype((dtype, width)).itemsize
         found = path.stat().st_size if path.is_file() else None
-        if found != expected:
+        known = self.manifest.get("samples", {}).get(name)  # none in those of 0.1.0
+        if found != expected or known not in (None, sample_hash(path)):
             state = "is missing" if found is None else f"has {found:,} bytes"
+            if found == expected:
+                state = "has changed"
             raise TokenFileError(
-                f"{path}: {state}; expected {expected:,}: an incomplete copy? Copy it again, or "
-                "delete the folder and bake again"
+                f"{path}: {state}; expected {expected:,} bytes as they were written: an incomplete "
+                "copy? Copy it again, or delete the folder and bake again"
             )
         return np.memmap(path, dtype, mode="r", offset=_HEADER_BYTES, shape=(count, *width))
 

@@ -37,6 +37,7 @@ from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
 from vocagno.guidance.rules import Units, known_weights
+from vocagno.guidance.text_batches import LEAST_COMPARED
 from vocagno.integrations.baked_files import (
     CANDIDATE_MASS,
     CANDIDATES,
@@ -49,7 +50,7 @@ from vocagno.integrations.baked_files import (
     write_manifest,
 )
 from vocagno.integrations.pretokenized import without_spans
-from vocagno.integrations.token_files import TokenFile, TokenFileError
+from vocagno.integrations.token_files import TokenFile, TokenFileError, sample_hash
 from vocagno.system.files import appearing, digest, flush_folder, write_json
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import exclusively, share
@@ -116,6 +117,10 @@ def check_rule(rule: GuidanceConfig) -> None:
 def _check_targets(targets: BucketTargets, spans: TokenSpans, store: ScoreStore) -> None:
     """Raises: ConfigError for targets of other tokenizers, or another number of candidates."""
     teacher = store.manifest.made_from.get("tokenizer")
+    require(
+        teacher is not None,
+        f"{store.folder}: does not say its teacher's tokenizer, which candidates need; score again",
+    )
     check_targets(GuidanceConfig(method="distill"), targets, spans.fingerprint, teacher)
     require(
         targets.table.places == [store.candidates],
@@ -338,9 +343,9 @@ class BakedParts:
                     if (self._making / name).is_file():
                         (self._making / name).replace(self.folder / name)
                 flush_folder(self.folder)
-                write_manifest(
-                    self.folder, {**found, "made_from": self.made_from, "files": [*self._types]}
-                )
+                samples = {name: sample_hash(self.folder / name) for name in self._types}
+                found |= {"made_from": self.made_from, "files": [*samples], "samples": samples}
+                write_manifest(self.folder, found)
         shutil.rmtree(self._making, ignore_errors=True)  # another process may be removing it
 
     def _place(self, name: str) -> Path:
@@ -505,7 +510,14 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
 
 
 def _check_scored(counts: Counter[str], limit: float) -> None:
-    """Raises: GuidanceError if too few of the tokens with text have a teacher loss."""
+    """Raises: GuidanceError if too few of the tokens with text have a teacher loss, or candidates
+    of those that have one."""
+    covered = counts["with_candidates"]
+    if "with_candidates" in counts and covered < LEAST_COMPARED * counts["losses"]:
+        raise GuidanceError(
+            f"only {covered:,} of {counts['losses']:,} tokens with a teacher loss have candidates: "
+            "are these the buckets of the scores' teacher?"
+        )
     share = counts["scored"] / max(1, counts["scorable"])
     if counts["scorable"] and share < limit:
         reasons = {name: counts[name] for name in ("truncated", "hole", "unscored")}

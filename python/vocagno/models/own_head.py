@@ -94,7 +94,9 @@ class GivenLogits(OwnHead):
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
         """(C, V) in float32: a copy of those given, because losses are computed in place."""
-        return hidden_CH.to(torch.float32, copy=True)[:, : self.num_ids]
+        return hidden_CH[:, : self.num_ids].to(
+            torch.float32, copy=True, memory_format=torch.contiguous_format
+        )
 
 
 def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int) -> OwnHead | None:

@@ -46,11 +46,6 @@ class Matching(TokenSelection):
         """(B, T) float32: 0.0 for noise and where nothing is predicted, else 1.0."""
         if self.guidance.window is not None:
             return fixed_weights(teacher, labels_BT)
-        if teacher.weight is not None:
-            raise ValueError(
-                f"weight: guidance.method: {self.guidance.method} reads weights only with "
-                "guidance.window_max_loss; set it, or omit them"
-            )
         return (labels_BT != IGNORED).float()
 
     def ends(self, teacher: GuidanceTensors) -> ChunkEnds:
