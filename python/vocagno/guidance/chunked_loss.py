@@ -51,9 +51,10 @@ class CrossEntropy(Objective):
         labels_K: Tensor,
         weigh: Callable[[Tensor, slice], Tensor] | None = None,
         ends: ChunkEnds = None,
+        factor_K: Tensor | None = None,
     ) -> None:
-        """Args: weigh: losses (C,) and place of a chunk to weights (C,)."""
-        self._labels_K, self._weigh = labels_K, weigh
+        """Args: weigh: losses (C,) and place of a chunk to weights (C,). factor_K: of losses."""
+        self._labels_K, self._weigh, self._factor_K = labels_K, weigh, factor_K
         self.ends: ChunkEnds = ends
         self.num_parts = 1 if weigh is None else 2
         self.weights_K: Tensor = torch.zeros(labels_K.shape, device=labels_K.device)
@@ -67,6 +68,9 @@ class CrossEntropy(Objective):
         nll_C, sum_C1 = losses_(logits_CV, labels_C1)
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
         weights_C1 = is_asked_C[:, None].float()
+        if self._factor_K is not None:
+            nll_C = nll_C * self._factor_K[place]
+            weights_C1 = weights_C1 * self._factor_K[place, None]
         parts = [nll_C]
         if self._weigh is not None:
             weights_C = self._weigh(nll_C, place)

@@ -65,8 +65,7 @@ def chosen_cross_entropy(
     kept_N = weights_BT.flatten() > 0
     rows_K = _places(kept_N, num_kept)
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
-    weights_K = weights_BT.flatten()[rows_K]
-    weighted = CrossEntropy(labels_K, lambda _, place: weights_K[place])
+    weighted = CrossEntropy(labels_K, factor_K=weights_BT.flatten()[rows_K])
     total, _ = chunked_loss(hidden_NH[rows_K], head, weighted)
     return _with_all(total, kept_N, num_kept), metrics
 
