@@ -46,7 +46,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   fi
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/weak"
-  if [ "$1" != dev ]; then
+  if [ "$1" != dev ] && [ "$1" != nothing ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
@@ -68,4 +68,8 @@ cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, 
   paper "groups -1" default lines "lines and groups -1"
 cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, adapted" "alm, adapted" \
   "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" default "distill, two" kld "distill, same ids"
+cell nothing test-clean "$out/valid-test-half.jsonl" student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4 \
+  'student.architecture={"model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": true}' \
+  --only distill alm "naive, 116 steps" "naive, 170 steps"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle

@@ -82,6 +82,10 @@ def test_a_window_without_tokens_or_reasons_is_no_fault():
     assert unusual_selection(entry, guidance) is None
     assert "no teacher loss" in unusual_selection(replace(entry, unmapped={"hole": 1}), guidance)
     assert unusual_selection(Entry(step=7), guidance) is None
+    for paired, words in ((0.049, "only 4.9% of the tokens have a distribution"), (0.06, None)):
+        few = Entry(step=7, loss=1.0, kept_fraction=1.0, paired=paired)
+        found = unusual_selection(few, GuidanceConfig(method="distill"))
+        assert found is None if words is None else words in found
 
 
 def test_a_threshold_above_zero_is_said_once():

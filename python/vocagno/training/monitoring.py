@@ -26,6 +26,8 @@ _SETTLED = 0.25
 """Share of a run after which the threshold of its quota is judged."""
 _LEAST_KEPT = 0.5
 """Share of the tokens; below it a window that drops noise says so."""
+_LEAST_PAIRED = 0.05
+"""Share of the tokens with the teacher's distribution, below which a run says so."""
 _USUAL_DEVIATION = 0.1
 """Of the share of kept tokens from `top_fraction`, before a run says so."""
 
@@ -169,7 +171,7 @@ class ThresholdWatch:
 def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
     """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
     of the text is noise to the teacher, if they are; or how many have no scores, if these are more
-    than `guidance.min_coverage` allows of a corpus."""
+    than `guidance.min_coverage` allows of a corpus; or that few meet the teacher's distribution."""
     if entry.loss is None:
         return None
     reasons, kept, tokens = entry.unmapped or {}, entry.kept_fraction, max(1, entry.tokens)
@@ -179,6 +181,11 @@ def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
             f"step {entry.step}: {missing:.0%} of the tokens are in text without scores, which "
             "the teacher's tokenizer cannot read or which was not scored, and guidance.unmapped is "
             f"{guidance.unmapped}"
+        )
+    if entry.paired is not None and entry.paired < _LEAST_PAIRED:
+        return (
+            f"step {entry.step}: only {entry.paired:.1%} of the tokens have a distribution of the "
+            "teacher to learn from; see guidance.distill_where, and `vocagno overlap`"
         )
     if guidance.has_no_threshold and kept < _LEAST_KEPT:
         return (

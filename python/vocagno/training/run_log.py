@@ -63,6 +63,7 @@ class Entry:
     teacher_share: Finite | None = None
     mfu: Finite | None = None
     threshold: float | None = None
+    paired: Finite | None = None
     coverage: Finite | None = None
     scored: Finite | None = None
     unmapped: dict[str, Count] | None = None
