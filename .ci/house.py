@@ -4,7 +4,7 @@ A bound is what the project has reached, not what it may grow to: a change that 
 takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
 across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
 S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 49 and
-68.
+71.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_302,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
-    "lines of tests": 31_143,
+    "lines of tests": 31_146,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -140,7 +140,7 @@ def runs_of(study):
         return {(run["variant"], run["seed"]): run for run in csv.DictReader(file)}
 
 
-def differences_of_rules(text, study="guidance"):
+def differences_of_rules(text, study="guidance", naive="naive"):
     """By variant, on a text of a study: the mean and the standard deviation of the differences from
     naive training, and the percentage of tokens kept."""
     runs = runs_of(f"{study}/{text}")
@@ -148,8 +148,7 @@ def differences_of_rules(text, study="guidance"):
     for variant in dict.fromkeys(variant for variant, _ in runs):
         seeds = [seed for name, seed in runs if name == variant]
         losses = [
-            float(runs[variant, seed]["held_out_loss"])
-            - float(runs["naive", seed]["held_out_loss"])
+            float(runs[variant, seed]["held_out_loss"]) - float(runs[naive, seed]["held_out_loss"])
             for seed in seeds
         ]
         kept = 100 * fmean(float(runs[variant, seed]["trained_on"]) for seed in seeds)
@@ -200,11 +199,15 @@ def test_the_table_of_teachers_follows_from_its_runs():
 
 
 def test_the_tables_of_distributions_follow_from_their_runs():
-    texts = ("clean", "second", "junk")
+    texts = ("clean", "second", "junk", "nothing")
     of_text = [differences_of_rules(text, "distributions") for text in texts]
     shown = [name for name in dict.fromkeys(chain(*of_text)) if name != "naive"]
     expected = [[found.get(name, "") for found in of_text] for name in shown]
     assert sorted(cells_of_table("distributions", "distributions")) == sorted(expected)
+
+    found = differences_of_rules("quickstart", "distributions", "naive 0")
+    longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
+    assert cells_of_table("distributions", "longer runs") == longer
 
     losses = {name: run["held_out_loss"] for (name, _), run in runs_of("distributions/dev").items()}
     rates = ("5e-5", "1e-4", "2e-4", "5e-4")
