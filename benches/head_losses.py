@@ -35,11 +35,13 @@ def _head_loss(
     hidden_KH: Tensor,
     head: Head,
     labels_K: Tensor,
+    _: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """The factors are 1 where a label takes part: no rule of the benches has others."""
     assert isinstance(head, LanguageHead)
     assert head.bias_V is None
     assert head.softcap is None
-    dtype = loss.product_dtype(hidden_KH)
+    dtype = loss.product_dtype(hidden_KH, head)
     with torch.autocast(hidden_KH.device.type, enabled=False):
         states_KH, weight_VH = (hidden_KH * head.scale).to(dtype), head.weight_VH.to(dtype)
         return rival(states_KH, weight_VH, labels_K).float(), torch.zeros_like(labels_K).float()

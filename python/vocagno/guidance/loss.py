@@ -65,8 +65,7 @@ def chosen_cross_entropy(
     kept_N = weights_BT.flatten() > 0
     rows_K = _places(kept_N, num_kept)
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
-    weighted = CrossEntropy(labels_K, factor_K=weights_BT.flatten()[rows_K])
-    total, _ = chunked_loss(hidden_NH[rows_K], head, weighted)
+    total, _ = head_loss(hidden_NH[rows_K], head, labels_K, weights_BT.flatten()[rows_K])
     return _with_all(total, kept_N, num_kept), metrics
 
 
@@ -89,17 +88,20 @@ def full_cross_entropy(
     return total, TokenMetrics(nll_N.view(labels_BT.shape), weights_BT)
 
 
-def head_loss(hidden_KH: Tensor, head: Head, labels_K: Tensor) -> tuple[Tensor, Tensor]:
+def head_loss(
+    hidden_KH: Tensor, head: Head, labels_K: Tensor, factor_K: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
 
     Args:
         hidden_KH: the states that predict the labels; their type, or autocast's, is that of the
             products.
         labels_K: -100 takes no part.
+        factor_K: of each loss; default: 1.
     Returns: float32 sum, and (K,) the single losses without gradient. Products and the sum of the
         weights' gradient over chunks are float32.
     """
-    total, parts_K1 = chunked_loss(hidden_KH, head, CrossEntropy(labels_K))
+    total, parts_K1 = chunked_loss(hidden_KH, head, CrossEntropy(labels_K, factor_K=factor_K))
     return total, parts_K1.squeeze(1)
 
 
