@@ -3,8 +3,8 @@
 A bound is what the project has reached, not what it may grow to: a change that needs more of one
 takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
 across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
-S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 51 and
-71.
+S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 46 and
+74.
 """
 
 import subprocess
@@ -17,10 +17,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_304,
+    "lines of python/vocagno": 28_299,
     "modules of python/vocagno": 129,
     "lines of research": 2_196,
-    "lines of tests": 31_146,
+    "lines of tests": 31_149,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

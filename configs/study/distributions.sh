@@ -44,8 +44,10 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/same/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/same"
   fi
-  vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
-    --candidates 16 --out "$folder/weak"
+  if [ "$1" != nothing ]; then
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 16 --out "$folder/weak"
+  fi
   if [ "$1" != dev ] && [ "$1" != nothing ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"

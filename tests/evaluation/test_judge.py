@@ -167,9 +167,9 @@ def test_a_process_that_is_killed_idle_changes_no_verdict(taken, monkeypatch):
     def shortened(judge):
         """What the fork took is never written."""
         pipe = requests(judge)
-        if judge not in killed:
+        if not killed:
             return pipe
-        killed.remove(judge)
+        takes = killed.pop()
         return SimpleNamespace(
             write=lambda line: pipe.write(line[takes:] if takes >= 0 else ""), flush=pipe.flush
         )
@@ -177,13 +177,13 @@ def test_a_process_that_is_killed_idle_changes_no_verdict(taken, monkeypatch):
     killed = []
     monkeypatch.setattr(Judge, "_requests", shortened)
     with Judge(seconds=1.0) as judge:
-        for takes in taken:  # noqa: B007 (read by `shortened`)
+        for takes in taken:
             assert judge.verdict(GSM8K, item(GSM8K, "7"), "The answer is 7.").harness_match
             assert judge._process is not None
             pid = judge._process.pid
             (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             os.kill(int(child), signal.SIGKILL)
-            killed.append(judge)
+            killed.append(takes)
             for answer in ("7", "8", "14/2", "9", "7"):
                 verdict = judge.verdict(GSM8K, item(GSM8K, "7"), f"The answer is {answer}.")
                 assert verdict.harness_match is (answer in ("7", "14/2"))

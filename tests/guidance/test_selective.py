@@ -136,6 +136,9 @@ def test_what_no_rule_reads_is_refused():
             selective_cross_entropy(logits, None, labels, given, GuidanceConfig(**rule))
     given = GuidanceTensors(teacher_loss=losses, weight=ones)
     selective_cross_entropy(logits, None, labels, given, GuidanceConfig(method="cpt"))
+    student = GuidedStudent(tiny_llama(VOCABULARY), GuidanceConfig(top_fraction=0.4))
+    with pytest.raises(ValueError, match=r"^weight: are read only with"):
+        student(input_ids=labels.clamp_min(0), labels=labels, teacher_loss=losses, weight=ones)
 
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": -1.0}

@@ -66,8 +66,7 @@ def selective_cross_entropy(
     if num_kept is not None:
         given = replace(given, num_kept=num_kept)
     _check_shapes(hidden_BTH, head, labels_BT, given.teacher_loss)
-    given.check_shapes(labels_BT)
-    _check_read(given, guidance)
+    given.check(labels_BT, guidance)
     _check_labels(labels_BT)
     if given.guidance is not None:
         check_guidance(given.guidance, guidance, "teacher")
@@ -97,8 +96,7 @@ def token_weights(
     if guidance.needs_candidates:
         raise ConfigError("guidance.method: distill is no weight; use selective_cross_entropy")
     given = _as_tensors(teacher)
-    given.check_shapes(labels_BT)
-    _check_read(given, guidance)
+    given.check(labels_BT, guidance)
     return method_of(guidance).choose(student_nll_BT, labels_BT, given).weights_BT
 
 
@@ -126,17 +124,6 @@ def _as_head(head: Any) -> Head:
             "of a linear layer without bias give its weight"
         )
     return head
-
-
-def _check_read(given: GuidanceTensors, guidance: GuidanceConfig) -> None:
-    """Refuses what the method would not look at; naive training looks at nothing."""
-    unread = {
-        "weight": guidance.window is None and "guidance.window_max_loss",
-        "candidates": not guidance.needs_candidates and "guidance.method: distill",
-    }
-    for name, option in unread.items():
-        if option and guidance.needs_teacher and getattr(given, name) is not None:
-            raise ValueError(f"{name}: are read only with {option}; set it, or omit them")
 
 
 def _check_labels(labels_BT: Tensor) -> None:

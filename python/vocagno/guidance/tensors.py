@@ -71,9 +71,10 @@ class GuidanceTensors:
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in batch.items() if name in names}, **more)
 
-    def check_shapes(self, labels_BT: Tensor) -> None:
-        """Raises: ValueError for a value of each token that is not as the labels, (B, T), and for
-        weights that are no shares (numbers only on a CPU)."""
+    def check(self, labels_BT: Tensor, guidance: GuidanceConfig) -> None:
+        """Raises: ValueError for a value of each token that is not as the labels, (B, T), for
+        weights that are no shares (numbers only on a CPU), and for weights and candidates that the
+        method would not read; naive training reads nothing."""
         weight = self.weight
         if weight is not None:
             is_share = weight.is_floating_point()
@@ -97,6 +98,13 @@ class GuidanceTensors:
                 f"members_before: is of {len(before) - 1} tokens, the labels of "
                 f"{labels_BT.numel()}; omit it where a batch is cut"
             )
+        unread = {
+            "weight": guidance.window is None and "guidance.window_max_loss",
+            "candidates": not guidance.needs_candidates and "guidance.method: distill",
+        }
+        for name, option in unread.items():
+            if option and guidance.needs_teacher and getattr(self, name) is not None:
+                raise ValueError(f"{name}: are read only with {option}; set it, or omit them")
 
     def to(self, device: torch.device) -> "GuidanceTensors":
         """The same on a device."""

@@ -248,7 +248,7 @@ class GuidedForward:
         if method.targets is not None:
             given["buckets"] = method.targets.table
         teacher = GuidanceTensors(teacher_loss=teacher_loss, **given)
-        teacher.check_shapes(labels)
+        teacher.check(labels, method.guidance)
         if teacher.guidance is not None:
             check_guidance(teacher.guidance, method.guidance, "batch and student")
         return method.loss(StudentSide(states_BTH, self._head(model), labels), teacher)
