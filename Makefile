@@ -56,8 +56,8 @@ $(DOCS)/.packages: Makefile
 
 docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python research \
-	  | tar -xf - -C $(PAGES)
+	tar -cf $(PAGES).tar --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python research
+	tar -xf $(PAGES).tar -C $(PAGES) && rm $(PAGES).tar
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
 
