@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocagno.cli.alignment import add_text, given_text
-from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache, add_max_refused
+from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache_and_max_refused
 from vocagno.errors import require
 from vocagno.system.progress import draw_in_terminal, in_table
 from vocagno.system.signals import terminable
@@ -109,8 +109,7 @@ def add_limit(parser: Any) -> None:
     parser.add_argument("--corpus_scores", type=Path | None, help="store of its teacher scores")
     parser.add_argument("--eos", type=str | None, help="token after every document")
     parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
-    add_cache(parser)
-    add_max_refused(parser)
+    add_cache_and_max_refused(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 

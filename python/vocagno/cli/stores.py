@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vocagno.alignment.mapping import Reduction
 from vocagno.cli.guidance import add_rule
-from vocagno.config.arguments import (
-    CORPUS,
-    TOKENIZER,
-    add_cache,
-    add_max_refused,
-)
+from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache_and_max_refused
 from vocagno.errors import InputError, require
 from vocagno.system.progress import peak_megabytes
 from vocagno.system.signals import terminable
@@ -69,8 +64,7 @@ def _add_corpus(parser: Any) -> None:
     parser.add_argument("corpus", type=str, help=CORPUS)
     parser.add_argument("--config", action="config", help="YAML file with these options")
     parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
-    add_cache(parser)
-    add_max_refused(parser)
+    add_cache_and_max_refused(parser)
 
 
 def score(options: Any) -> dict[str, Any] | None:
@@ -227,7 +221,6 @@ def add_bake(parser: Any) -> None:
     parser.add_argument(
         "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
     )
-    add_max_refused(parser)
     parser.add_argument(
         "--weights", action="store_true", help="write weights, too: by the rule of guidance"
     )
@@ -236,7 +229,7 @@ def add_bake(parser: Any) -> None:
         type=str | None,
         help=f"write the scores' candidates, too, over buckets of both tokenizers: {TOKENIZER}",
     )
-    add_cache(parser)
+    add_cache_and_max_refused(parser)
     add_rule(parser)
 
 

@@ -145,23 +145,15 @@ TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers
 """Help for arguments that several commands take."""
 
 
-def add_cache(parser: Any) -> None:
-    """Adds `--cache`, by default that of a run."""
-    _add_of_data(parser, "cache", "folder of the cache")
-
-
-def add_max_refused(parser: Any) -> None:
-    """Adds `--max_refused`, by default that of a run."""
-    _add_of_data(
-        parser, "max_refused", "share of the documents that may be omitted (data.max_refused)"
-    )
-
-
-def _add_of_data(parser: Any, name: str, words: str) -> None:
+def add_cache_and_max_refused(parser: Any) -> None:
+    """Adds `--cache` and `--max_refused`, by default those of a run."""
     from vocagno.config.options import DataConfig
 
-    field = DataConfig.__dataclass_fields__[name]
-    parser.add_argument(f"--{name}", type=field.type, default=field.default, help=words)
+    words = {"cache": "folder of the cache"}
+    words["max_refused"] = "share of the documents that may be omitted (data.max_refused)"
+    for name, text in words.items():
+        field = DataConfig.__dataclass_fields__[name]
+        parser.add_argument(f"--{name}", type=field.type, default=field.default, help=text)
 
 
 @dataclass(frozen=True, slots=True)
