@@ -142,7 +142,7 @@ def _measured(
     tasks = running.prepared(lm, benchmarks, options.data, limit=options.limit)
     running.say_what_is_short(tasks)
     running.note_run(out, about)
-    verdicts = running.evaluate(lm, tasks, out, batch_size=batch_size, show=True)
+    verdicts = running.evaluate(lm, tasks, out, batch_size=batch_size)
     examples = {task.benchmark.name: task.examples for task in tasks}
     now = summary.Measured(summary.by_metric(verdicts), examples)
     file = out / summary.RESULTS

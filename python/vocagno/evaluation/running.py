@@ -101,8 +101,7 @@ def fitted(
     benchmark: Benchmark,
     examples: Examples,
     items: Sequence[Item],
-    *,
-    new_tokens: int = NEW_TOKENS,
+    new_tokens: int,
 ) -> list[Asked]:
     """Items with their prompts, the longest first. Raises: InputError if one leaves no room for an
     answer in the model's context."""
@@ -276,7 +275,7 @@ def prepared(
     for benchmark in benchmarks:
         examples = read_examples(benchmark, data)
         items = read_items(benchmark, data, limit=limit)
-        asked = fitted(lm, benchmark, examples, items, new_tokens=new_tokens)
+        asked = fitted(lm, benchmark, examples, items, new_tokens)
         tasks.append(Task(benchmark, asked, examples.source))
     return tasks
 
@@ -293,7 +292,7 @@ def say_what_is_short(tasks: Iterable[Task]) -> None:
 
 
 def evaluate(
-    lm: Any, tasks: Sequence[Task], out: Path, *, batch_size: int, show: bool
+    lm: Any, tasks: Sequence[Task], out: Path, *, batch_size: int
 ) -> dict[str, list[Verdict]]:
     """Verdicts by benchmark, in the order of the items; each is written to `out` immediately."""
     verdicts: dict[str, list[Verdict]] = {}
@@ -301,20 +300,20 @@ def evaluate(
         for task in tasks:
             name = task.benchmark.name
             with Journal(out / f"{name}.jsonl") as journal:
-                found = _evaluate(lm, task, journal, judge, batch_size, show=show)
+                found = _evaluate(lm, task, journal, judge, batch_size)
             verdicts[name] = [found[index] for index in sorted(found)]
     return verdicts
 
 
 def _evaluate(
-    lm: Any, task: Task, journal: Journal, judge: Judge, batch_size: int, *, show: bool
+    lm: Any, task: Task, journal: Journal, judge: Judge, batch_size: int
 ) -> dict[int, Verdict]:
     """Verdicts by the number of the item: those in the journal, and then those of new answers."""
     name, count = task.benchmark.name, len(task.asked)
     stored = {one.item.index: journal.verdict(one) for one in task.asked}
     found = {index: verdict for index, verdict in stored.items() if verdict is not None}
     left = [one for one in task.asked if one.item.index not in found]
-    with Progress(name, count, unit="items", show=show, start=len(found)) as progress:
+    with Progress(name, count, unit="items", show=True, start=len(found)) as progress:
         for batch in answered(lm, left, batch_size):
             for one, completion in batch:
                 verdict = judge.verdict(task.benchmark, one.item, completion)

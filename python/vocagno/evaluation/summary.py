@@ -71,21 +71,12 @@ def by_metric(verdicts: Mapping[str, Sequence[Verdict]]) -> ByMetric:
 
 def lines(found: ByMetric) -> list[list[str]]:
     """A table: a line for each benchmark and average, percentages with standard errors."""
-    with_averages = [{**found[metric], **averages(found[metric])} for metric in METRICS]
-    return [
-        ["", "items", *METRICS],
-        *(
-            [
-                title(name),
-                f"{with_averages[0][name].count:,}",
-                *(
-                    f"{100 * found[name].value:.1f} ± {100 * found[name].error:.1f}"
-                    for found in with_averages
-                ),
-            ]
-            for name in with_averages[0]
-        ),
-    ]
+    columns = [{**found[metric], **averages(found[metric])} for metric in METRICS]
+    table = [["", "items", *METRICS]]
+    for name, share in columns[0].items():
+        cells = [f"{100 * one[name].value:.1f} ± {100 * one[name].error:.1f}" for one in columns]
+        table.append([title(name), f"{share.count:,}", *cells])
+    return table
 
 
 def results(model: str, found: ByMetric, about: Any) -> dict[str, Any]:
