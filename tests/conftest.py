@@ -1,5 +1,6 @@
 """Fixtures: small tokenizers of every family, tiny models, a corpus; nothing is downloaded."""
 
+import json
 import os
 from collections import Counter
 
@@ -58,6 +59,33 @@ def same_vocabulary_model(tokenizers, tmp_path_factory):
     tiny_llama(tokenizers["llama"].get_vocab_size() + 16, seed=5).save_pretrained(folder)
     tokenizers["llama"].save(str(folder / "tokenizer.json"))
     return folder
+
+
+class Commands:
+    """The command `vocagno`, in this process."""
+
+    def __init__(self, capsys):
+        self._capsys = capsys
+
+    def __call__(self, *words, status=0):
+        """What a command prints to stdout and stderr."""
+        from vocagno.cli.app import main
+
+        self._capsys.readouterr()
+        assert main([*map(str, words)]) == status
+        return self._capsys.readouterr()
+
+    def json(self, *words):
+        return json.loads(self(*words, "--json").out)
+
+    def error(self, *words):
+        """What a command that is refused prints to stderr."""
+        return self(*words, status=2).err
+
+
+@pytest.fixture
+def cli(capsys):
+    return Commands(capsys)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ pytest.importorskip("rich")
 
 from vocagno import TokenizedTexts, TokenSpans
 from vocagno.cli import alignment
-from vocagno.cli.app import main
 from vocagno.views.statistics import AlignmentRates
 
 
@@ -33,13 +32,8 @@ def stdin(monkeypatch, data):
     )
 
 
-def result(capsys, *arguments):
-    assert main(list(arguments)) == 0
-    return capsys.readouterr().out
-
-
-def test_the_mapping_as_json(pair, capsys):
-    found = json.loads(result(capsys, "align", *pair, "😊 x"))
+def test_the_mapping_as_json(pair, cli):
+    found = json.loads(cli("align", *pair, "😊 x").out)
     assert found["text"] == "😊 x"
     assert found["student"]["tokens"][:5] == ["▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>"]
     assert found["student"]["spans"][:5] == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
@@ -50,36 +44,36 @@ def test_the_mapping_as_json(pair, capsys):
     assert len(found["mapping"]) == len(found["student"]["ids"]) == sum(found["counts"].values())
 
 
-def test_the_text_from_a_file_from_stdin_or_as_an_argument(pair, capsys, monkeypatch, tmp_path):
+def test_the_text_from_a_file_from_stdin_or_as_an_argument(pair, cli, monkeypatch, tmp_path):
     for any_text in (" ", "null", "[1, 2]", "yes: no", "-"):  # none is read as YAML
-        assert json.loads(result(capsys, "align", *pair, any_text, "--json"))["text"] == any_text
+        assert cli.json("align", *pair, any_text)["text"] == any_text
     text = "  a\r\nb\u2028é "
     (tmp_path / "t.txt").write_bytes(text.encode())
-    given = json.loads(result(capsys, "align", *pair, text, "--json"))
-    assert json.loads(result(capsys, "align", *pair, "--file", str(tmp_path / "t.txt"))) == given
+    given = cli.json("align", *pair, text)
+    assert cli.json("align", *pair, "--file", tmp_path / "t.txt") == given
     for arguments in ([], ["--file", "-"]):
         stdin(monkeypatch, text.encode())
-        assert json.loads(result(capsys, "align", *pair, *arguments)) == given
+        assert cli.json("align", *pair, *arguments) == given
     assert given["text"] == text
 
 
-def test_special_tokens_round_the_text(pair, capsys):
-    found = json.loads(result(capsys, "align", *pair, "a b", "--special_tokens"))
+def test_special_tokens_round_the_text(pair, cli):
+    found = cli.json("align", *pair, "a b", "--special_tokens")
     assert found["student"]["tokens"][0] == "<s>"
     assert found["student"]["spans"][0] == [0, 0]
     assert found["reasons"][0] == "special"
 
 
-def test_a_picture_in_the_terminal(pair, capsys):
-    drawn = result(capsys, "align", *pair, "😊 x", "--picture")
+def test_a_picture_in_the_terminal(pair, cli):
+    drawn = cli("align", *pair, "😊 x", "--picture").out
     assert "F0│9F│98│8A" in drawn
     assert "×" in drawn
     assert "1 unmapped (1 special). Coverage: 100 %." in drawn
 
 
-def test_page(pair, capsys, tmp_path):
+def test_page(pair, cli, tmp_path):
     page = tmp_path / "p.html"
-    assert result(capsys, "align", *pair, "a <b>", "--html", str(page)) == ""
+    assert cli("align", *pair, "a <b>", "--html", page).out == ""
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
     assert "<script" not in html
@@ -98,29 +92,25 @@ def test_page(pair, capsys, tmp_path):
         ([], None, "standard input is closed; give the text, or --file FILE"),
     ],
 )
-def test_wrong_arguments_and_texts_that_are_none(
-    pair, capsys, monkeypatch, arguments, given, message
-):
+def test_wrong_arguments_and_texts_that_are_none(pair, cli, monkeypatch, arguments, given, message):
     if given is None:
         monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
     else:
         stdin(monkeypatch, given)
-    assert main(["align", *pair, *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli.error("align", *pair, *arguments)
 
 
-def test_a_text_too_long_to_show_or_to_draw(pair, capsys, monkeypatch):
+def test_a_text_too_long_to_show_or_to_draw(pair, cli, monkeypatch):
     stdin(monkeypatch, b"a" * 300_000)
-    assert main(["align", *pair, "--picture"]) == 2
-    assert "the text has 300,000 bytes; at most 200,000 are drawn" in capsys.readouterr().err
+    message = cli.error("align", *pair, "--picture")
+    assert "the text has 300,000 bytes; at most 200,000 are drawn" in message
     monkeypatch.setattr(alignment, "MOST_BYTES", 1_000)
     stdin(monkeypatch, b"a" * 1_001)
-    assert main(["align", *pair, "--json"]) == 2
-    assert "standard input: more than 1,000 bytes" in capsys.readouterr().err
+    assert "standard input: more than 1,000 bytes" in cli.error("align", *pair, "--json")
 
 
-def test_overlap_of_vocabularies(pair, capsys, tokenizers):
-    found = json.loads(result(capsys, "overlap", *pair, "--json"))
+def test_overlap_of_vocabularies(pair, cli, tokenizers):
+    found = cli.json("overlap", *pair)
     left, right = (tokenizers[name].get_vocab() for name in ("llama", "byte-level"))
     shared = found["vocabulary"]
     assert shared["shared_strings"] == len(left.keys() & right.keys())
@@ -133,14 +123,14 @@ def test_overlap_of_vocabularies(pair, capsys, tokenizers):
     assert shares[1] == sum(piece in both for piece in theirs) / len(right)
     assert shares[0] > shared["string_share"]  # `▁the` is `Ġthe`
     assert found["corpus"] is None
-    printed = result(capsys, "overlap", *pair)
+    printed = cli("overlap", *pair).out
     assert f"shared strings        {shared['shared_strings']:,}, " in printed
     assert f"{shares[1]:.1%} of the teacher's entries, {shares[0]:.1%} of the stu" in printed
 
 
-def test_overlap_on_a_corpus(pair, capsys, tmp_path):
+def test_overlap_on_a_corpus(pair, cli, tmp_path):
     corpus = write_corpus(tmp_path / "c.jsonl", [*TEXTS[:6], "", "∑"])
-    rates = json.loads(result(capsys, "overlap", *pair, str(corpus), "--json"))["corpus"]
+    rates = cli.json("overlap", *pair, corpus)["corpus"]
     assert rates["documents"] == 8
     assert rates["coverage"] == 1
     assert rates["special"] == 1  # the dummy prefix before ∑
@@ -155,7 +145,7 @@ def test_overlap_on_a_corpus(pair, capsys, tmp_path):
     sizes = np.diff(np.concatenate(found)).ravel().tolist()
     assert (rates["groups"], rates["largest_group"]) == (len(sizes), max(sizes))
     assert rates["in_large_groups"] == 0
-    printed = result(capsys, "overlap", *pair, str(corpus))
+    printed = cli("overlap", *pair, corpus).out
     assert f"groups                {len(sizes):,}, the largest of {max(sizes)} student" in printed
     assert "coverage              100.00% of" in printed
     assert "unmapped              1 special, 0 truncated, 0 hole" in printed
@@ -178,30 +168,26 @@ def test_groups_that_chain_are_counted():
     assert (rates.groups, rates.largest_group, rates.in_large_groups) == (1, words + 1, words + 1)
 
 
-def test_documents_without_a_token_are_named(tokenizers, capsys, tmp_path):
+def test_documents_without_a_token_are_named(tokenizers, cli, tmp_path):
     tokenizers["word-piece"].save(str(tmp_path / "wp.json"))
     tokenizers["byte-level"].save(str(tmp_path / "bl.json"))
     corpus = write_corpus(tmp_path / "c.jsonl", ["a", " ", "b", "\n"])
-    printed = result(
-        capsys, "overlap", str(tmp_path / "bl.json"), str(tmp_path / "wp.json"), str(corpus)
-    )
+    printed = cli("overlap", tmp_path / "bl.json", tmp_path / "wp.json", corpus).out
     assert "no teacher token      2 documents with text: 1, 3" in printed
     assert "2 truncated" in printed
 
 
-def test_a_corpus_with_a_bad_line(pair, capsys, tmp_path):
+def test_a_corpus_with_a_bad_line(pair, cli, tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"text": "\\ud800"}\n')
-    assert main(["overlap", *pair, str(path)]) == 2
-    assert "c.jsonl, line 2: `text` has a lone surrogate" in capsys.readouterr().err
+    assert "c.jsonl, line 2: `text` has a lone surrogate" in cli.error("overlap", *pair, path)
     path.write_bytes(b"\n")
-    assert main(["overlap", *pair, str(path)]) == 2
-    assert "the corpus is empty" in capsys.readouterr().err
+    assert "the corpus is empty" in cli.error("overlap", *pair, path)
 
 
-def test_describe(pair, capsys):
-    assert "dummy prefix         a space before every text" in result(capsys, "describe", pair[0])
-    assert json.loads(result(capsys, "describe", pair[1], "--json"))["path"] == "ids"
+def test_describe(pair, cli):
+    assert "dummy prefix         a space before every text" in cli("describe", pair[0]).out
+    assert cli.json("describe", pair[1])["path"] == "ids"
 
 
 def test_a_reader_that_stops(pair):

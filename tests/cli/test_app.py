@@ -16,7 +16,6 @@ pytest.importorskip("jsonargparse")
 pytest.importorskip("rich")
 
 import vocagno
-from vocagno.cli.app import main
 from vocagno.errors import ConfigError, InputError
 
 
@@ -32,14 +31,18 @@ def files(tmp_path, tokenizer_files, monkeypatch):
     return tmp_path
 
 
-def complaint(capsys, *arguments):
+@pytest.fixture
+def complaint(cli):
     """The one line that a command ends with."""
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err.removeprefix("error: ").rstrip()
+
+    def end(*words):
+        captured = cli(*words, status=2)
+        assert captured.out == ""
+        assert captured.err.startswith("error: ")
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+    return end
 
 
 @pytest.mark.parametrize(
@@ -49,14 +52,11 @@ def complaint(capsys, *arguments):
         (["scores"], [r"info Describe a store", r"import Make a store from exported"]),
     ],
 )
-def test_help_says_what_each_command_does(arguments, lines, capsys):
-    assert main([*arguments, "--help"]) == 0
-    shown = capsys.readouterr().out
+def test_help_says_what_each_command_does(arguments, lines, cli):
+    shown = cli(*arguments, "--help").out
     for line in lines:
         assert re.search(line, " ".join(shown.split()))
-    assert main(arguments) == 2  # the same without --help, as an error
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", shown)
+    assert cli(*arguments, status=2) == ("", shown)  # the same without --help, as an error
 
 
 SCORE = "score corpus.jsonl --teacher.model teacher"
@@ -108,8 +108,8 @@ SCORE = "score corpus.jsonl --teacher.model teacher"
         ("scores export none --out out", "none: this store of scores does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_named_in_a_line(files, typed, word, capsys):
-    assert word in complaint(capsys, *typed.split())
+def test_what_cannot_be_done_is_named_in_a_line(files, typed, word, complaint):
+    assert word in complaint(*typed.split())
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def config(files, tokenizer_files):
         ("more", "more; see `vocagno train --help`"),
     ],
 )
-def test_options_of_training(config, typed, word, capsys):
-    assert word in complaint(capsys, "train", "--config", config(), *typed.split())
+def test_options_of_training(config, typed, word, complaint):
+    assert word in complaint("train", "--config", config(), *typed.split())
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_options_of_training(config, typed, word, capsys):
         ({1: 2}, "1"),
     ],
 )
-def test_configurations(config, parts, word, capsys, files):
+def test_configurations(config, parts, word, complaint, files):
     import yaml
 
     whole = yaml.safe_load(Path(config()).read_text())
@@ -158,7 +158,7 @@ def test_configurations(config, parts, word, capsys, files):
         merges = isinstance(part, dict) and name in whole
         whole[name] = {**whole[name], **part} if merges else part
     (files / "my.yaml").write_text(yaml.safe_dump(whole))
-    assert word in complaint(capsys, "train", "--config", "my.yaml")
+    assert word in complaint("train", "--config", "my.yaml")
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_configurations(config, parts, word, capsys, files):
         ("output: \udcff\n", "utf-8"),
     ],
 )
-def test_files_that_hold_no_options(files, content, word, capsys):
+def test_files_that_hold_no_options(files, content, word, complaint):
     pytest.importorskip("torch")
     (files / "my.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert word in complaint(capsys, "train", "--config=my.yaml")
+    assert word in complaint("train", "--config=my.yaml")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`vocagno bake`, as a user types it."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,6 @@ from token_streams import (
     write_megatron,
     write_numpy,
 )
-from vocagno.cli.app import main
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.integrations.token_files import TokenFileError
 
@@ -36,8 +33,8 @@ def files(tmp_path, tokenizers, tokenizer_files):
 
 
 def bake(tmp_path, files, tokens, *more):
-    given = tmp_path / tokens, *files, "--out", tmp_path / f"{tokens}.baked", *more
-    return main(["bake", *map(str, given)])
+    """The words of the command."""
+    return "bake", tmp_path / tokens, *files, "--out", tmp_path / f"{tokens}.baked", *more
 
 
 INPUTS = {
@@ -49,27 +46,25 @@ INPUTS = {
 }
 
 
-def test_every_format_gives_the_same_streams(tmp_path, files, capsys):
+def test_every_format_gives_the_same_streams(tmp_path, files, cli):
     found = []
     for tokens, more in INPUTS.items():
-        assert bake(tmp_path, files, tokens, *more, "--weights", "--json") == 0
-        result = json.loads(capsys.readouterr().out)
+        result = cli.json(*bake(tmp_path, files, tokens, *more, "--weights"))
         assert result["documents"] == len(TEXTS)
         assert result["missing_documents"] == 0
         baked = BakedLosses(tmp_path / f"{tokens}.baked")
         baked.check(tmp_path / tokens, whole=True)
         found.append((baked.losses.tobytes(), baked.weights.tobytes()))
-    assert bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy") == 2
-    assert "holds losses of another token file" in capsys.readouterr().err
-    more = "--boundaries", tmp_path / "places.npy", "--out", tmp_path / "places", "--weights"
-    assert bake(tmp_path, files, "header.npy", *more) == 0
+    given = bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy")
+    assert "holds losses of another token file" in cli.error(*given)
+    printed = cli(*given, "--out", tmp_path / "places", "--weights").out
     places = BakedLosses(tmp_path / "places")
     found.append((places.losses.tobytes(), places.weights.tobytes()))
     assert len(set(found)) == 1
-    assert "missing_documents  0" in capsys.readouterr().out
+    assert "missing_documents  0" in printed
 
 
-def test_options_say_what_the_losses_are(tmp_path, files):
+def test_options_say_what_the_losses_are(tmp_path, files, cli):
     streams = {}
     for name, more in {
         "default": [],
@@ -77,35 +72,34 @@ def test_options_say_what_the_losses_are(tmp_path, files):
         "mean": ["--aggregation", "mean"],
         "group": ["--unit", "group"],
     }.items():
-        assert bake(tmp_path, files, "trove.ds", "--out", tmp_path / name, *more) == 0
+        cli(*bake(tmp_path, files, "trove.ds", "--out", tmp_path / name, *more))
         streams[name] = BakedLosses(tmp_path / name).losses.tobytes()
     assert streams["default"] == streams["max"]
     assert len(set(streams.values())) == 3
 
 
 def test_candidates_are_of_the_tokenizer_of_the_scores(
-    tmp_path, files, tokenizers, tokenizer_files, capsys
+    tmp_path, files, tokenizers, tokenizer_files, cli
 ):
     given = "--cache", tmp_path / "cache", "--teacher_tokenizer"
     student, teacher = (tokenizer_files / f"{name}.json" for name in ("student", "teacher"))
-    assert bake(tmp_path, files, "trove.ds", *given, teacher) == 2
-    assert "has no candidates; score with --candidates 16" in capsys.readouterr().err
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *given, teacher))
+    assert "has no candidates; score with --candidates 16" in message
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
     write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
     given = "--scores", tmp_path / "with", *given
-    assert bake(tmp_path, files, "trove.ds", *given, student) == 2
-    assert "--teacher_tokenizer: is not that of the scores" in capsys.readouterr().err
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *given, student))
+    assert "--teacher_tokenizer: is not that of the scores" in message
     assert not (tmp_path / "trove.ds.baked").exists()
-    assert bake(tmp_path, files, "trove.ds", *given, teacher) == 0
-    assert "with_candidates" in capsys.readouterr().out
+    assert "with_candidates" in cli(*bake(tmp_path, files, "trove.ds", *given, teacher)).out
     baked = BakedLosses(tmp_path / "trove.ds.baked")
     assert baked.candidates.shape == (len(baked), 3)
-    assert bake(tmp_path, files, "trove.ds", *given[:2]) == 2
-    assert "holds losses of another candidates" in capsys.readouterr().err
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *given[:2]))
+    assert "holds losses of another candidates" in message
     (baked.folder / "buckets.npy").write_bytes(b"damaged")
     with pytest.raises(TokenFileError, match=r"buckets\.npy: is missing or damaged"):
         baked.buckets()
-    assert bake(tmp_path, files, "trove.ds", "--out", tmp_path / "plain") == 0
+    cli(*bake(tmp_path, files, "trove.ds", "--out", tmp_path / "plain"))
     with pytest.raises(TokenFileError, match="has no candidates; bake with --teacher_tokenizer"):
         BakedLosses(tmp_path / "plain").buckets()
 
@@ -129,8 +123,8 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
         ("trove.ds", ["--scores", "none"], "this store of scores does not exist"),
     ],
 )
-def test_mistakes_are_named(tmp_path, files, capsys, tokens, more, message):
-    assert bake(tmp_path, files, tokens, *more) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+def test_mistakes_are_named(tmp_path, files, cli, tokens, more, message):
+    shown = cli.error(*bake(tmp_path, files, tokens, *more)).splitlines()
+    (line,) = (line for line in shown if "error" in line)
     assert message in line
     assert not (tmp_path / f"{tokens}.baked").exists()

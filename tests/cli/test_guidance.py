@@ -1,6 +1,5 @@
 """`vocagno limit`, as a user types it."""
 
-import json
 import re
 
 import pytest
@@ -11,31 +10,26 @@ from runs import metrics, train_here, write_config
 
 pytest.importorskip("torch")
 
-from vocagno.cli.app import main
-
 JUNK = ["QX7 zj-0w 9_v%k\nÞæ ~~ qq3\n" * 3] * 5
 
 
 @pytest.fixture
 def command(corpus, tmp_path, teacher_model, tokenizer_files):
-    student = str(tokenizer_files / "student.json")
-    options = ["--tokenizer", student, "--eos", "</s>", "--seq_len", "32"]
-    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
-    return ["limit", str(corpus), *options, *teacher]
+    student = tokenizer_files / "student.json"
+    options = ["--tokenizer", student, "--eos", "</s>", "--seq_len", 32]
+    teacher = ["--teacher.model", teacher_model, "--cache", tmp_path / "cache"]
+    return ["limit", corpus, *options, *teacher]
 
 
 def test_a_run_with_the_limit_keeps_that_share(
-    corpus, tmp_path, teacher_model, tokenizer_files, command, capsys
+    corpus, tmp_path, teacher_model, tokenizer_files, command, cli
 ):
-    assert main([*command, "--keep", "0.9", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json(*command, "--keep", "0.9")
     limit = found["window_max_loss"]
     by_limit = {row["window_max_loss"]: row["kept"][str(corpus)] for row in found["limits"]}
     assert by_limit[limit] >= 0.9
     assert sorted(by_limit.values()) == list(by_limit.values())
-    prepare = ["prepare", str(corpus), *command[2:8], *command[-2:], "--json"]
-    assert main(prepare) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = cli.json("prepare", corpus, *command[2:8], *command[-2:])["rows"]
     path = write_config(  # one step on all rows
         tmp_path,
         corpus,
@@ -52,10 +46,9 @@ def test_a_run_with_the_limit_keeps_that_share(
     assert dropped > 0.5
 
 
-def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, capsys):
+def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, cli):
     junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
-    assert main([*command, "--corpus", str(junk)]) == 0
-    table, last = capsys.readouterr().out.strip().split("\n\n")
+    table, last = cli(*command, "--corpus", junk).out.strip().split("\n\n")
     heading, *lines = table.splitlines()
     assert "kept of" in heading
     assert len(lines) == 5
@@ -70,39 +63,28 @@ def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, capsys):
     ]
 
 
-def test_stores_that_were_made_before_give_the_same(tmp_path, command, capsys):
+def test_stores_that_were_made_before_give_the_same(tmp_path, command, cli):
     junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
-    of_cache = [*command, "--corpus", str(junk), "--json"]
-    assert main(of_cache) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json(*command, "--corpus", junk)
     teacher = command[command.index("--teacher.model") :]
-    stores = []
-    for name in (command[1], str(junk)):
-        stores.append(str(tmp_path / f"scores-{len(stores)}"))
-        assert main(["score", name, *teacher, "--out", stores[-1]]) == 0
-    capsys.readouterr()
+    stores = [tmp_path / "scores-0", tmp_path / "scores-1"]
+    for text, store in zip((command[1], junk), stores, strict=True):
+        cli("score", text, *teacher, "--out", store)
     start = command[: command.index("--teacher.model")]
-    given = ["--scores", stores[0], "--corpus_scores", stores[1], "--cache", str(tmp_path / "new")]
-    assert main([*start, "--corpus", str(junk), *given, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == found
-    other = ["--scores", stores[0], "--cache", str(tmp_path / "new")]
-    assert main([start[0], str(junk), *start[2:], *other]) == 2
-    assert f"has no scores of {len(JUNK)} documents of {junk}" in capsys.readouterr().err
-    assert main([*start, *given, "--json"]) == 2
-    assert "--corpus_scores: are of --corpus" in capsys.readouterr().err
-    same = ["--scores", stores[0], "--corpus", command[1], "--cache", str(tmp_path / "new")]
-    assert main([*start, *same]) == 2
-    assert "--corpus: is the clean text itself" in capsys.readouterr().err
+    scores = "--scores", stores[0], "--cache", tmp_path / "new"
+    given = *scores, "--corpus_scores", stores[1]
+    assert cli.json(*start, "--corpus", junk, *given) == found
+    message = cli.error(start[0], junk, *start[2:], *scores)
+    assert f"has no scores of {len(JUNK)} documents of {junk}" in message
+    assert "--corpus_scores: are of --corpus" in cli.error(*start, *given)
+    assert "--corpus: is the clean text itself" in cli.error(*start, *scores, "--corpus", start[1])
 
 
-def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, capsys, monkeypatch):
-    assert main([*command, "--keep", "0.001"]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+def test_bad_shares_and_texts_are_refused_in_one_line(tmp_path, command, cli, monkeypatch):
+    last = cli.error(*command, "--keep", "0.001").splitlines()[-1]
     assert re.fullmatch("error: the share to keep must be above 0.*; got 0.001", last)
     monkeypatch.setattr("vocagno.cli.guidance._SHARES", (0.001, 0.95))
-    assert main([*command, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["limits"]) == 2  # of 0.95 and 0.99
+    assert len(cli.json(*command)["limits"]) == 2  # of 0.95 and 0.99
     empty = write_corpus(tmp_path / "empty.jsonl", [""])
-    assert main([command[0], str(empty), *command[2:]]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = cli.error(command[0], empty, *command[2:]).splitlines()[-1]
     assert last.startswith(f"error: {empty}: the corpus is empty")

@@ -30,21 +30,15 @@ CANDIDATES = ["--candidates", "4"]
 
 
 @pytest.fixture
-def made(tmp_path, teacher_model, monkeypatch, request):
+def made(tmp_path, teacher_model, monkeypatch, request, cli):
     """A store of 12 shards, and the arguments that made it; with more of them if parametrised."""
     monkeypatch.setattr("vocagno.data.corpus.SHARD_BYTES", 60)
     corpus = write_corpus(tmp_path / "c.jsonl", [f"{i}: {t}" for i, t in enumerate(TEXTS[:12])])
     stores = f"--out {tmp_path}/store --cache {tmp_path}/cache"
-    score = f"score {corpus} {stores} --json --teacher.model {teacher_model}".split()
+    score = f"score {corpus} {stores} --teacher.model {teacher_model}".split()
     score += getattr(request, "param", [])
-    assert main(score) == 0
+    cli(*score)
     return tmp_path / "store", score
-
-
-def result(capsys, *arguments):
-    capsys.readouterr()
-    assert main([*map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def flip(path, fraction):
@@ -53,7 +47,7 @@ def flip(path, fraction):
     path.write_bytes(data)
 
 
-def test_info_counts_as_numpy_does(tmp_path, capsys):
+def test_info_counts_as_numpy_does(tmp_path, cli):
     rng = np.random.default_rng(0)
     store = tmp_path / "store"
     documents = []
@@ -67,7 +61,7 @@ def test_info_counts_as_numpy_does(tmp_path, capsys):
         hashes = [text_hash(str(part + i)) for i in range(2)]
         write_scores(store / f"s{part}.arrow", hashes, documents[part : part + 2], {"teacher": "t"})
     finish_store(store, ["s0", "s2"], SCORES)
-    found = result(capsys, "scores", "info", store)
+    found = cli.json("scores", "info", store)
     flat = np.concatenate([document.nll for document in documents]).astype(np.float64)
     scored = flat[~np.isnan(flat)]
     losses = found.pop("losses")
@@ -92,53 +86,51 @@ def test_info_counts_as_numpy_does(tmp_path, capsys):
         "refused_documents": 0,
         "made_from": {"teacher": "t"},
     }
-    assert main(["scores", "info", str(store)]) == 0
-    words = capsys.readouterr().out
+    words = cli("scores", "info", store).out
     assert "tokens              3,501" in words
     assert "%" in words.splitlines()[-1]
 
 
-def test_a_store_without_a_single_loss(tmp_path, capsys):
+def test_a_store_without_a_single_loss(tmp_path, cli):
     spans = np.array([[0, 1]], np.int32)
     scores = [DocumentScores(spans, np.full(1, np.nan, np.float16))]
     write_scores(tmp_path / "s.arrow", [text_hash("a")], scores, {"teacher": "t"})
     finish_store(tmp_path, ["s"], SCORES)
-    assert result(capsys, "scores", "info", tmp_path)["losses"] == {"scored": 0, "without": 1}
-    assert main(["scores", "info", str(tmp_path)]) == 0
+    losses = cli.json("scores", "info", tmp_path)["losses"]
+    assert losses == {"scored": 0, "without": 1}
+    cli("scores", "info", tmp_path)
 
 
 @pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
-def test_damage_is_named_removed_and_made_again(made, capsys):
+def test_damage_is_named_removed_and_made_again(made, cli):
     store, score = made
     whole = contents(store)
-    assert result(capsys, "scores", "verify", store)["damaged"] == []
+    assert cli.json("scores", "verify", store)["damaged"] == []
     flip(store / "shard-00003.arrow", 0.6)
     (store / "shard-00005.arrow").unlink()
-    assert main(["scores", "verify", str(store), "--json"]) == 1
-    captured = capsys.readouterr()
+    captured = cli("scores", "verify", store, "--json", status=1)
     damaged = json.loads(captured.out)["damaged"]
     assert {line.split(":")[0] for line in damaged} == {
         str(store / "shard-00003.arrow"),
         str(store / "shard-00005.arrow"),
     }
     assert "--discard removes the damaged shards" in captured.err
-    assert main(["scores", "verify", str(store), "--discard"]) == 0
-    assert "removed 2 shards; run `vocagno score` again" in capsys.readouterr().err
-    assert main(score) == 0
-    assert json.loads(capsys.readouterr().out)["shards_made"] == 2
+    discarded = cli("scores", "verify", store, "--discard").err
+    assert "removed 2 shards; run `vocagno score` again" in discarded
+    assert cli.json(*score)["shards_made"] == 2
     assert contents(store) == whole
 
 
 @pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
-def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch):
+def test_out_and_in_again_are_the_same_bytes(made, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, score = made
     parquet, again = tmp_path / "parquet", tmp_path / "again"
-    exported = result(capsys, "scores", "export", store, "--out", parquet, "--title", 'A "title"')
+    exported = cli.json("scores", "export", store, "--out", parquet, "--title", 'A "title"')
     assert exported["files"] == 3
-    assert main(["scores", "info", str(parquet)]) == 2
-    assert "Parquet; `vocagno scores import` makes a store of it" in capsys.readouterr().err
-    imported = result(capsys, "scores", "import", parquet, "--out", again)
+    message = cli.error("scores", "info", parquet)
+    assert "Parquet; `vocagno scores import` makes a store of it" in message
+    imported = cli.json("scores", "import", parquet, "--out", again)
     assert contents(again) == contents(store)
     assert imported["tokens"] == exported["tokens"] == ScoreStore(store).num_tokens
     card = (parquet / "README.md").read_text()
@@ -154,13 +146,13 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, capsys, monkeypatch
 
 @pytest.mark.parametrize("made", [CANDIDATES, []], indirect=True, ids=["candidates", "losses"])
 def test_a_document_is_shown_with_what_the_store_has(
-    made, teacher_model, tmp_path, capsys, monkeypatch
+    made, teacher_model, tmp_path, cli, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "50")  # only candidates are cut
     store, corpus = ScoreStore(made[0]), tmp_path / "c.jsonl"
     spans, has_candidates = TokenSpans(teacher_model), store.candidates > 0
     show = ["scores", "show", store.folder, "--corpus", corpus, "--document", 3]
-    found = result(capsys, *show, "--tokenizer", teacher_model)
+    found = cli.json(*show, "--tokenizer", teacher_model)
     assert found["text"] == f"3: {TEXTS[3]}"
     given = store.document(3, candidates=has_candidates)
     tokens = found["tokens"]
@@ -184,47 +176,45 @@ def test_a_document_is_shown_with_what_the_store_has(
                 assert not piece.isalpha() or one["text"] == piece
     else:
         assert not any("candidates" in token for token in tokens)
-    assert main([*map(str, show)]) == 0
-    table = capsys.readouterr().out.splitlines()
+    table = cli(*show).out.splitlines()
     assert len(table) == 1 + len(tokens)
     for token, line in zip(tokens, table[1:], strict=True):
         assert line.split()[0] == f"{token['start']}-{token['end']}"
         assert ("-" if token["loss"] is None else f"{token['loss']:.2f}") in line.split()
 
 
-def test_a_document_that_cannot_be_shown(made, tokenizer_files, tmp_path, capsys):
+def test_a_document_that_cannot_be_shown(made, tokenizer_files, tmp_path, cli):
     """It is not in the corpus, or not in the store; or the tokenizer is not the teacher's."""
     corpus = tmp_path / "c.jsonl"
     other = write_corpus(tmp_path / "other.jsonl", ["another text"])
-    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json")]
+    tokenizer = ["--tokenizer", tokenizer_files / "student.json"]
     for words, error in (
-        (["--corpus", str(corpus), "--document", "12"], "has no document 12"),
-        (["--corpus", str(corpus), "--document", "-1"], "has no document -1"),
-        (["--corpus", str(other)], "has no scores of document 0 of .*other.jsonl: not scored"),
-        (["--corpus", str(corpus), *tokenizer], "--tokenizer: is not that of the scores"),
+        (["--corpus", corpus, "--document", "12"], "has no document 12"),
+        (["--corpus", corpus, "--document", "-1"], "has no document -1"),
+        (["--corpus", other], "has no scores of document 0 of .*other.jsonl: not scored"),
+        (["--corpus", corpus, *tokenizer], "--tokenizer: is not that of the scores"),
     ):
-        assert main(["scores", "show", str(made[0]), *words]) == 2
-        assert re.search(error, capsys.readouterr().err)
+        assert re.search(error, cli.error("scores", "show", made[0], *words))
 
 
 @pytest.mark.parametrize("made", [CANDIDATES], indirect=True)
-def test_info_says_what_candidates_cost(made, capsys):
+def test_info_says_what_candidates_cost(made, cli):
     store, _ = made
-    found = result(capsys, "scores", "info", store)
+    found = cli.json("scores", "info", store)
     shards = [Shard(path).batch.column("candidates") for path in store.glob("*.arrow")]
     size = sum(len(column.values) for column in shards)
     assert found["candidates"] == found["made_from"]["candidates"] == 4
     assert found["candidate_bytes_per_token"] == round(size / found["tokens"], 3) > 1
-    assert main(["scores", "info", str(store)]) == 0
-    assert re.search(r"^candidates +4$", capsys.readouterr().out, re.MULTILINE)
+    words = cli("scores", "info", store).out
+    assert re.search(r"^candidates +4$", words, re.MULTILINE)
 
 
 @pytest.mark.parametrize("made", [CANDIDATES], indirect=True)
-def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
+def test_a_hub_library_reads_the_export(made, tmp_path, cli):
     """With the card's own configuration, and every loss as it was."""
     datasets = pytest.importorskip("datasets")
     store, _ = made
-    assert main(["scores", "export", str(store), "--out", str(tmp_path / "parquet")]) == 0
+    cli("scores", "export", store, "--out", tmp_path / "parquet")
     loaded = datasets.load_dataset(
         str(tmp_path / "parquet"), split="train", cache_dir=str(tmp_path / "hub")
     )
@@ -237,33 +227,33 @@ def test_a_hub_library_reads_the_export(made, tmp_path, monkeypatch):
         np.testing.assert_array_equal(spans, document.spans)
 
 
-def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, capsys, monkeypatch):
+def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, cli, monkeypatch):
     store, _ = made
     parquet = tmp_path / "parquet"
     with serving() as hub:
         uses_hub(monkeypatch, hub)
         arguments = ["scores", "export", store, "--out", parquet, "--push_to_hub", "losses"]
-        found = result(capsys, *arguments)
+        found = cli.json(*arguments)
         assert found["pushed"].startswith(f"{hub.url}/")
         assert hub.private == {"datasets/tester/losses": True}
         assert hub.files["datasets/tester/losses"] == contents(parquet)
         public = [tmp_path / "public", "--push_to_hub", "open", "--hub_private_repo", "false"]
-        result(capsys, *arguments[:4], *public)
+        cli(*arguments[:4], *public)
         assert hub.private["datasets/tester/open"] is False
         # Without rights nothing is exported; if the hub fails later, the files are there.
         hub.statuses = {"create": 403}
         arguments[4] = tmp_path / "again"
-        assert main([str(word) for word in arguments]) == 2
+        cli.error(*arguments)
         assert not (tmp_path / "again").exists()
         hub.statuses = {"commit": 403}
-        assert main([str(word) for word in arguments]) == 2
+        message = cli.error(*arguments)
     assert contents(tmp_path / "again") == contents(parquet)
-    assert f"hf upload losses {tmp_path / 'again'} . --repo-type dataset" in capsys.readouterr().err
+    assert f"hf upload losses {tmp_path / 'again'} . --repo-type dataset" in message
 
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_what_is_interrupted_leaves_nothing_and_works_again(
-    made, tmp_path, capsys, monkeypatch, is_there
+    made, tmp_path, cli, monkeypatch, is_there
 ):
     monkeypatch.setattr(scores_on_the_hub, "SHARDS_PER_FILE", 3)
     store, place = made[0], tmp_path / "place"
@@ -275,14 +265,14 @@ def test_what_is_interrupted_leaves_nothing_and_works_again(
         ("import", parquet, again, "_import_shard"),
     ):
         before = sorted(place.rglob("*"))
-        words = ["scores", command, str(source), "--out", str(out)]
+        words = "scores", command, source, "--out", out
         with monkeypatch.context() as patch:
             patch.setattr(
                 scores_on_the_hub, function, interrupted(getattr(scores_on_the_hub, function))
             )
-            assert main(words) == 130
+            cli(*words, status=130)
             assert sorted(place.rglob("*")) == before
-        assert main(words) == 0
+        cli(*words)
     assert contents(again) == contents(store)
 
 
@@ -299,21 +289,20 @@ def interrupted(function):
     return call
 
 
-def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypatch):
+def test_an_export_that_is_not_whole_is_refused(made, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet = tmp_path / "parquet"
-    assert main(["scores", "export", str(store), "--out", str(parquet)]) == 0
+    export = "scores", "export", store, "--out", parquet
+    cli(*export)
 
     def refused(change, words):
         shutil.rmtree(tmp_path / "changed", ignore_errors=True)
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
         shutil.copytree(parquet, tmp_path / "changed")
         change(tmp_path / "changed")
-        capsys.readouterr()
-        arguments = ["scores", "import", str(tmp_path / "changed"), "--out", str(tmp_path / "new")]
-        assert main(arguments) == 2
-        assert words in capsys.readouterr().err.splitlines()[-1]
+        arguments = "scores", "import", tmp_path / "changed", "--out", tmp_path / "new"
+        assert words in cli.error(*arguments).splitlines()[-1]
         assert not (tmp_path / "new" / "manifest.json").exists()
 
     second = "scores-00001-of-00003.parquet"
@@ -332,11 +321,9 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, capsys, monkeypa
     ):
         refused(lambda folder, change=change: describe(folder / second, **change), words)
     refused(lambda folder: shutil.rmtree(folder), "found none")
-    capsys.readouterr()
-    assert main(["scores", "export", str(store), "--out", str(parquet)]) == 2
-    assert "is not empty" in capsys.readouterr().err
-    assert main(["scores", "import", str(parquet), "--out", str(store)]) == 2
-    assert "is not empty; name a new folder for the import" in capsys.readouterr().err
+    assert "is not empty" in cli.error(*export)
+    message = cli.error("scores", "import", parquet, "--out", store)
+    assert "is not empty; name a new folder for the import" in message
 
 
 def describe(path, **changed):
@@ -351,10 +338,10 @@ def describe(path, **changed):
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
+def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys, cli):
     """Harmless are those of statistics and the like, which nobody reads."""
     store, _ = made
-    assert main(["scores", "export", str(store), "--out", str(tmp_path / "parquet")]) == 0
+    cli("scores", "export", store, "--out", tmp_path / "parquet")
     (path,) = (tmp_path / "parquet").glob("*.parquet")
     refusals = 0
     for percent in range(0, 100, 4):
@@ -370,12 +357,12 @@ def test_a_flipped_bit_of_an_export_is_seen_or_harmless(made, tmp_path, capsys):
     assert refusals > 10
 
 
-def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, capsys):
+def test_an_export_that_names_files_elsewhere_is_refused(made, tmp_path, cli):
     store, _ = made
     manifest = Manifest.load(store, SCORES)
     entries = [replace(manifest.shards[0], name="../../elsewhere"), *manifest.shards[1:]]
     Manifest("scores", 2, manifest.made_from, entries).save(store)
-    assert main(["scores", "verify", str(store), "--discard"]) == 2
-    assert "shard names are duplicated or invalid" in capsys.readouterr().err
+    message = cli.error("scores", "verify", store, "--discard")
+    assert "shard names are duplicated or invalid" in message
     with pytest.raises(StoreError, match="duplicated"):
         check_names(["a", "a"], tmp_path)

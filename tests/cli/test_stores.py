@@ -1,6 +1,5 @@
 """The commands `vocagno score` and `vocagno prepare`, as a user types them."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -18,36 +17,31 @@ pytest.importorskip("torch")
 from vocagno.cli.app import main
 
 
-def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, capsys):
-    cache = ["--cache", str(tmp_path / "cache")]
-    assert (
-        main(["score", str(corpus), "--teacher.model", str(teacher_model), *cache, "--json"]) == 0
-    )
-    assert json.loads(capsys.readouterr().out)["documents"] == len(TEXTS)
-    student = str(tokenizer_files / "student.json")
-    prepare = ["prepare", str(corpus), "--tokenizer", student, "--eos", "</s>", "--seq_len", "32"]
-    assert main([*prepare, *cache, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, cli):
+    cache = "--cache", tmp_path / "cache"
+    scores = cli.json("score", corpus, "--teacher.model", teacher_model, *cache)
+    assert scores["documents"] == len(TEXTS)
+    student = tokenizer_files / "student.json"
+    prepare = "prepare", corpus, "--tokenizer", student, "--eos", "</s>", "--seq_len", 32, *cache
+    rows = cli.json(*prepare)
     assert rows["documents"] == len(TEXTS)
     assert rows["rows"] == -(-rows["tokens"] // 32)
-    assert main(prepare + cache) == 0  # the same for people
-    assert f"rows               {rows['rows']}" in capsys.readouterr().out
+    assert f"rows               {rows['rows']}" in cli(*prepare).out  # the same for people
 
 
-def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, capsys):
+def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, cli):
     out = tmp_path / "store"
-    options = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
-    assert main(["score", str(corpus), "--out", str(out), *options]) == 0
+    options = "--teacher.model", teacher_model, "--cache", tmp_path / "cache"
+    score = "score", corpus, "--out", out, *options
+    cli(*score)
     assert (out / "manifest.json").is_file()
     for more, words in (
         (["--candidates", "4"], "of another candidates (None, now 4); name another folder"),
         (["--teacher.tensor_parallel", "true"], "teacher.tensor_parallel: needs a launcher"),
     ):
-        assert main(["score", str(corpus), "--out", str(out), *options, *more]) == 2
-        assert words in capsys.readouterr().err
+        assert words in cli.error(*score, *more)
     write_corpus(corpus, TEXTS[1:])
-    assert main(["score", str(corpus), "--out", str(out), *options]) == 2
-    assert "another text" in capsys.readouterr().err
+    assert "another text" in cli.error(*score)
 
 
 @pytest.mark.slow
@@ -77,31 +71,25 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 
 
 @pytest.mark.parametrize("more", [[], ["--candidates", "3"]], ids=["losses", "candidates"])
-def test_parts_of_a_store(tmp_path, corpus, teacher_model, capsys, more):
+def test_parts_of_a_store(tmp_path, corpus, teacher_model, cli, more):
     """Two parts, and one command that finishes them, give the bytes of one process."""
-    cache = ["--cache", str(tmp_path / "cache"), "--json", "--shard_bytes", "40", *more]
-    score = ["score", str(corpus), "--teacher.model", str(teacher_model), *cache]
-    assert main([*score, "--out", str(tmp_path / "whole")]) == 0
-    parts = ["--out", str(tmp_path / "parts")]
-    capsys.readouterr()
-    assert main([*score, *parts, "--shards", "2/2"]) == 0
-    second = json.loads(capsys.readouterr().out)
+    options = "--cache", tmp_path / "cache", "--shard_bytes", 40, *more
+    score = "score", corpus, "--teacher.model", teacher_model, *options
+    cli(*score, "--out", tmp_path / "whole")
+    parts = "--out", tmp_path / "parts"
+    second = cli.json(*score, *parts, "--shards", "2/2")
     assert (second["part"], second["shards_made"]) == ("2/2", second["shards"])
-    finish = ["scores", "finish", parts[1], "--json"]
-    assert main(finish) == 2
-    assert "run their parts again" in capsys.readouterr().err
-    assert main([*score, *parts, "--status"]) == 0
-    status = json.loads(capsys.readouterr().out)
+    finish = "scores", "finish", parts[1]
+    assert "run their parts again" in cli.error(*finish)
+    status = cli.json(*score, *parts, "--status")
     assert status["shards_done"] == second["shards"] < status["shards"]
     assert status["seconds_left"] >= 0
     assert not status["finished"]
     other = write_corpus(tmp_path / "other.jsonl", TEXTS[::-1])
-    assert main([score[0], str(other), *score[2:], *parts, "--status"]) == 2
-    assert f"contains another store than scores of {other}" in capsys.readouterr().err
-    assert main([*score, *parts, "--shards", "1/2"]) == 0
-    capsys.readouterr()
-    assert main(finish) == 0
-    assert json.loads(capsys.readouterr().out)["documents"] == len(TEXTS)
+    message = cli.error(score[0], other, *score[2:], *parts, "--status")
+    assert f"contains another store than scores of {other}" in message
+    cli(*score, *parts, "--shards", "1/2")
+    assert cli.json(*finish)["documents"] == len(TEXTS)
     for folder in ("whole", "parts"):
         shutil.rmtree(tmp_path / folder / ".locks")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")

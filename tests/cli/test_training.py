@@ -18,7 +18,6 @@ import numpy as np
 
 import vocagno
 from vocagno import TokenSpans
-from vocagno.cli.app import main
 from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader
 from vocagno.training.main import main as train
@@ -40,13 +39,12 @@ def test_a_run_that_did_not_begin_claims_nothing(config, tmp_path, capsys):
     assert "optimizer.lr is 0.002, but " in capsys.readouterr().err
 
 
-def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, capsys):
+def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model, cli):
     stores = f"--out {tmp_path}/scores --cache {tmp_path}/cache"
-    command = f"score {corpus} --teacher.model {teacher_model} {stores}".split()
-    assert main([*command, "--teacher.context", "4096"]) == 2
-    assert "set teacher.context to at most" in capsys.readouterr().err
+    command = f"score {corpus} --teacher.model {teacher_model} {stores} --teacher.context".split()
+    assert "set teacher.context to at most" in cli.error(*command, 4096)
     assert not (tmp_path / "scores").exists()
-    assert main([*command, "--teacher.context", "64"]) == 0
+    cli(*command, 64)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")
@@ -127,12 +125,11 @@ def test_a_tokenizer_that_is_not_the_model_s(
     assert train_here(config(**{role: mended})) == 0
 
 
-def test_a_mistyped_model_is_named(corpus, tmp_path, capsys, monkeypatch):
+def test_a_mistyped_model_is_named(corpus, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    command = ["score", str(corpus), "--cache", str(tmp_path / "cache")]
+    command = "score", corpus, "--cache", tmp_path / "cache"
     for name in ("runs/nope", "../runs/teacher/nope"):
-        assert main([*command, "--teacher.model", name]) == 2
-        error = capsys.readouterr().err
+        error = cli.error(*command, "--teacher.model", name)
         assert f"error: teacher.model: no folder {name}, and not found on the hub: " in error
 
 
@@ -151,9 +148,8 @@ def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["score", "--help"], ["guidance", "--help"]])
-def test_help_says_what_options_mean(command, capsys):
-    assert main(command) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+def test_help_says_what_options_mean(command, cli):
+    printed = " ".join(cli(*command).out.split())
     assert "Longest run of tokens given to the teacher at once." in printed
     assert "<class" not in printed
 

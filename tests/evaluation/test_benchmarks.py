@@ -5,6 +5,7 @@ Questions from the hub are read by the library that reads it, from folders laid 
 
 import gzip
 import json
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,6 @@ pytest.importorskip("math_verify")
 from chaos import repeats
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from shared_data import shared
-from vocagno.cli.app import main
 from vocagno.evaluation import benchmarks
 from vocagno.evaluation.benchmarks import (
     BENCHMARKS,
@@ -242,18 +242,14 @@ def hub(tmp_path, monkeypatch):
     return add
 
 
-def fetched(data, *arguments):
-    return main(["eval", "--fetch", "--data", str(data), *arguments])
-
-
-def test_what_is_fetched_is_what_is_asked(tmp_path, hub, capsys):
+def test_what_is_fetched_is_what_is_asked(tmp_path, hub, cli):
     mmlu = RECORDS["mmlu_stem"][0]
     others = [{**mmlu, "question": f"What is {n}?"} for n in range(3)]
     hub("gsm8k", {("main", "test"): RECORDS["gsm8k"]})
     hub("mmlu_stem", {("astronomy", "test"): [mmlu], ("machine_learning", "test"): others})
     data = tmp_path / "data"
-    assert fetched(data, "--tasks", "gsm8k", "mmlu_stem", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"gsm8k": 2, "mmlu_stem": 4}
+    counts = cli.json("eval", "--fetch", "--data", data, "--tasks", "gsm8k", "mmlu_stem")
+    assert counts == {"gsm8k": 2, "mmlu_stem": 4}
     for name, records in (("gsm8k", RECORDS["gsm8k"]), ("mmlu_stem", [mmlu, *others])):
         benchmark = BENCHMARKS[name]
         asked = [benchmark.item(record, index) for index, record in enumerate(records)]
@@ -266,39 +262,30 @@ def test_numbers_in_text_are_numbers():
     assert BENCHMARKS["svamp"].item(numeral, 0) == BENCHMARKS["svamp"].item(record, 0)
 
 
-def test_what_cannot_be_fetched(tmp_path, hub, capsys):
+def test_what_cannot_be_fetched(tmp_path, hub, cli):
     data = tmp_path / "data"
+    error = partial(cli.error, "eval", "--fetch", "--data", data)
     hub("gsm8k", {("main", "test"): RECORDS["gsm8k"] + [{"question": "?", "answer": "2"}]})
-    assert fetched(data, "--tasks", "gsm8k") == 2
-    assert (
-        "item 3: not an item of gsm8k: ValueError('`answer` has no ####')"
-        in capsys.readouterr().err
-    )
+    message = error("--tasks", "gsm8k")
+    assert "item 3: not an item of gsm8k: ValueError('`answer` has no ####')" in message
     assert not (data / "gsm8k").exists()
-
-    assert fetched(data, "--tasks", "asdiv") == 2
-    assert "asdiv: not on the hub in the form" in capsys.readouterr().err
-    assert fetched(data, "--tasks", "GSM9K") == 2
-    assert "did you mean gsm8k" in capsys.readouterr().err
-    assert main(["eval", "MODEL", "--fetch", "--data", str(data)]) == 2
-    assert "--fetch goes with no model" in capsys.readouterr().err
+    assert "asdiv: not on the hub in the form" in error("--tasks", "asdiv")
+    assert "did you mean gsm8k" in error("--tasks", "GSM9K")
+    assert "--fetch goes with no model" in cli.error("eval", "MODEL", "--fetch", "--data", data)
 
     hub("svamp", {("main", "train"): RECORDS["svamp"]})  # has no test
-    assert fetched(data, "--tasks", "svamp") == 2
-    assert "svamp: cannot be fetched from the hub: " in capsys.readouterr().err
+    assert "svamp: cannot be fetched from the hub: " in error("--tasks", "svamp")
 
     (data / "svamp").mkdir(parents=True)
     (data / "svamp" / "test.jsonl.gz").write_bytes(b"mine")
-    assert fetched(data, "--tasks", "svamp") == 2
-    assert "test.jsonl.gz: already exists" in capsys.readouterr().err
+    assert "test.jsonl.gz: already exists" in error("--tasks", "svamp")
     assert (data / "svamp" / "test.jsonl.gz").read_bytes() == b"mine"
 
 
-def test_a_hub_that_is_not_reached(tmp_path, monkeypatch, capsys):
+def test_a_hub_that_is_not_reached(tmp_path, monkeypatch, cli):
     pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert fetched(tmp_path, "--tasks", "minerva_math") == 2
-    message = capsys.readouterr().err
+    message = cli.error("eval", "--fetch", "--data", tmp_path, "--tasks", "minerva_math")
     assert "HuggingFaceH4/MATH-500: cannot be fetched from the hub" in message
     assert "on a machine without a network, copy the file there" in message

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,6 @@ from transformers import GenerationConfig
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from tiny_models import tiny_llama
-from vocagno.cli.app import main
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item, read_items
 from vocagno.evaluation.judge import Verdict
@@ -93,10 +93,9 @@ def lines(path):
 
 
 @slow
-def test_all_benchmarks(tmp_path, data, model, capsys):
-    arguments = ["eval", str(model), "--data", str(data), "--out", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    shown = capsys.readouterr()
+def test_all_benchmarks(tmp_path, data, model, cli):
+    arguments = "eval", model, "--data", data, "--out", tmp_path / "out"
+    shown = cli(*arguments)
     assert "AVG (w/o SAT)" in shown.out
     assert "leave fewer than 1,024 tokens for an answer" in shown.err
     for name in PAPER:
@@ -108,19 +107,17 @@ def test_all_benchmarks(tmp_path, data, model, capsys):
     assert [*found] == [BENCHMARKS[name].column for name in PAPER]
     # Again: nothing is asked, nothing changes.
     before = (tmp_path / "out" / "gsm8k.jsonl").read_bytes()
-    assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == found
+    assert cli.json(*arguments)["scores"] == found
     assert (tmp_path / "out" / "gsm8k.jsonl").read_bytes() == before
 
 
 @slow
-def test_later_tasks_add_to_the_results(tmp_path, data, model, capsys):
+def test_later_tasks_add_to_the_results(tmp_path, data, model, cli):
     """Whatever is asked in whatever order, the folder ends with the results of one command."""
 
     def run(out, *arguments):
-        command = ["eval", model, "--data", data, "--out", tmp_path / out, "--json", *arguments]
-        assert main([*map(str, command)]) == 0
-        shown = capsys.readouterr()
+        command = "eval", model, "--data", data, "--out", tmp_path / out, "--json", *arguments
+        shown = cli(*command)
         found = json.loads((tmp_path / out / "results.json").read_text())
         assert json.loads(shown.out) == found
         return found, shown.err
@@ -192,32 +189,29 @@ def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model
 
 
 @slow
-def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model, capsys):
-    words = ["eval", model, "--data", data, "--tasks", "svamp", "--out", tmp_path]
-    arguments = [*map(str, words)]
-    assert main([*arguments, "--dtype", "float61"]) == 2
-    assert "float61" in capsys.readouterr().err
-    assert main([*arguments, "--dtype", "float32"]) == 0
+def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model, cli):
+    words = "eval", model, "--data", data, "--tasks", "svamp", "--out", tmp_path, "--dtype"
+    assert "float61" in cli.error(*words, "float61")
+    cli(*words, "float32")
     (tmp_path / "svamp.jsonl").write_text("{}\n")
-    assert main([*arguments, "--dtype", "float32"]) == 2
-    assert "svamp.jsonl, line 1: damaged" in capsys.readouterr().err
+    assert "svamp.jsonl, line 1: damaged" in cli.error(*words, "float32")
     (tmp_path / "run.json").write_text("[")
-    assert main([*arguments, "--dtype", "float32"]) == 2
-    assert "run.json: not JSON" in capsys.readouterr().err
+    assert "run.json: not JSON" in cli.error(*words, "float32")
 
 
 @slow
-def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
-    def error(*arguments):
-        assert main(["eval", *map(str, arguments)]) == 2
-        return capsys.readouterr().err
-
+def test_what_is_refused(tmp_path, data, model, cli, tokenizers, monkeypatch):
+    error = partial(cli.error, "eval")
     out = ("--out", tmp_path / "out")
     assert "expected a model" in error("--data", data)
     assert "did you mean gsm8k" in error(model, "--data", data, "--tasks", "gsm8", *out)
     assert "at least 1 item" in error(model, "--data", data, "--limit", 0)
     assert "expected cpu" in error(model, "--data", data, "--device", "gpu9", *out)
     assert "no such folder" in error(model, "--data", tmp_path / "none", "--tasks", "svamp", *out)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = error("nope", "--data", data, *out)
+    assert "error: model: no folder nope, and not found on the hub: " in message
 
     (tmp_path / "bare").mkdir()
     for file in ("config.json", "model.safetensors"):
@@ -231,7 +225,7 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
     assert "2 of 2 prompts" in message
     assert "do not fit the model's context of 24 tokens (idx 0, 1; the longest, 1" in message
 
-    assert main(["eval", str(model), "--data", str(data), "--tasks", "svamp", *map(str, out)]) == 0
+    cli("eval", model, "--data", data, "--tasks", "svamp", *out)
     message = error(tmp_path / "short", "--data", data, "--tasks", "svamp", *out)
     assert "contains answers with weights" in message
     write_benchmark(tmp_path / "other", "svamp", [{**RECORDS["svamp"][0], "Answer": 3.0}])
@@ -253,9 +247,8 @@ def test_what_is_refused(tmp_path, data, model, capsys, tokenizers):
         ),
     ],
 )
-def test_options_of_another_form_are_refused(capsys, form, given, taken):
-    assert main(["eval", *form, "--data", "nowhere", *given]) == 2
-    (message,) = capsys.readouterr().err.splitlines()
+def test_options_of_another_form_are_refused(cli, form, given, taken):
+    (message,) = cli.error("eval", *form, "--data", "nowhere", *given).splitlines()
     named, _, rest = message.removeprefix("error: ").partition(": ")
     assert set(named.split(", ")) == {word for word in given if word.startswith("--")}
     assert f"which takes {taken}" in rest
@@ -283,14 +276,7 @@ def test_only_devices_of_the_machine_are_taken(monkeypatch, kind, known):
 
 
 @slow
-def test_a_mistyped_model_is_named(tmp_path, data, capsys, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["eval", "nope", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
-    assert "error: model: no folder nope, and not found on the hub: " in capsys.readouterr().err
-
-
-@slow
-def test_regrading(tmp_path, data, capsys):
+def test_regrading(tmp_path, data, cli):
     benchmark = BENCHMARKS["asdiv"]
     items = read_items(benchmark, data)
     completions = [
@@ -300,9 +286,8 @@ def test_regrading(tmp_path, data, capsys):
     ]
     file = tmp_path / "completions.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in reversed(completions)))
-    arguments = ["eval", "--regrade", file, "--task", "asdiv", "--data", data, "--json"]
-    assert main([*map(str, arguments), "--items", str(tmp_path / "items.jsonl")]) == 0
-    shown = capsys.readouterr()
+    arguments = "eval", "--regrade", file, "--task", "asdiv", "--data", data, "--json"
+    shown = cli(*arguments, "--items", tmp_path / "items.jsonl")
     shares = {"harness_match": 0.5, "math_verify": 0.5}
     assert json.loads(shown.out) == {"task": "asdiv", "count": 2, **shares}
     assert "1 lines repeat an idx" in shown.err
@@ -326,9 +311,7 @@ def test_regrading(tmp_path, data, capsys):
         ("", "no completions"),
     ],
 )
-def test_completions_that_cannot_be_graded(tmp_path, data, capsys, line, message):
+def test_completions_that_cannot_be_graded(tmp_path, data, cli, line, message):
     file = tmp_path / "completions.jsonl"
     file.write_text(line + "\n")
-    arguments = ["eval", "--regrade", file, "--task", "asdiv", "--data", data]
-    assert main([*map(str, arguments)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli.error("eval", "--regrade", file, "--task", "asdiv", "--data", data)
