@@ -16,6 +16,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -268,13 +269,11 @@ def _commands(text, where, _, place):
 
 
 def _yaml(text, *_):
-    from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.options import DataConfig, EvaluationConfig, TeacherConfig
+    from vocagno.config.options import Config
 
     options = yaml.safe_load(text)
     if "student" not in options:  # else it is a file that commands take
-        sections = {"data": DataConfig, "eval": EvaluationConfig, "guidance": GuidanceConfig}
-        sections["teacher"] = TeacherConfig
+        sections = get_type_hints(Config)
         for name, values in options.items():
             sections[name](**values)
 

@@ -7,10 +7,12 @@ import runpy
 import shutil
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -102,22 +104,11 @@ def test_the_picture_of_the_method_is_what_its_script_draws(capsys):
 
 def test_options_and_files_that_the_training_page_names_exist():
     pytest.importorskip("jsonargparse")
-    from vocagno.config.guidance import GuidanceConfig
-    from vocagno.config.options import DataConfig, OptimizerConfig, StudentConfig, TrainConfig
-    from vocagno.config.teacher import TeacherConfig
+    from vocagno.config.options import Config
 
-    sections = {
-        "data": DataConfig,
-        "guidance": GuidanceConfig,
-        "optimizer": OptimizerConfig,
-        "student": StudentConfig,
-        "teacher": TeacherConfig,
-        "train": TrainConfig,
-    }
+    sections = {name: kind for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
     text = (PAGE.parent / "training.md").read_text(encoding="utf-8")
-    options = set(
-        re.findall(r"(?:--|`)(data|guidance|optimizer|student|teacher|train)\.(\w+)", text)
-    )
+    options = set(re.findall(rf"(?:--|`)({'|'.join(sections)})\.(\w+)", text))
     assert len(options) > 15
     for section, name in options:
         assert name in sections[section].__dataclass_fields__, f"{section}.{name}"
