@@ -74,7 +74,7 @@ LINES = {"unit": "group", "top_fraction": None, "window": "line", "window_max_lo
         ({"criterion": "excess_and_entropy"}, "guidance.criterion: is for guidance.method rho1"),
         ({"method": "kld", "pairing": "aligned"}, "guidance.pairing: is for guidance.method uld"),
         ({"distillation_weight": 1.0}, "for guidance.method kld, uld, alm and distill, not"),
-        ({"method": "uld", "distillation_weight": -1.0}, "distillation_weight is negative: -1.0"),
+        ({"method": "uld", "distillation_weight": -1.0}, "distillation_weight must be at least 0"),
         ({"method": "chunk", "chunks": 0}, "guidance.chunks must be at least 1, got 0"),
         ({"method": "chunk", "scope": "micro_batch"}, "guidance.scope: micro_batch: chunks are"),
         ({"method": "chunk", "normalize": "selected"}, "guidance.normalize: selected: how many"),

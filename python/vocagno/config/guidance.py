@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vocagno.alignment.mapping import Reduction
 from vocagno.config.option_types import check_types
-from vocagno.errors import ConfigError, require
+from vocagno.errors import ConfigError, require, require_at_least
 
 Method = Literal["vocagno", "rho1", "chunk", "alm", "distill", "kld", "uld", "cpt"]
 
@@ -134,20 +134,16 @@ class GuidanceConfig:
             0 <= self.min_coverage <= 1,
             f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
         )
-        require(self.chunks >= 1, f"guidance.chunks must be at least 1, got {self.chunks}")
-        require(
-            self.distillation_weight is None or self.distillation_weight >= 0,
-            f"guidance.distillation_weight is negative: {self.distillation_weight}",
-        )
+        require_at_least(1, "guidance", self, "chunks")
+        require_at_least(0, "guidance", self, "distillation_weight")
         require(
             self.method not in _BY_GROUP or (self.distillation_weight or 0) <= 1,
             f"guidance.distillation_weight: {self.distillation_weight}: a share, at most 1, for "
             f"guidance.method: {self.method}",
         )
-        defaults = {field.name: field.default for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)} | {"unit": "token"}
         for name, methods in _OPTIONS_OF.items():
-            usual = "token" if name == "unit" else defaults[name]
-            if getattr(self, name) != usual and self.method not in methods:
+            if getattr(self, name) != defaults[name] and self.method not in methods:
                 raise ConfigError(
                     f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
                     f"{self.method}; omit it"
