@@ -55,7 +55,6 @@ PROGRAMS = (
     "sky",
     "docker",
     ".",
-    "R=",
     "RUN=",
 )
 BLOCK = re.compile(
@@ -305,12 +304,8 @@ def _read_pip(arguments):
 def _read_vocagno(arguments):
     from vocagno.cli.app import main
 
-    _read_options(main, arguments)
-
-
-def _read_options(program, arguments):
-    name, words = program.split(arguments)
-    program.commands[name].read(name, words)
+    name, words = main.split(arguments)
+    main.commands[name].read(name, words)
 
 
 def _read_accelerate(arguments):

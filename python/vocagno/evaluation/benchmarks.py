@@ -280,8 +280,8 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
         is not a string.
     """
     found: dict[int, Completion] = {}
-    lines = 0
-    for lines, (where, record) in enumerate(_records(path), 1):  # noqa: B007  # their number
+    records = list(_records(path))
+    for where, record in records:
         index, text = record.get("idx"), record.get("completion")
         if not isinstance(index, int) or not isinstance(text, str):
             raise BenchmarkError(
@@ -295,7 +295,7 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
         found[index] = Completion(index, text, question, where)
     if not found:
         raise BenchmarkError(f"{path}: no completions")
-    return [found[index] for index in sorted(found)], lines - len(found)
+    return [found[index] for index in sorted(found)], len(records) - len(found)
 
 
 def _file_of(benchmark: Benchmark, data: Path) -> Path:
