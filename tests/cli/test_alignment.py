@@ -177,14 +177,6 @@ def test_documents_without_a_token_are_named(tokenizers, cli, tmp_path):
     assert "2 truncated" in printed
 
 
-def test_a_corpus_with_a_bad_line(pair, cli, tmp_path):
-    path = tmp_path / "c.jsonl"
-    path.write_bytes(b'{"text": "a"}\n{"text": "\\ud800"}\n')
-    assert "c.jsonl, line 2: `text` has a lone surrogate" in cli.error("overlap", *pair, path)
-    path.write_bytes(b"\n")
-    assert "the corpus is empty" in cli.error("overlap", *pair, path)
-
-
 def test_describe(pair, cli):
     assert "dummy prefix         a space before every text" in cli("describe", pair[0]).out
     assert cli.json("describe", pair[1])["path"] == "ids"
