@@ -81,7 +81,7 @@ def test_gold_answers(data, name, golds):
     assert [item.gold for item in items(name, data)] == golds
 
 
-def test_options_are_put_once_and_without_blanks(tmp_path):
+def test_options_are_put_once_and_without_blanks():
     mathqa = {**RECORDS["mathqa"][0], "options": "a ) a ) 2 , b ) b ) 3 , c ) c"}
     mmlu = {**RECORDS["mmlu_stem"][0], "choices": ["1 ", "\n2", "3", 4]}
     for name, record, listed in (

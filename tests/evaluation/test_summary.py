@@ -98,11 +98,8 @@ def test_a_file_of_something_else_is_not_replaced(tmp_path, change):
 
 
 def test_averages():
-    def verdicts(right, count):
-        return [Verdict("", one < right, False, ()) for one in range(count)]
-
-    found = {name: verdicts(index, 10) for index, name in enumerate(PAPER)}
-    by_name = by_metric(found)["harness_match"]
+    found = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).found
+    by_name = found["harness_match"]
     assert by_name["gsm_hard"].value == 0.2
     assert by_name["gsm_hard"].error == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
     means = averages(by_name)
@@ -117,6 +114,6 @@ def test_averages():
         {name: by_name[name] for name in PAPER[:6]} | {"mathqa": by_name["mathqa"]}
     )
     assert averages({"gsm8k": share_of(1, 1)}) == {}
-    told = results("m", by_metric(found), {})
+    told = results("m", found, {})
     assert told["scores"]["GSM-Hard"] == 20.0
     assert told["about"]["harness_match"]["AVG"]["count"] == 90
