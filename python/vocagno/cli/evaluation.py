@@ -141,7 +141,7 @@ def _measured(
     lm = running.load(options.model, dtype=dtype, batch_size=batch_size, **device_and_file)
     tasks = running.prepared(lm, benchmarks, options.data, limit=options.limit)
     running.say_what_is_short(tasks)
-    running.note_run(out, about)
+    write_json(out / running.RUN, about)
     verdicts = running.evaluate(lm, tasks, out, batch_size=batch_size)
     examples = {task.benchmark.name: task.examples for task in tasks}
     now = summary.Measured(summary.by_metric(verdicts), examples)

@@ -7,13 +7,13 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vocagno.config.arguments import did_you_mean
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extracted, normalized
 from vocagno.system.files import appearing
@@ -224,12 +224,11 @@ PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column
 
 
 def named(task: str) -> Benchmark:
-    """The benchmark with a name. Raises: InputError that suggests similar names."""
+    """The benchmark with a name. Raises: InputError that suggests a similar name."""
     if task in BENCHMARKS:
         return BENCHMARKS[task]
-    near = get_close_matches(task.lower(), BENCHMARKS, n=3)
-    offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
-    raise InputError(f"task {task!r}: no such benchmark; {offered}")
+    near = did_you_mean(task.lower(), BENCHMARKS) or f"; known: {', '.join(BENCHMARKS)}"
+    raise InputError(f"task {task!r}: no such benchmark{near}")
 
 
 class BenchmarkError(InputError):

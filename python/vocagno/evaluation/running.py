@@ -26,7 +26,7 @@ from vocagno.evaluation.benchmarks import (
     read_items,
 )
 from vocagno.evaluation.judge import Judge, Verdict
-from vocagno.system.files import appearing, digest, write_json
+from vocagno.system.files import appearing, digest
 from vocagno.system.progress import Progress
 
 NEW_TOKENS = 1024
@@ -154,7 +154,8 @@ def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[
             yield list(zip(batch, (text.strip() for text in found), strict=True))
 
 
-_RUN = "run.json"
+RUN = "run.json"
+"""In the folder of an evaluation: the model and settings of its answers."""
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "idx": (int,),
     "prompt_hash": (str,),
@@ -219,7 +220,7 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
 
 def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
     """Raises: InputError for a folder with answers of another model, or by other settings."""
-    path = out / _RUN
+    path = out / RUN
     if path.is_file():
         check_same(out, json_object(path.read_bytes(), str(path), f"; {_OTHER_OUT}"), about)
 
@@ -232,11 +233,6 @@ def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any])
                 f"{where}: contains answers with {name} {before.get(name)!r}, not "
                 f"{about.get(name)!r}; {_OTHER_OUT}"
             )
-
-
-def note_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Records in a folder the model and settings of its answers."""
-    write_json(out / _RUN, dict(about))
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:
