@@ -32,7 +32,7 @@ from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.selective import token_weights
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations import baking
-from vocagno.integrations.baked_files import CANDIDATES, BakedLosses
+from vocagno.integrations.baked_files import CANDIDATES, LOSSES, WEIGHTS, BakedLosses
 from vocagno.integrations.baking import Baker, bake_file, check_rule
 from vocagno.integrations.token_files import TokenFileError, open_token_file
 from vocagno.teacher.scores import DocumentScores
@@ -78,20 +78,20 @@ def collator(made, guidance):
 )
 def test_losses_are_those_of_the_collator(made, unit, aggregation):
     guidance = GuidanceConfig(unit=unit, aggregation=aggregation)
-    found = baked(made, guidance)
+    streams, _ = baked(made, guidance)
     expected = collator(made, guidance).aligned([made[2]])
-    np.testing.assert_array_equal(found.losses, expected.teacher_loss.astype(np.float16))
-    assert 0.5 < np.isfinite(found.losses).mean() < 0.95
-    assert found.weights is None
+    np.testing.assert_array_equal(streams[LOSSES], expected.teacher_loss.astype(np.float16))
+    assert 0.5 < np.isfinite(streams[LOSSES]).mean() < 0.95
+    assert streams.keys() == {LOSSES}
 
 
 def test_tokens_without_text_have_no_loss(made):
     _, _, row = made
-    found = baked(made, DEFAULT, DEFAULT)
+    streams, _ = baked(made, DEFAULT, DEFAULT)
     special = row.spans[:, 0] == row.spans[:, 1]
     assert special.sum() >= 2 * len(DOCUMENTS)
-    assert np.isnan(found.losses[special]).all()
-    assert (found.weights[special] == 255).all()
+    assert np.isnan(streams[LOSSES][special]).all()
+    assert (streams[WEIGHTS][special] == 255).all()
 
 
 def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypatch):
@@ -159,24 +159,23 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
 )
 @pytest.mark.parametrize("losses", [GuidanceConfig(unit="token"), DEFAULT])
 def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, losses):
-    found = baked(made, losses, rule)
+    found = baked(made, losses, rule)[0][WEIGHTS]
     tensors = collator(made, rule)([made[2]]).tensors
     student_nll_BT = torch.rand(tensors["labels"].shape) * 10
     given = student_nll_BT, GuidanceTensors.of(tensors), tensors["labels"], rule
     expected = token_weights(*given)[0].numpy()
-    np.testing.assert_array_equal(found.weights[1:], np.round(255 * expected).astype(np.uint8))
-    assert 0.1 < (found.weights == 255).mean() < 0.9
+    np.testing.assert_array_equal(found[1:], np.round(255 * expected).astype(np.uint8))
+    assert 0.1 < (found == 255).mean() < 0.9
 
 
 def test_counts(made):
     spans, _, row = made
-    found = baked(made, TOKEN)
+    streams, counts = baked(made, TOKEN)
     view = collator(made, TOKEN).aligned([row])
-    counts = found.counts
     assert counts["documents"] == len(DOCUMENTS)
     assert counts["tokens"] == len(row.ids)
     assert counts["missing_tokens"] == counts["missing_documents"] == 0
-    assert counts["losses"] == np.isfinite(found.losses).sum()
+    assert counts["losses"] == np.isfinite(streams[LOSSES]).sum()
     assert counts["with_text"] == view.with_text.sum()
     assert counts["scored"] == np.isfinite(view.teacher_loss).sum()
     assert counts["scored"] <= counts["scorable"] < counts["with_text"]
@@ -188,11 +187,11 @@ def test_documents_are_found_by_their_text(made):
     spans, store, _ = made
     texts = [DOCUMENTS[4], "unknown", DOCUMENTS[1], DOCUMENTS[4], f"{DOCUMENTS[2]}."]
     tokens = spans.encode(texts)
-    found = Baker(spans, store, TOKEN).bake(texts, tokens)
-    assert (found.counts["documents"], found.counts["missing_documents"]) == (5, 2)
+    streams, counts = Baker(spans, store, TOKEN).bake(texts, tokens)
+    assert (counts["documents"], counts["missing_documents"]) == (5, 2)
     sizes = np.diff(tokens.cu_seqlens)
-    assert found.counts["missing_tokens"] == sizes[1] + sizes[4]
-    first, unknown, _, again, edited = (found.losses[tokens.text(i)] for i in range(5))
+    assert counts["missing_tokens"] == sizes[1] + sizes[4]
+    first, unknown, _, again, edited = (streams[LOSSES][tokens.text(i)] for i in range(5))
     np.testing.assert_array_equal(first, again)
     assert np.isfinite(first).any()
     assert np.isnan(unknown).all()
@@ -216,7 +215,7 @@ def test_a_loss_beyond_float16_is_none(made):
             return scores
 
     guidance = GuidanceConfig(unit="token", aggregation="sum")
-    assert np.isnan(Baker(spans, Store(), guidance).bake([text], one).losses).all()
+    assert np.isnan(Baker(spans, Store(), guidance).bake([text], one)[0][LOSSES]).all()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ one machine.
 All parts are written into one file for each stream, at their places, and noted when they are on
 disk. A killed process loses the parts that it was at; the streams get their names, and the manifest
 is written, when all parts are noted.
-
-n: tokens of some documents, one after the other, K: candidates of a token.
 """
 
 import json
@@ -14,7 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -69,32 +67,6 @@ _FULL = 255
 """A weight of 1."""
 _MAKING = ".making"
 """Folder of unfinished streams and of notes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Baked:
-    """The streams of n tokens."""
-
-    losses: NDArray[np.float16]
-    """(n,) nats; NaN where there is none."""
-    weights: NDArray[np.uint8] | None
-    """(n,) 0 to 255 for 0 to 1; None if no rule was given."""
-    counts: Counter[str]
-    """Documents and tokens, by what became of them."""
-    candidates: NDArray[np.int32] | None = None
-    """(n, K) buckets, -1 for none; None without targets."""
-    candidate_mass: NDArray[np.float16] | None = None
-    """(n, K) the teacher's probabilities of these buckets."""
-
-    def streams(self) -> dict[str, NDArray[Any]]:
-        """Those that there are, by their file names."""
-        given = {
-            LOSSES: self.losses,
-            WEIGHTS: self.weights,
-            CANDIDATES: self.candidates,
-            CANDIDATE_MASS: self.candidate_mass,
-        }
-        return {name: values for name, values in given.items() if values is not None}
 
 
 def check_rule(rule: GuidanceConfig) -> None:
@@ -158,8 +130,9 @@ class Baker:
 
     def bake(
         self, texts: list[str], tokens: TokenizedTexts, refused: Mapping[int, str] | None = None
-    ) -> Baked:
-        """The streams of some whole documents.
+    ) -> tuple[dict[str, NDArray[Any]], Counter[str]]:
+        """The streams of the n tokens of some whole documents, as `BakedLosses` has them, by their
+        file names; and the counts of documents and tokens, by what became of them.
 
         Args:
             texts, tokens: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
@@ -178,20 +151,20 @@ class Baker:
         with np.errstate(over="ignore"):
             losses = compared.teacher_loss[:-1].astype(np.float16)
         losses[~np.isfinite(losses)] = np.nan
-        weights = None
-        if self._rule is not None:
-            if self._rule is not self._losses:
-                compared = method_of(self._rule).compared(pieces, meeting, None)
-            weights = self._weights(tokens, compared)
+        streams: dict[str, NDArray[Any]] = {LOSSES: losses}
         counts = self._counts(pieces, meeting, losses)
         if refused:
             counts[REFUSED] = len(refused)
-        over_buckets: tuple[NDArray[np.int32], NDArray[np.float16]] | tuple[()] = ()
+        if self._rule is not None:
+            if self._rule is not self._losses:
+                compared = method_of(self._rule).compared(pieces, meeting, None)
+            streams[WEIGHTS] = self._weights(tokens, compared)
         if self._targets is not None:
             over = stored_targets(rows, pieces, documents, scores, self._targets)
-            over_buckets = over.bucket_nS[:-1].numpy(), over.mass_nS[:-1].numpy().astype(np.float16)
-            counts["with_candidates"] = int((over_buckets[0] >= 0).any(1).sum())
-        return Baked(losses, weights, counts, *over_buckets)
+            streams[CANDIDATES] = over.bucket_nS[:-1].numpy()
+            streams[CANDIDATE_MASS] = over.mass_nS[:-1].numpy().astype(np.float16)
+            counts["with_candidates"] = int((streams[CANDIDATES] >= 0).any(1).sum())
+        return streams, counts
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
         assert self._rule is not None
@@ -393,14 +366,14 @@ def bake_file(
         check_rule(rule)
     if targets is not None:
         _check_targets(targets, spans, store)
-    streams: dict[str, Any] = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
+    types: dict[str, Any] = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
     num_parts = -(-file.num_tokens // PART_TOKENS)
     given = _made_from(file, spans, store, losses, rule)
     if targets is not None:
         width = store.candidates
-        streams |= {CANDIDATES: (np.int32, (width,)), CANDIDATE_MASS: (np.float16, (width,))}
+        types |= {CANDIDATES: (np.int32, (width,)), CANDIDATE_MASS: (np.float16, (width,))}
         given["candidates"] = {"count": width, "bucket_key": targets.table.key}
-    parts = BakedParts(folder, file.num_tokens, num_parts, streams, given)
+    parts = BakedParts(folder, file.num_tokens, num_parts, types, given)
     baker = cache(lambda: Baker(spans, store, losses, rule, targets))
     total = Counter[str]()
 
@@ -412,10 +385,10 @@ def bake_file(
             for row, reason in why.items():
                 place = f"{file.path.name}, document from token {at + int(boundaries[row])} on"
                 refused.append({"place": place, "why": reason})
-            found = baker().bake(texts, tokens, why)
-            for stream, values in found.streams().items():
+            streams, of_batch = baker().bake(texts, tokens, why)
+            for stream, values in streams.items():
                 parts.write(stream, at, values)
-            counts.update(found.counts)
+            counts.update(of_batch)
             progress.at(total["tokens"] + counts["tokens"])
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
         parts.note(name, hash=digest(block.tobytes()), counts=counts, refused=refused)
