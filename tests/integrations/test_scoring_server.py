@@ -82,14 +82,18 @@ def expected(window):
     return [-log_probability(ids, place) for place in range(window.asked_from, len(ids))]
 
 
-class Answering:
-    """A session that gives one answer to every request."""
+def answered(answer, **options):
+    """A scorer whose server gives one answer to every request for losses."""
+    asked = scorer("http://x", **options)
+    asked.__dict__["served"] = module.Served("tiny", None)
+    give(asked, answer)
+    return asked
 
-    def __init__(self, answer):
-        self.answer = answer
 
-    def request(self, *_, **__):
-        return types.SimpleNamespace(status_code=200, content=json.dumps(self.answer).encode())
+def give(asked, answer):
+    content = json.dumps(answer).encode()
+    reply = types.SimpleNamespace(status_code=200, content=content)
+    asked._session = types.SimpleNamespace(request=lambda *_, **__: reply)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -170,15 +174,14 @@ def test_candidates_of_a_server_are_those_of_transformers(served, teacher_model,
 
 
 def test_a_server_without_candidates_or_without_their_ids_is_refused():
-    asked = scorer("http://x", protocol="sglang", candidates=5)
-    asked._session = Answering(reply("/generate", {"input_ids": [5, 6]}, State()))
+    answer = reply("/generate", {"input_ids": [5, 6]}, State())
+    asked = answered(answer, protocol="sglang", candidates=5)
     with pytest.raises(ServerError, match="gives candidates for 0 of 2 ids"):
         list(asked.score([Window(np.array([5, 6]), 1)]))
-    asked, state = scorer("http://x", candidates=1), State()
-    asked.__dict__["served"] = module.Served("tiny", None)
+    state = State()
     state.tops = lambda *_: [(-1.0, -7)]
     body = {"prompt": [5, 6], "prompt_logprobs": 1}
-    asked._session = Answering(reply("/v1/completions", body, state))
+    asked = answered(reply("/v1/completions", body, state), candidates=1)
     with pytest.raises(ServerError, match="gives a candidate '-7', which is no id"):
         list(asked.score([Window(np.array([5, 6]), 1)]))
 
@@ -188,7 +191,7 @@ def read_damaged(asked, answer, read):
     it is not refused; and how many of them are."""
     found, refusals = [], []
     for damaged in mutations(answer):
-        asked._session = Answering(damaged)
+        give(asked, damaged)
         try:
             found.append(read(asked))
         except ServerError as error:
@@ -211,9 +214,7 @@ def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
     path = "/generate" if protocol == "sglang" else "/v1/completions"
     body = {"input_ids": [5, 6, 7, 8], "top_logprobs_num": 2, "prompt_logprobs": 2}
     answer = reply(path, body, State())
-    asked = scorer("http://x", protocol=protocol, candidates=2)
-    asked.__dict__["served"] = module.Served("tiny", None)
-    asked._session = Answering(answer)
+    asked = answered(answer, protocol=protocol, candidates=2)
     whole, others = read(asked), 0
     several, refusals = read_damaged(asked, answer, read)
     for found in several:
@@ -274,9 +275,7 @@ def test_another_prompt_than_was_sent(served, protocol):
 
 
 def test_a_server_for_another_protocol():
-    asked = scorer("http://x")
-    asked._session = Answering({"choices": [{"text": "x"}]})
-    asked.__dict__["served"] = module.Served("tiny", None)
+    asked = answered({"choices": [{"text": "x"}]})
     with pytest.raises(ServerError, match=r"no `prompt_logprobs`; .* --teacher.protocol vllm"):
         list(asked.score(windows(1)))
 
@@ -367,9 +366,7 @@ def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol
     ids, answer = one["body"]["prompt"], one["answer"]
     if protocol == "sglang":
         answer = reply("/generate", {"input_ids": ids}, State())
-    asked, read = scorer("http://x", protocol=protocol), read_window(Window(np.array(ids), 1))
-    asked.__dict__["served"] = module.Served("tiny", None)
-    asked._session = Answering(answer)
+    asked, read = answered(answer, protocol=protocol), read_window(Window(np.array(ids), 1))
     whole = read(asked)
     losses, refusals = read_damaged(asked, answer, read)
     assert refusals > 100
@@ -477,17 +474,6 @@ def another_model(state, by=0.5):
     state.change = lambda found, ids: [one and one - by for one in found]
 
 
-def same_model(state):
-    state.change = lambda found, ids: found
-
-
-def interrupted(score, state, name="store", after=12):
-    """A store with a part of its shards."""
-    state.statuses = [200] * after + [400]
-    assert score(name) == 2
-    state.statuses = []
-
-
 @pytest.mark.slow
 def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
     """The server is started again with another model, and the client reconnects."""
@@ -508,7 +494,8 @@ def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
 
 def test_another_model_at_resume_and_other_batches_of_one(served, score, tmp_path, capsys):
     url, state = served
-    interrupted(score, state)
+    state.statuses = [200] * 12 + [400]
+    assert score("store") == 2
     before = contents(tmp_path / "store")
     another_model(state)
     capsys.readouterr()
@@ -530,7 +517,7 @@ def test_parts_and_finished_stores(served, score, tmp_path, capsys, tokenizer_fi
     another_model(state)
     assert score("parts", "--shards", "2/2") == 2
     assert score("parts", "--shards", "1/2") == 2
-    same_model(state)
+    another_model(state, by=0)
     assert score("parts", "--shards", "2/2") == 0
     assert main(["scores", "finish", str(tmp_path / "parts")]) == 0
     assert score("parts") == 0
