@@ -108,19 +108,6 @@ def lossy(*names):
     return bool({"bert-base-uncased", "t5-small"} & set(names))
 
 
-def test_sampled_tokens_need_not_be_what_the_tokenizer_makes(tokenizers):
-    """A response in single bytes, which no tokenizer would give."""
-    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["unigram"])
-    text = "Ana has 12 apples."
-    ids = np.concatenate([small.encode([letter]).ids for letter in text])
-    assert len(ids) > len(small.encode([text]).ids)
-    other = large.encode([text])
-    theirs = drawn(np.random.default_rng(1), len(other.ids))
-    found = vocagno.credit(small, ids, large, other.ids, theirs)
-    assert found.shape == ids.shape
-    assert found.sum() == pytest.approx(theirs.sum())
-
-
 PROMPT = "Ana has 12 apples."
 
 
@@ -150,20 +137,30 @@ def test_responses_need_no_prompt_before_them(tokenizers, student, teacher, resp
         np.testing.assert_array_equal(twice, np.tile(found, 2))
 
 
+WRITTEN = ["a</s>b", "Old price <s>5</s> now 4", " <s>hi", "x <s> y"]
+
+
 @pytest.mark.parametrize("student", ["llama", "byte-level"])
-@pytest.mark.parametrize("text", ["a</s>b", "Old price <s>5</s> now 4", " <s>hi", "x <s> y"])
-def test_special_tokens_written_in_a_text(tokenizers, student, text):
-    """The other side's ids tell what is written. They are not compared with its letters."""
+@pytest.mark.parametrize("text", [*WRITTEN, *HARD_TEXTS])
+def test_hard_texts_are_credited_whole_or_refused(tokenizers, student, text):
+    """Of special tokens written in a text the other side's ids tell what is written. They are not
+    compared with its letters."""
     names = student, "byte-level" if student == "llama" else "llama"
     small, large = (TokenSpans(tokenizers[name]) for name in names)
     own, other = small.encode([text]), large.encode([text])
     theirs = drawn(np.random.default_rng(9), len(other.ids))
-    found = vocagno.credit(small, own.ids, large, other.ids, theirs)
+    try:
+        found = vocagno.credit(small, own.ids, large, other.ids, theirs)
+    except TokenizerError:
+        assert text not in WRITTEN
+        return
     special = small.is_special(own.ids), large.is_special(other.ids)
-    expected = oracle(own, other, -np.ones(len(own.ids)), theirs, special=special)
-    np.testing.assert_allclose(found, expected)
-    assert np.isnan(found[special[0]]).all()
-    assert np.isfinite(found).any()
+    if text.strip():
+        expected = oracle(own, other, -np.ones(len(own.ids)), theirs, special=special)
+        np.testing.assert_allclose(found, expected)
+    if text in WRITTEN:
+        assert np.isnan(found[special[0]]).all()
+        assert np.isfinite(found).any()
 
 
 def test_a_special_token_inside_a_response(tokenizers):
@@ -286,6 +283,8 @@ def test_what_is_missing_is_missing_for_its_group_only(tokenizers):
         found = vocagno.credit(small, own.ids, large, other.ids, theirs)
         first = vocagno.groups(own.spans, other.spans).student[0]
         assert np.isnan(found).nonzero()[0].tolist() == list(range(*first))
+    nothing = np.ma.masked_all(len(other.ids))
+    assert np.isnan(vocagno.credit(small, own.ids, large, other.ids, nothing)).all()
 
 
 def test_a_student_that_was_sure_of_a_group_gets_even_parts(tokenizers):
@@ -297,7 +296,7 @@ def test_a_student_that_was_sure_of_a_group_gets_even_parts(tokenizers):
     np.testing.assert_allclose(sure, vocagno.credit(*given))
 
 
-def test_other_numbers_are_refused(tokenizers):
+def test_other_arguments_are_refused(tokenizers):
     small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
     own, other = small.encode(["a text"]).ids, large.encode(["a text"]).ids
     with pytest.raises(ValueError, match="teacher_logprobs: expected one for each of"):
@@ -305,28 +304,8 @@ def test_other_numbers_are_refused(tokenizers):
     given = small, own, large, other, -np.ones(len(other))
     with pytest.raises(ValueError, match="student_logprobs: 1 is no log-probability"):
         vocagno.credit(*given, student_logprobs=np.ones(len(own)))
-
-
-def test_masked_log_probabilities_are_none(tokenizers):
-    spans = TokenSpans(tokenizers["byte-level"])
-    ids = spans.encode([TEXTS[0]]).ids
-    nothing = np.ma.masked_all(len(ids))
-    assert np.isnan(vocagno.credit(spans, ids, spans, ids, nothing)).all()
-
-
-@pytest.mark.parametrize("text", HARD_TEXTS)
-def test_hard_texts_are_credited_whole_or_refused(tokenizers, text):
-    small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
-    own, other = small.encode([text]), large.encode([text])
-    theirs = drawn(np.random.default_rng(6), len(other.ids))
-    try:
-        found = vocagno.credit(small, own.ids, large, other.ids, theirs)
-    except TokenizerError:
-        return
-    special = small.is_special(own.ids), large.is_special(other.ids)
-    if text.strip():
-        expected = oracle(own, other, -np.ones(len(own.ids)), theirs, special=special)
-        np.testing.assert_allclose(found, expected)
+    with pytest.raises(InputError, match=r"only: expected .same_ends., or None.*got 'same_end'"):
+        vocagno.credit(*given, only="same_end")
 
 
 def in_random_pieces(rng, spans, text):
@@ -429,12 +408,6 @@ def test_one_response_never_loses_the_others(tokenizers):
     words = TokenSpans(tokenizers["word-piece"])
     with pytest.raises(TokenizerError, match="do not determine the text"):
         vocagno.credit(words, [5], large, [5], [-1.0], strict=False)
-
-
-def test_a_word_that_is_no_option_is_refused(tokenizers):
-    spans = TokenSpans(tokenizers["byte-level"])
-    with pytest.raises(InputError, match=r"only: expected .same_ends., or None.*got 'same_end'"):
-        vocagno.credit(spans, [5], spans, [5], [-1.0], only="same_end")
 
 
 def test_two_thousand_tokens_take_less_than_a_generated_token(tokenizers):
