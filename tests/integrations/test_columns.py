@@ -85,10 +85,11 @@ def teacher(teacher_model):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory, teacher_model):
-    """The scores of `DOCUMENTS`, in another order."""
+def store(tmp_path_factory, teacher_model, teacher_tokenizer):
+    """The scores of `DOCUMENTS`, in another order, and of conversations."""
     folder = tmp_path_factory.mktemp("columns")
-    corpus = write_corpus(folder / "c.jsonl", DOCUMENTS[::-1])
+    chats = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
+    corpus = write_corpus(folder / "c.jsonl", [*DOCUMENTS[::-1], *chats])
     words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
     words += ["--candidates", str(CANDIDATES)]
     scores = folder / "scores"
@@ -396,15 +397,9 @@ def test_buckets_of_columns_are_those_of_the_loss(
 CANDIDATE_COLUMNS = ("candidates", "candidate_mass")
 
 
-def test_scores_of_conversations_are_found(
-    student, teacher, teacher_tokenizer, teacher_model, tmp_path
-):
-    texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
-    corpus = write_corpus(tmp_path / "c.jsonl", texts)
-    words = ["--teacher.model", str(teacher_model), "--teacher.context", "256"]
-    assert main(["score", str(corpus), *words, "--out", str(tmp_path / "scores")]) == 0
+def test_scores_of_conversations_are_found(student, teacher, store, teacher_tokenizer):
     options = {"teacher_tokenizer": teacher_tokenizer}
-    stored = TeacherLossColumns(student, ScoreStore(tmp_path / "scores"), **options)
+    stored = TeacherLossColumns(student, store, **options)
     live = TeacherLossColumns(student, teacher, **options)
     again = pickle.loads(pickle.dumps(stored))
     for one in (stored, again):

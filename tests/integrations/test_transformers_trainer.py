@@ -49,6 +49,8 @@ from vocagno.teacher.scores import MatchedScores, ScoreStore
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]
+SPANS = np.arange(12, dtype=np.int32)[:, None] + np.array([0, 1], np.int32)
+ROW = Row(SPANS[:, 0], SPANS, *np.array([[0], [12], [0]]))
 
 
 def examples(count=4, length=12, guidance=GUIDANCE, student="", **counts):
@@ -315,11 +317,9 @@ def test_too_few_teacher_losses_stop_training(tmp_path, counts, message, logging
     ids=str,
 )
 def test_rows_without_scores_are_evaluated(tmp_path, rule):
-    ids, spans = np.arange(12, dtype=np.int32), np.stack([np.arange(12), np.arange(1, 13)], 1)
-    row = Row(ids, spans.astype(np.int32), np.array([0]), np.array([12]), np.array([0]))
     collate, model = GuidedCollator(None, rule, seq_len=11), tiny_llama(50)
     evaluated = trainer(
-        tmp_path, model=model, guidance=rule, data_collator=collate, eval_dataset=[row] * 4
+        tmp_path, model=model, guidance=rule, data_collator=collate, eval_dataset=[ROW] * 4
     )
     loss = evaluated.evaluate()["eval_loss"]
     expected = type(model).forward(model, torch.arange(12)[None], labels=torch.arange(12)[None])
@@ -337,10 +337,8 @@ def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_p
     other = DataCollatorWithTeacherLoss(GuidanceConfig(top_fraction=0.8))
     words = "collator and trainer: made for guidance"
     refused(rf"^{words}.top_fraction 0.8, not 0.4; give both", examples(), other)
-    ids, spans = np.arange(12, dtype=np.int32), np.stack([np.arange(12), np.arange(1, 13)], 1)
-    row = Row(ids, spans.astype(np.int32), np.array([0]), np.array([12]), np.array([0]))
     no_scores = GuidedCollator(None, GUIDANCE, seq_len=11)
-    refused(rf"^{words}.method cpt, not vocagno", [row] * 4, no_scores)
+    refused(rf"^{words}.method cpt, not vocagno", [ROW] * 4, no_scores)
     groups = examples(guidance=GuidanceConfig())
     refused(r"^columns of another guidance: made for guidance.unit group, not token", groups)
     bare = [{name: one[name] for name in ("input_ids", "labels", "teacher_loss")} for one in groups]

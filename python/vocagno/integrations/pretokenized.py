@@ -7,9 +7,8 @@ import re
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vocagno.alignment.arrays import as_cu_seqlens, as_ids
 from vocagno.alignment.mapping import groups
-from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
+from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans, as_documents
 from vocagno.tokens.tokenizer_files import TokenizerError
 
 _NAMED = 5
@@ -108,9 +107,7 @@ def spans_of_same_responses(
 
 def without_spans(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
     """Texts of ids only, with empty spans. Args: as of `spans_of_same_texts`."""
-    ids = as_ids(ids)
-    boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
-    boundaries = np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
+    ids, boundaries = as_documents(ids, cu_seqlens)
     spans, proved = np.zeros((len(ids), 2), np.int32), np.zeros(len(boundaries[1:]), bool)
     return TokenizedTexts(ids, spans, boundaries, proved)
 

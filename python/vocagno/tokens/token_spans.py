@@ -330,7 +330,7 @@ class TokenSpans:
     def _documents_with_text(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        documents = _documents(ids, cu_seqlens)
+        documents = as_documents(ids, cu_seqlens)
         if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
@@ -367,7 +367,7 @@ class TokenSpans:
             documents whose ids are not those of the given text (never without `texts`).
         Raises: as `decode`, without `texts`; ValueError for another number of texts.
         """
-        ids, boundaries = _documents(ids, cu_seqlens)
+        ids, boundaries = as_documents(ids, cu_seqlens)
         if texts is None:
             return self.texts_and_tokens(ids, boundaries)[1]
         texts = checked_texts(texts)
@@ -377,9 +377,10 @@ class TokenSpans:
         return TokenizedTexts(ids, spans, boundaries, proved)
 
 
-def _documents(
+def as_documents(
     ids: ArrayLike, cu_seqlens: ArrayLike | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Ids and their boundaries as arrays; without boundaries they are one document."""
     ids = as_ids(ids)
     boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
     return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
