@@ -306,16 +306,16 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
 ):
     """Found again in both texts, token by token; nothing else has any."""
     guidance, options = RULES["everywhere"], {"teacher_tokenizer": teacher_tokenizer}
-    targets = over_buckets(guidance)
-    columns = TeacherLossColumns(student, teacher, guidance, **options, **targets)
-    made, of = columns({"messages": CHAT}), targets["targets"].buckets[0]
+    targets = over_buckets(guidance)["targets"]
+    columns = TeacherLossColumns(student, teacher, guidance, **options, targets=targets)
+    made, of = columns({"messages": CHAT}), targets.buckets[0]
     texts = TeacherTexts(teacher_tokenizer)({"messages": CHAT})["text"]
     compared = 0
     for number, (messages, scores) in enumerate(zip(CHAT, teacher.score(texts), strict=True)):
         text = student.apply_chat_template(messages, tokenize=False)
         tokens, theirs = TokenSpans(student).encode([text]), starting(scores.spans)
         mine, at, behind = starting(tokens.spans), 0, 0
-        expected = [{} for _ in tokens.ids]
+        known, rows = scores.candidates, np.full((len(tokens.ids), 3), -1)
         for message in messages:
             content = message["content"].strip()
             at, behind = text.index(content, at), texts[number].index(content, behind)
@@ -326,23 +326,18 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
                 row, own = theirs.get(other + byte), mine.get(first + byte)
                 if row is None or own is None or scores.spans[row, 1] > other + size:
                     continue
-                known = scores.candidates
-                if of.student[tokens.ids[own]] != of.teacher[known.tokens[row]]:
-                    continue
-                ids, p = known.ids[row].astype(np.int64), known.probabilities[row]
-                before = np.full(len(ids), tokens.ids[own - 1], np.int64)
-                left = of.boundaries.remain(before, ids) | (p < 0.002) | (ids == known.tokens[row])
-                for candidate, share in zip(ids[left], p[left] / (1 - p[~left].sum()), strict=True):
-                    bucket = int(of.teacher[candidate])
-                    if candidate >= 0 <= bucket:
-                        expected[own][bucket] = expected[own].get(bucket, 0.0) + share
-        found = zip(made["candidates"][number], made["candidate_mass"][number], strict=True)
-        for (bucket_S, mass_S), sums in zip(found, expected, strict=True):
-            assert (bucket_S.dtype, mass_S.dtype) == (np.int32, np.float32)
-            given = {b: p for b, p in zip(bucket_S.tolist(), mass_S, strict=True) if b >= 0}
-            assert given == pytest.approx(sums, rel=1e-5)
-            compared += bool(sums)
+                if of.student[tokens.ids[own]] == of.teacher[known.tokens[row]]:
+                    rows[own] = row, known.tokens[row], tokens.ids[own - 1]
+        expected = targets.at(*map(torch.from_numpy, (rows, known.ids, known.codes)))
+        bucket_nS, mass_nS = (np.array(made[name][number]) for name in CANDIDATE_COLUMNS)
+        assert (bucket_nS.dtype, mass_nS.dtype) == (np.int32, np.float32)
+        np.testing.assert_array_equal(bucket_nS, expected.bucket_nS)
+        np.testing.assert_allclose(mass_nS, expected.mass_nS, rtol=1e-5)
+        compared += (bucket_nS >= 0).any(1).sum()
     assert compared > 15
+
+
+CANDIDATE_COLUMNS = ("candidates", "candidate_mass")
 
 
 def test_buckets_of_columns_are_those_of_the_loss(
@@ -392,9 +387,6 @@ def test_buckets_of_columns_are_those_of_the_loss(
     few = TeacherLossColumns(student, teacher, guidance, targets=half)
     with pytest.raises(GuidanceError, match="needs scores with 4 candidates of each token: give"):
         few(data[:])
-
-
-CANDIDATE_COLUMNS = ("candidates", "candidate_mass")
 
 
 def test_scores_of_conversations_are_found(student, teacher, store, teacher_tokenizer):
