@@ -169,6 +169,21 @@ def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     assert torch.equal(square.mass_nS.flatten(0, 1), flat.mass_nS)
 
 
+def test_a_token_that_followed_is_kept_where_others_could_not(sides):
+    student, teacher = sides["llama"], sides["byte-level"]
+    of = vocagno.buckets(student, teacher)
+    texts = enumerate(teacher.text_pieces())
+    asked = (one for one, text in texts if text and not text.isspace() and of.teacher[one] >= 0)
+    before = student.encode(["a"]).ids.tolist()[-1]
+    token = next(
+        one for one in asked if not ends_between(student, before, teacher.text_pieces()[one])
+    )
+    rows = torch.tensor([[0, token, before], [0, token + 1, before]])
+    found = BucketTargets(of, 1).at(rows, torch.tensor([[token]]), torch.tensor([[0]]))
+    assert found.bucket_nS.tolist() == [[of.teacher[token]], [-1]]
+    assert found.mass_nS.tolist() == [[1.0], [0.0]]
+
+
 def test_columns_and_shares_of_several_teachers(sides):
     names, counts = ["byte-level", "metaspace-first"], [4, 2]
     student, both = sides["llama"], [vocagno.buckets(sides["llama"], sides[one]) for one in names]
