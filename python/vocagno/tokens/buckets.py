@@ -310,7 +310,9 @@ def _first_tokens(
 ) -> NDArray[np.int32]:
     """(len(pieces),) the token of a side, whose own pieces are `own`, that each piece begins with;
     -1 for none."""
-    firsts = _firsts_of_texts(pieces, side)
+    texts = [_text(piece or b"") for piece in pieces]
+    ids_of_texts = _ids_of_texts(texts, side.continuing_tokenizer(), side.name)
+    firsts = np.fromiter((ids[0] if ids else -1 for ids in ids_of_texts), np.int32, len(pieces))
     id_of = {piece: index for index, piece in enumerate(own) if piece}
     longest = max(map(len, id_of), default=0)
     for index, piece in enumerate(pieces):
@@ -319,14 +321,6 @@ def _first_tokens(
             beginnings = (piece[:size] for size in range(min(len(piece), longest), 0, -1))
             firsts[index] = next((id_of[part] for part in beginnings if part in id_of), -1)
     return firsts
-
-
-def _firsts_of_texts(pieces: list[bytes | None], side: TokenSpans) -> NDArray[np.int32]:
-    """(len(pieces),) the first token of the pieces that are text, -1 for others."""
-    texts = [_text(piece or b"") for piece in pieces]
-    tokenizer = side.continuing_tokenizer()
-    firsts = (ids[0] if ids else -1 for ids in _ids_of_texts(texts, tokenizer, side.name))
-    return np.fromiter(firsts, np.int32, len(pieces))
 
 
 def _ids_of_texts(texts: list[str], tokenizer: Any, name: str) -> Iterator[list[int]]:
