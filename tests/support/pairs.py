@@ -10,7 +10,7 @@ from families import Unproving
 def check_side(spans, tokens, texts):
     """Spans cover every byte in order; only lone dummy prefixes are empty."""
     pieces = spans.pieces()
-    added = np.array(spans._vocabulary.roles) > 0
+    added = spans._vocabulary.roles > 0
     for index, text in enumerate(texts):
         rows = tokens.text(index)
         found, ids = tokens.spans[rows], tokens.ids[rows]

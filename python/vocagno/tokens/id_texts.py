@@ -126,7 +126,7 @@ class IdTexts:
         """The bytes of the ids, without dummy prefixes."""
         if self._vocabulary.dummy_prefix == "none":
             return self._table
-        return PieceTable(self._vocabulary.pieces, self._vocabulary.roles, "none")
+        return PieceTable(self._vocabulary.pieces, self._vocabulary.roles.tolist(), "none")
 
     def _begins_with_a_prefix(self, tokens: TokenizedTexts) -> NDArray[np.bool_]:
         """(n,) whether a token begins with a space, where a tokenizer puts a dummy prefix: at the
@@ -134,7 +134,7 @@ class IdTexts:
         kind = self._vocabulary.dummy_prefix
         if kind == "none" or not len(tokens.ids):
             return np.zeros(len(tokens.ids), np.bool_)
-        roles = self._vocabulary.role[tokens.ids]
+        roles = self._vocabulary.roles[tokens.ids]
         starts_segment = np.append(True, roles[:-1] != 0)
         if kind == "metaspace_first":
             starts_segment[:] = False

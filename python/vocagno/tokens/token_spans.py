@@ -73,9 +73,9 @@ class TokenSpans:
         normalizer = tokenizer.normalizer
         normalize = normalizer.normalize_str if normalizer else None
         vocabulary = read_vocabulary(without_vocabulary(definition), ids, normalize)
-        table = PieceTable(
-            vocabulary.pieces, vocabulary.roles, vocabulary.dummy_prefix, vocabulary.drops_bytes
-        )
+        roles = vocabulary.roles.tolist()
+        prefix, drops_bytes = vocabulary.dummy_prefix, vocabulary.drops_bytes
+        table = PieceTable(vocabulary.pieces, roles, prefix, drops_bytes)
         places = TokenPlaces(tokenizer, vocabulary, table)
         self._vocabulary, self._table = vocabulary, table
         self._id_texts = IdTexts(vocabulary, table, name)
@@ -226,8 +226,8 @@ class TokenSpans:
             model=model["type"],
             vocabulary_size=self.vocabulary_size,
             path=self._path,
-            normalizer=component_types(definition.get("normalizer")),
-            pre_tokenizer=component_types(definition.get("pre_tokenizer")),
+            normalizer=component_types(definition, "normalizer"),
+            pre_tokenizer=component_types(definition, "pre_tokenizer"),
             dummy_prefix=self._vocabulary.dummy_prefix,
             byte_fallback=bool(model.get("byte_fallback")),
             loses=self.loses,

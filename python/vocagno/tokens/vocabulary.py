@@ -30,7 +30,7 @@ class Vocabulary:
 
     pieces: list[bytes | None]
     """UTF-8 bytes (or a part of a character) of each id; None if the id is not in use."""
-    roles: list[int]
+    roles: NDArray[np.int8]
     """0 for a piece, and for an added token that has the space of a dummy prefix; 1 for any other
     added token, which is in the text literally and ends a segment; 2 for a special token, which
     may also be outside the text (BOS, EOS)."""
@@ -48,14 +48,9 @@ class Vocabulary:
     """Whether bytes of text give no token if no piece contains them."""
 
     @cached_property
-    def role(self) -> NDArray[np.int8]:
-        """`roles` as an array."""
-        return np.array(self.roles, np.int8)
-
-    @cached_property
     def special(self) -> NDArray[np.bool_]:
         """Whether an id is that of a special token."""
-        is_special: NDArray[np.bool_] = self.role == 2
+        is_special: NDArray[np.bool_] = self.roles == 2
         return is_special
 
     @cached_property
@@ -98,7 +93,7 @@ def read_vocabulary(
     pieces: list[bytes | None] = [None] * size
     for piece, index in ids.items():
         pieces[index] = surface(piece)
-    roles = [0] * size
+    roles = np.zeros(size, np.int8)
     for index, token in added.items():
         pieces[index] = token["content"].encode()
         roles[index] = 2 if token["special"] else 1
@@ -331,11 +326,6 @@ class TokenizerDescription:
         return in_columns(rows)
 
 
-def component_types(part: dict[str, Any] | None) -> str | None:
-    """The types of a component and its parts: `Prepend, Replace`."""
-    if part is None:
-        return None
-    if part["type"] == "Sequence":
-        inner = part.get("normalizers") or part.get("pretokenizers") or []
-        return ", ".join(filter(None, map(component_types, inner))) or None
-    return str(part["type"])
+def component_types(spec: dict[str, Any], role: str) -> str | None:
+    """The types of the parts of a component: `Prepend, Replace`; None without any."""
+    return ", ".join(part["type"] for part in _components(spec) if part["role"] == role) or None
