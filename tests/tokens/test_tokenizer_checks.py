@@ -468,9 +468,9 @@ def test_offsets_without_a_certain_place_are_refused(tokenizers, monkeypatch, fa
 def places_of(spans, tokens, moved, index, text):
     """What is found out about a text whose spans are `moved`."""
     ids = tokens.ids[tokens.text(index)]
-    boundaries = np.array([0, len(ids)], np.int64)
-    found = spans._offsets._places.disagreeing(ids, moved, boundaries, [text]).get(0, [])
-    return found, spans._offsets._places.misplaced(ids, moved, text, found)
+    places = spans._offsets._places
+    found = places.disagreeing_in(text, ids, moved)
+    return found, places.compiled.misplaced(ids, moved, text, found)
 
 
 @pytest.mark.parametrize("family", [*LOSSLESS, "byte-level-nfc"])

@@ -8,6 +8,8 @@ from typing import Any, SupportsIndex, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
 IntArray = NDArray[Any]  # int32 or int64
 Float = TypeVar("Float", np.float32, np.float64)
 
@@ -25,20 +27,16 @@ def as_spans(values: ArrayLike, name: str) -> IntArray:
     return _borrowable(spans)
 
 
-def as_span_pair(student: ArrayLike, teacher: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Both span arrays with the same integer type: int32 if both are int32, else int64."""
-    left, right = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
-    if left.dtype != right.dtype:
-        left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
-    return left, right
-
-
 def as_batch(
     student: ArrayLike, teacher: ArrayLike, student_cu: Any, teacher_cu: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The spans of both sides as a pair, and the row boundaries of both."""
+    """The spans of both sides, int32 if both are that, else int64; and the boundaries of both."""
+    left, right = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
+    if left.dtype != right.dtype:
+        left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
     return (
-        *as_span_pair(student, teacher),
+        left,
+        right,
         as_cu_seqlens(student_cu, "student_cu_seqlens"),
         as_cu_seqlens(teacher_cu, "teacher_cu_seqlens"),
     )

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, SpanError, chars_to_bytes
+from vocagno.alignment.arrays import Int32, Int64
 from vocagno.tokens.tokenizer_checks import (
-    Rows,
     TokenPlaces,
     around,
     collapsed,
@@ -51,9 +51,7 @@ class OffsetSpans:
         self._name = name
         self._leaves_no_token: dict[str, bool] = {}
 
-    def encode(
-        self, texts: list[str]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], dict[int, str]]:
+    def encode(self, texts: list[str]) -> tuple[Int32, Int64, dict[int, str]]:
         """Byte spans of the tokens of texts, their boundaries, and why tokens of texts cannot be
         placed: offsets without width, out of order, or of other text."""
         encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
@@ -76,11 +74,7 @@ class OffsetSpans:
         return spans, boundaries, refused
 
     def _correct_by_bytes(
-        self,
-        ids: NDArray[np.int32],
-        offsets: NDArray[np.int32],
-        boundaries: NDArray[np.int64],
-        texts: list[str],
+        self, ids: Int32, offsets: Int32, boundaries: Int64, texts: list[str]
     ) -> None:
         """Corrects offsets that dropped bytes moved.
 
@@ -112,12 +106,12 @@ class OffsetSpans:
 
     def _closed_each(
         self,
-        ids: NDArray[np.int32],
-        offsets: NDArray[np.int32],
-        boundaries: NDArray[np.int64],
+        ids: Int32,
+        offsets: Int32,
+        boundaries: Int64,
         texts: list[str],
         refused: dict[int, str],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[Int32, Int32]:
         """As `_closed`, of all texts; adds those whose offsets are invalid to `refused`."""
         try:
             return self._closed(ids, offsets, boundaries, texts)
@@ -133,23 +127,13 @@ class OffsetSpans:
         return own_spans, spans
 
     def _closed(
-        self,
-        ids: NDArray[np.int32],
-        offsets: NDArray[np.int32],
-        boundaries: NDArray[np.int64],
-        texts: list[str],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        self, ids: Int32, offsets: Int32, boundaries: Int64, texts: list[str]
+    ) -> tuple[Int32, Int32]:
         """The byte spans of character offsets, as they are and closed."""
         in_bytes = chars_to_bytes(offsets, boundaries, texts)
         return in_bytes, self._table.close(in_bytes, ids, boundaries, texts)
 
-    def _anchored(
-        self,
-        text: str,
-        ids: NDArray[np.int32],
-        own_spans: NDArray[np.int32],
-        spans: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int32], str]:
+    def _anchored(self, text: str, ids: Int32, own_spans: Int32, spans: Int32) -> tuple[Int32, str]:
         """Closed spans of a text in which tokens disagree with the text at their own spans, and why
         there are none, or "".
 
@@ -158,39 +142,31 @@ class OffsetSpans:
         these can be at one place only.
         """
         boundaries = np.array([0, len(ids)], np.int64)
-        disagreeing = self._disagreeing(ids, spans, text)
+        disagreeing = self._places.disagreeing_in(text, ids, spans)
         moved = self._without_what_leaves_no_token(text, ids) if disagreeing else None
         if moved is not None:
             try:
                 mended = self._closed(ids, moved, boundaries, [text])
             except SpanError as error:
                 return spans, f"{error}: {_INVALID}"
-            left = self._disagreeing(ids, mended[1], text)
+            left = self._places.disagreeing_in(text, ids, mended[1])
             if len(left) < len(disagreeing):
                 (own_spans, spans), disagreeing = mended, left
         certain = self._at_certain_places(text, ids, own_spans)
         if certain is not None:
             return certain, ""
-        found = self._places.misplaced(ids, spans, text, disagreeing)
+        found = self._places.compiled.misplaced(ids, spans, text, disagreeing)
         return spans, self._misplaced(text, ids, spans, *found) if found else ""
 
-    def _disagreeing(
-        self, ids: NDArray[np.int32], spans: NDArray[np.int32], text: str
-    ) -> list[Rows]:
-        boundaries = np.array([0, len(ids)], np.int64)
-        return self._places.disagreeing(ids, spans, boundaries, [text]).get(0, [])
-
-    def _at_certain_places(
-        self, text: str, ids: NDArray[np.int32], own_spans: NDArray[np.int32]
-    ) -> NDArray[np.int32] | None:
+    def _at_certain_places(self, text: str, ids: Int32, own_spans: Int32) -> Int32 | None:
         """Closed spans in which all tokens agree with the text, after moving those that do not.
         None if there are none, or others are possible.
 
         A normaliser that contracts characters (`...` to `…`) needs this: the offset of the result
         is that of one character, and the others would go to the token before it.
         """
-        disagreeing = self._disagreeing(ids, own_spans, text)
-        moves = self._places.moves(ids, own_spans, text, disagreeing)
+        disagreeing = self._places.disagreeing_in(text, ids, own_spans)
+        moves = self._places.compiled.moves(ids, own_spans, text, disagreeing)
         if moves is None:
             return None
         moved = own_spans.copy()
@@ -205,11 +181,9 @@ class OffsetSpans:
             closed = self._table.close(between, ids, np.array([0, len(ids)], np.int64), [text])
         except SpanError:
             return None  # others are out of order
-        return None if self._disagreeing(ids, closed, text) else closed
+        return None if self._places.disagreeing_in(text, ids, closed) else closed
 
-    def _without_what_leaves_no_token(
-        self, text: str, ids: NDArray[np.int32]
-    ) -> NDArray[np.int32] | None:
+    def _without_what_leaves_no_token(self, text: str, ids: Int32) -> Int32 | None:
         """Offsets from the same ids of a shorter text; None if no shorter text gives them."""
         is_kept = np.array([not self._has_no_token(character) for character in text], np.bool_)
         if is_kept.all():
@@ -227,9 +201,7 @@ class OffsetSpans:
                 found, chosen = offsets, tried
         return found
 
-    def _offsets_of_kept(
-        self, text: str, is_kept: NDArray[np.bool_], ids: NDArray[np.int32]
-    ) -> NDArray[np.int32] | None:
+    def _offsets_of_kept(self, text: str, is_kept: NDArray[np.bool_], ids: Int32) -> Int32 | None:
         """Offsets in the whole text, computed from the kept characters; None if the ids differ."""
         kept = np.flatnonzero(is_kept)
         (encoding,) = self._tokenizer.encode_batch(
@@ -260,13 +232,7 @@ class OffsetSpans:
         return known
 
     def _misplaced(
-        self,
-        text: str,
-        ids: NDArray[np.int32],
-        spans: NDArray[np.int32],
-        first: int,
-        stop: int,
-        byte: int,
+        self, text: str, ids: Int32, spans: Int32, first: int, stop: int, byte: int
     ) -> str:
         pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
         piece, (start, end) = pieces.decode(errors="replace"), around(spans[first:stop])
@@ -288,6 +254,6 @@ class OffsetSpans:
         return "Use another release of tokenizers or another tokenizer.json"
 
 
-def _offsets(encodings: Sequence[Any], count: int) -> NDArray[np.int32]:
+def _offsets(encodings: Sequence[Any], count: int) -> Int32:
     pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
     return np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * count).reshape(-1, 2)

@@ -9,13 +9,12 @@ or among those of the text after the tokenizer's own normaliser.
 """
 
 import unicodedata
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, Places
+from vocagno.alignment.arrays import Int32, Int64
 from vocagno.tokens.tokenizer_files import TokenizerError, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
@@ -28,61 +27,32 @@ class TokenPlaces:
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary, table: PieceTable) -> None:
         self._normalizer = tokenizer.normalizer
-        self._unknown = vocabulary.unknown
-        self._table = table
-
-    @cached_property
-    def _places(self) -> Places:
-        return Places(self._table, self._unknown)
+        self.compiled = Places(table, vocabulary.unknown)
 
     def disagreeing(
-        self,
-        ids: NDArray[np.int32],
-        spans: NDArray[np.int32],
-        boundaries: NDArray[np.int64],
-        texts: list[str],
+        self, ids: Int32, spans: Int32, boundaries: Int64, texts: list[str]
     ) -> dict[int, list[Rows]]:
         """Tokens that do not match the text at their byte spans, by text."""
         found: dict[int, list[Rows]] = {}
         at, data = -1, b""
-        for index, first, stop in self._places.disagreeing(ids, spans, boundaries, texts):
+        for index, first, stop in self.compiled.disagreeing(ids, spans, boundaries, texts):
             if index != at:  # once per text: it may be long, with many tokens to check
                 at, data = index, texts[index].encode()
             if self._normalizer is not None:
                 held = text_between(data, *around(spans[first:stop]))
-                if self._places.agrees(ids[first:stop], self._normalizer.normalize_str(held)):
+                if self.compiled.agrees(ids[first:stop], self._normalizer.normalize_str(held)):
                     continue
             base = int(boundaries[index])
             found.setdefault(index, []).append([first - base, stop - base])
         return found
 
-    def misplaced(
-        self,
-        ids: NDArray[np.int32],
-        spans: NDArray[np.int32],
-        text: str,
-        disagreeing: list[Rows],
-    ) -> tuple[int, int, int] | None:
-        """The first disagreeing tokens, `[first, stop)`, that are found elsewhere in the text, and
-        the byte where: within 256 characters, where there is no other token, and next to a
-        neighbour if they are short. None if there are none, for example if a normaliser replaced
-        the text by other words.
-        """
-        return self._places.misplaced(ids, spans, text, disagreeing)
-
-    def moves(
-        self,
-        ids: NDArray[np.int32],
-        spans: NDArray[np.int32],
-        text: str,
-        disagreeing: list[Rows],
-    ) -> list[tuple[int, list[int]]] | None:
-        """Tokens that are not at their characters, with the span of the only place where these can
-        be; None if disagreeing tokens can be at several places."""
-        return self._places.moves(ids, spans, text, disagreeing)
+    def disagreeing_in(self, text: str, ids: Int32, spans: Int32) -> list[Rows]:
+        """As `disagreeing`, of one text."""
+        boundaries = np.array([0, len(ids)], np.int64)
+        return self.disagreeing(ids, spans, boundaries, [text]).get(0, [])
 
 
-def around(spans: NDArray[np.int32]) -> tuple[int, int]:
+def around(spans: Int32) -> tuple[int, int]:
     """The bytes from the first of some spans to the last."""
     return int(spans[:, 0].min()), int(spans[:, 1].max())
 
@@ -157,9 +127,7 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
             raise TokenizerError(f"{name}: on {probe[:60]!r} {what}. {remedy()}")
 
 
-def collapsed(
-    ids: NDArray[np.int32], offsets: NDArray[np.int32], vocabulary: Vocabulary, text: str
-) -> str:
+def collapsed(ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str) -> str:
     """What is wrong with a text in which most tokens with visible text have empty offsets, and no
     offset covers some letters or digits; "" for other texts.
 
@@ -225,8 +193,8 @@ def _lost_text(
 
 
 def _wrong_places(
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int32],
+    ids: Int32,
+    offsets: Int32,
     vocabulary: Vocabulary,
     text: str,
     places: TokenPlaces,
@@ -236,8 +204,8 @@ def _wrong_places(
     A normaliser may insert tokens whose offset is next to the text that they mark (case as marks).
     Such tokens are not found elsewhere in the text.
     """
-    found = places.disagreeing(ids, offsets, np.array([0, len(ids)], np.int64), [text])
-    if wrong := places.misplaced(ids, offsets, text, found.get(0, [])):
+    found = places.disagreeing_in(text, ids, offsets)
+    if wrong := places.compiled.misplaced(ids, offsets, text, found):
         row, stop, _ = wrong
         start, end = around(offsets[row:stop])
         piece = vocabulary.pieces[ids[row]]
