@@ -75,7 +75,7 @@ def wanted_by(plan: Plan) -> Wanted:
     if not plan.questions.is_file():
         raise InputError(f"questions: {plan.questions}: no such file")
     asked = read_questions(plan.questions)
-    found = digest(*(part for one in asked for part in (one.question, one.answer)))
+    found = digest(*(part for one in asked for part in (one["question"], one["answer"])))
     return Wanted(plan.questions, found, plan.questions_every, plan.confidence)
 
 

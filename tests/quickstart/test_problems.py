@@ -5,7 +5,6 @@ import json
 import random
 import re
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 
@@ -204,7 +203,7 @@ def test_questions_are_lines_of_json(tmp_path):
     ]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_text(f"\ufeff{text}\r\n \n".replace("0.25", "0.250"), encoding="utf-8")
-    found = [(one.question, one.answer) for one in problems.read_questions(path)]
+    found = [(one["question"], one["answer"]) for one in problems.read_questions(path)]
     assert found == [(strange, "1"), ("1 + 1", "2"), ("1 / 4", "0.250")]
 
 
@@ -268,7 +267,7 @@ def test_only_the_exact_answer_counts(tokenizer):
         "Named, not answered?": ("The Answer: 2\n", "2"),
         "Unit lost?": ("Answer: 7\n", "7 €"),
     }
-    asked = [SimpleNamespace(question=q, answer=gold) for q, (_, gold) in script.items()]
+    asked = [{"question": q, "answer": gold} for q, (_, gold) in script.items()]
     model = Scripted(tokenizer, {q: text for q, (text, _) in script.items()})
     for batch_size in (1, 2, 100):
         right = problems.exact_answer_accuracy(

@@ -242,15 +242,9 @@ def write_corpus(
 _EXPECTED = 'expected an object as {"question": "1 + 1", "answer": "2"}'
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(TypedDict):
     """A held-out problem."""
 
-    question: str
-    answer: str
-
-
-class _Question(TypedDict):
     question: str
     answer: str
 
@@ -282,8 +276,7 @@ def _asked(line: str, where: str) -> Asked:
         values = json.loads(line, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:
         raise fault(f"not JSON ({error})") from error
-    found = checked(_Question, values, fault)
-    return Asked(found["question"], found["answer"])
+    return checked(Asked, values, fault)
 
 
 def accuracy_of_run(run: Path, questions: Path) -> float:
@@ -299,7 +292,7 @@ def accuracy_of_run(run: Path, questions: Path) -> float:
 def exact_answer_accuracy(
     model: Any,
     tokenizer: Any,
-    problems: Sequence[Asked | Problem],
+    problems: Sequence[Asked],
     *,
     max_new_tokens: int = 64,
     batch_size: int = 100,
@@ -314,12 +307,13 @@ def exact_answer_accuracy(
     """
     if not problems:
         raise ValueError("problems is empty: there is nothing to measure the accuracy on")
-    prompts = [f"{problem.question}\n" for problem in problems]
+    prompts = [f"{problem['question']}\n" for problem in problems]
     texts = greedy_texts(
         model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size
     )
     right = sum(
-        final_answer(text) == problem.answer for text, problem in zip(texts, problems, strict=True)
+        final_answer(text) == problem["answer"]
+        for text, problem in zip(texts, problems, strict=True)
     )
     return right / len(problems)
 
