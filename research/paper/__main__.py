@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from research.paper import granularity as levels
 from research.paper import teachers
 from research.paper.granularity import Granularity
-from research.paper.teachers import TeacherOverlap, align_teachers
+from research.paper.teachers import align_teachers
 from vocagno.config.arguments import CORPUS, TOKENIZER, Command, Program
 from vocagno.errors import InputError
 from vocagno.system.progress import in_table, tracked
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.views.statistics import vocabulary_overlap
+from vocagno.views.statistics import VocabularyOverlap, vocabulary_overlap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,28 +43,27 @@ def overlap(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; the overlaps as data, or a table of them."""
     _check_out(options.out)
     student, others = _student_and_teachers(options)
-    shared = [
-        TeacherOverlap(name, vocabulary_overlap(student.spans, spans)) for name, spans in others
-    ]
+    shared = {name: vocabulary_overlap(student.spans, spans) for name, spans in others}
     from research.paper.figures import draw_vocabulary_overlap
 
     figure = draw_vocabulary_overlap(student.name, shared)
     files = _write_figure(
         figure, options.out, lambda path: teachers.write_overlaps(path, student.name, shared)
     )
-    data = {"student": student.name, "teachers": [one.as_dict() for one in shared]}
-    rows = list(map(_share_row, shared))
+    facts = [{"teacher": name, **one.as_dict()} for name, one in shared.items()]
+    data = {"student": student.name, "teachers": facts}
+    rows = [_share_row(name, one) for name, one in shared.items()]
     return _answer(options, files, data, [[*rows[0]], *([*row.values()] for row in rows)])
 
 
-def _share_row(one: TeacherOverlap) -> dict[str, str]:
+def _share_row(teacher: str, one: VocabularyOverlap) -> dict[str, str]:
     return {
-        "teacher": one.teacher,
-        "vocabulary": f"{one.overlap.teacher_size:,}",
-        "shared strings": f"{one.overlap.shared_strings:,}",
-        "of it": f"{one.overlap.string_share:.2%}",
-        "as bytes": f"{one.overlap.teacher_byte_share:.1%}",
-        "of the student's": f"{one.overlap.student_byte_share:.1%}",
+        "teacher": teacher,
+        "vocabulary": f"{one.teacher_size:,}",
+        "shared strings": f"{one.shared_strings:,}",
+        "of it": f"{one.string_share:.2%}",
+        "as bytes": f"{one.teacher_byte_share:.1%}",
+        "of the student's": f"{one.student_byte_share:.1%}",
     }
 
 
@@ -110,8 +109,6 @@ def granularity(options: Any) -> dict[str, Any] | None:
     """Measures, and draws with --out; the levels as data, or tables of them."""
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit: expected at least 1 document, got {options.limit}")
-    if options.seq_len < 1:
-        raise InputError(f"--seq_len: expected at least 1 token, got {options.seq_len}")
     if options.out is not None:
         _check_out(options.out)
     found = _measured(*_student_and_teachers(options), options)

@@ -1,17 +1,16 @@
 """Figures 1 to 3 of arXiv 2503.19123: shared vocabularies, a text in tokens, chunks and tokens."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from research.paper.granularity import Granularity
-from research.paper.teachers import TeacherOverlap
 from research.style import line_style, shared_legend, tidy
 from vocagno.views.figure import COLOURS, GREY, Kind, Pair, draw_pairs, plain
-from vocagno.views.statistics import Link
+from vocagno.views.statistics import Link, VocabularyOverlap
 from vocagno.views.texts import AlignedText
 
 _SHARES = (
@@ -33,20 +32,20 @@ _SPREAD = 0.22
 """Between the teachers at token level, where they have much the same values."""
 
 
-def draw_vocabulary_overlap(student: str, found: Sequence[TeacherOverlap]) -> Figure:
+def draw_vocabulary_overlap(student: str, found: Mapping[str, VocabularyOverlap]) -> Figure:
     """Draws the shared part of the vocabularies, three bars a teacher, first teacher on top
     (Fig. 1)."""
     figure = Figure(figsize=(7.2, 1.3 + 0.75 * len(found)), layout="constrained")
     panel = figure.subplots()
     for index, (share, label) in enumerate(_SHARES):
-        values = [getattr(one.overlap, share) for one in found]
+        values = [getattr(one, share) for one in found.values()]
         places = [row + (index - 1) * _HEIGHT for row in range(len(found))]
         bars = panel.barh(places, values, _HEIGHT * 0.92, color=COLOURS[index], label=label)
         panel.bar_label(bars, [f"{100 * value:.3g}%" for value in values], padding=2, fontsize=8)
     panel.set_xlim(0, 1.12)  # room for "100%"
     panel.set_xticks([0, 0.25, 0.5, 0.75, 1])
     panel.xaxis.set_major_formatter(PercentFormatter(1))
-    panel.set_yticks(range(len(found)), [plain(one.teacher) for one in found])
+    panel.set_yticks(range(len(found)), list(map(plain, found)))
     panel.set_ylim(len(found) - 0.5, -0.5)
     panel.set_xlabel(f"shared part of the vocabularies of {plain(student)} and teacher")
     tidy(panel)

@@ -18,7 +18,7 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 _Int64 = NDArray[np.int64]
 
 CHUNKS = tuple(2**power for power in range(11))
-"""Chunks of a sequence, 1 to 1,024, by default."""
+"""Chunks of a sequence, 1 to 1,024; those of more tokens than it has are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,7 @@ def granularity(
     teacher: TokenSpans,
     batches: Iterable[Sequence[str]],
     *,
-    seq_len: int = 2_048,
-    chunks: Sequence[int] | None = None,
+    seq_len: int,
 ) -> Granularity:
     """Measures chunk against chunk, and student token against the teacher tokens aligned to it.
 
@@ -70,15 +69,15 @@ def granularity(
 
     Args:
         batches: documents, such as `corpus.read_batches` gives.
-        chunks: ascending numbers of chunks of a sequence, each at most `seq_len`; by default those
-            of `CHUNKS`.
-    Raises: InputError for a `seq_len` or `chunks` that cannot be, and for texts of fewer than
-        `seq_len` student tokens; else as `TokenSpans.encode`.
+    Raises: InputError for a `seq_len` below 1, and for texts of fewer than `seq_len` student
+        tokens; else as `TokenSpans.encode`.
 
     Cost: tokenizing, and some tens of nanoseconds a token and granularity; memory of one batch.
     Source: arXiv 2503.19123, sections 2 and 6.1, Fig. 3.
     """
-    meter = _Meter(seq_len, _checked_chunks(seq_len, chunks))
+    if seq_len < 1:
+        raise InputError(f"seq_len: expected at least 1 token, got {seq_len}")
+    meter = _Meter(seq_len)
     for texts in batches:
         meter.add(texts, student.encode(texts), teacher.encode(texts))
     return meter.result(student.name, teacher.name)
@@ -94,19 +93,6 @@ def write_csv(path: Path, results: Sequence[Granularity]) -> None:
             shares = f"{level.iou:.6f}", f"{level.ios:.6f}"
             lines.append([*names, level.chunks or "token", *shares, level.counted])
     write_table(path, lines)
-
-
-def _checked_chunks(seq_len: int, chunks: Sequence[int] | None) -> list[int]:
-    if seq_len < 1:
-        raise InputError(f"seq_len: expected at least 1 token, got {seq_len}")
-    if chunks is None:
-        return [count for count in CHUNKS if count <= seq_len]
-    wrong = [count for count in chunks if not 1 <= count <= seq_len]
-    if wrong or sorted(set(chunks)) != list(chunks):
-        raise InputError(
-            f"chunks: expected ascending numbers of 1 to seq_len ({seq_len}), got {list(chunks)}"
-        )
-    return list(chunks)
 
 
 @dataclass
@@ -130,9 +116,9 @@ class _Means:
 class _Meter:
     """Takes documents and measures every sequence as soon as it is whole."""
 
-    def __init__(self, seq_len: int, chunks: Sequence[int]) -> None:
+    def __init__(self, seq_len: int) -> None:
         self._seq_len = seq_len
-        self._chunk_means = {count: _Means() for count in chunks}
+        self._chunk_means = {count: _Means() for count in CHUNKS if count <= seq_len}
         self._token_means = _Means()
         self._documents = self._sequences = self._teacher_tokens = 0
         self._characters = 0

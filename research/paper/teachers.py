@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,9 @@ COLUMNS = (
 `first` and `stop` are a half-open range of the teacher's tokens, in `teacher_tokens` as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeacherOverlap:
-    """What the student shares with one teacher (Fig. 1 of arXiv 2503.19123)."""
-
-    teacher: str
-    overlap: VocabularyOverlap
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"teacher": self.teacher, **self.overlap.as_dict()}
-
-
-def write_overlaps(path: Path, student: str, found: Sequence[TeacherOverlap]) -> None:
-    """Writes counts and shares of all teachers, at least one."""
-    rows = [{"student": student, **one.as_dict()} for one in found]
+def write_overlaps(path: Path, student: str, found: Mapping[str, VocabularyOverlap]) -> None:
+    """Writes counts and shares of all teachers, at least one (Fig. 1 of arXiv 2503.19123)."""
+    rows = [{"student": student, "teacher": name, **one.as_dict()} for name, one in found.items()]
     write_table(path, [[*rows[0]], *([*row.values()] for row in rows)])
 
 

@@ -110,7 +110,7 @@ def test_figure_and_csv_are_written(run, tmp_path, capsys, command, out, magic, 
         (["tokens", "--teachers", "none.json"], "none.json: no such file"),
         (["granularity", "--out", "a.pdf"], "--out: expected a file ending in .png or .svg"),
         (["granularity", "--limit", "0"], "--limit: expected at least 1 document, got 0"),
-        (["granularity", "--seq_len", "-1"], "--seq_len: expected at least 1 token, got -1"),
+        (["granularity", "--seq_len", "-1"], "seq_len: expected at least 1 token, got -1"),
         (["granularity"], "not even one sequence of 2,048; give more text or a smaller seq_len"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from families import TEXTS, Unproving
 from research.paper.granularity import granularity
-from research.paper.teachers import TeacherOverlap, align_teachers
+from research.paper.teachers import align_teachers
 from vocagno import TokenSpans, vocabulary_overlap
 from vocagno.errors import InputError
 from vocagno.views.layout import lanes, side_by_side
@@ -50,14 +50,12 @@ def test_lanes_stack_what_overlaps():
 
 
 def test_bars_are_shares(spans):
-    found = [
-        TeacherOverlap(name, vocabulary_overlap(spans["llama"], teacher))
-        for name, teacher in (("other", spans["byte-level"]), ("same$", spans["llama"]))
-    ]
+    teachers = {"other": spans["byte-level"], "same$": spans["llama"]}
+    found = {n: vocabulary_overlap(spans["llama"], one) for n, one in teachers.items()}
     (panel,) = draw_vocabulary_overlap("llama", found).axes
     widths = [[bar.get_width() for bar in bars] for bars in panel.containers]
     shares = ("string_share", "teacher_byte_share", "student_byte_share")
-    assert widths == [[getattr(one.overlap, share) for one in found] for share in shares]
+    assert widths == [[getattr(one, share) for one in found.values()] for share in shares]
     assert widths[0][1] == 1
     assert [label.get_text() for label in panel.get_yticklabels()] == ["other", r"same\$"]
 
@@ -113,14 +111,14 @@ def test_characters_that_are_cut_take_more_columns(spans):
 
 def test_panels_are_levels(spans):
     found = [
-        granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=64, chunks=[1, 8, 64])
+        granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=8)
         for teacher in ("byte-level", "llama")
     ]
     figure = draw_granularity(found)
     for panel, share in zip(figure.axes, ("iou", "ios"), strict=True):
         chunks = panel.lines[0]
-        assert chunks.get_xdata().tolist() == [0, 3, 6]
+        assert chunks.get_xdata().tolist() == [0, 1, 2, 3]
         values = [getattr(level, share) for level in found[0].levels]
         assert [*chunks.get_ydata(), *panel.lines[1].get_ydata()] == values
         names = [label.get_text() for label in panel.get_xticklabels()]
-        assert names == ["1", "8", "64", "token"]
+        assert names == ["1", "2", "4", "8", "token"]

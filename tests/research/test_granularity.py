@@ -120,38 +120,32 @@ def test_spans_in_characters(spans):
 
 
 def test_the_same_tokenizer_shares_everything(spans):
-    found = granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=100, chunks=[1, 7, 100])
+    found = granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=100)
     assert {(level.iou, level.ios) for level in found.levels} == {(1.0, 1.0)}
-    assert [level.counted // found.sequences for level in found.levels] == [1, 7, 100, 100]
+    assert [level.counted // found.sequences for level in found.levels] == [*CHUNKS[:7], 100]
     assert found.teacher_tokens == found.student_tokens
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("seq_len", "words"),
     [
-        ({"seq_len": 0}, "seq_len: expected at least 1"),
-        ({"seq_len": 8, "chunks": [0, 1]}, r"chunks: expected .* got \[0, 1\]"),
-        ({"seq_len": 8, "chunks": [16]}, r"1 to seq_len \(8\), got \[16\]"),
-        ({"seq_len": 8, "chunks": [2, 1]}, "ascending"),
-        (
-            {"seq_len": 10**6},
-            "the texts have .* student tokens, not even one",
-        ),
+        (0, "seq_len: expected at least 1"),
+        (10**6, "the texts have .* student tokens, not even one"),
     ],
 )
-def test_what_cannot_be_measured(spans, options, words):
+def test_what_cannot_be_measured(spans, seq_len, words):
     with pytest.raises(InputError, match=words):
-        granularity(spans["llama"], spans["llama"], [TEXTS], **options)
+        granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=seq_len)
 
 
 def test_the_levels_as_csv(spans, tmp_path):
-    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=128, chunks=[1, 4])
+    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=4)
     write_csv(tmp_path / "g.csv", [found])
     with (tmp_path / "g.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["chunks"] for row in rows] == ["1", "4", "token"]
+    assert [row["chunks"] for row in rows] == ["1", "2", "4", "token"]
     assert float(rows[1]["iou"]) == pytest.approx(found.levels[1].iou, abs=1e-6)
-    assert json.loads(json.dumps(asdict(found)))["levels"][2]["chunks"] is None
+    assert json.loads(json.dumps(asdict(found)))["levels"][3]["chunks"] is None
 
 
 @pytest.mark.slow
@@ -161,7 +155,7 @@ def test_what_the_paper_found(teacher):
     student, other = (
         TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in ("tinyllama", teacher)
     )
-    found = granularity(student, other, [shared_texts("math-valid")])
+    found = granularity(student, other, [shared_texts("math-valid")], seq_len=2_048)
     ious = {level.chunks: level.iou for level in found.levels}
     chunks = [ious[count] for count in CHUNKS]
     assert chunks == sorted(chunks, reverse=True)
