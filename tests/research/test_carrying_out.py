@@ -285,20 +285,10 @@ def test_answers_during_training_need_their_checkpoints(tmp_path, study, monkeyp
     assert again.steps_to_80 is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no questions in it; expected an object as"),
-        ('{"question": "a", "answer": "1"}\n{"question": "a"', "line 2: not JSON"),
-        ('{"question": "a"}', "line 1: .*has no `answer`; expected an object as"),
-        ('\n{"question": "a", "answer": ["1"]}', "line 2: .*answer: expected text, got a list"),
-        ('["a"]', "line 1: .*expected an object, got a list"),
-    ],
-)
-def test_wrong_questions_are_found_before_the_first_run(tmp_path, study, trained, text, message):
+def test_wrong_questions_are_found_before_the_first_run(tmp_path, study, trained):
     path = tmp_path / "q.jsonl"
-    path.write_text(text)
-    with pytest.raises(InputError, match=f"q.jsonl.*{message}"):
+    path.write_text('{"question": "a"}')
+    with pytest.raises(InputError, match=r"q\.jsonl.*line 1: has no `answer`"):
         study(questions=str(path))
     assert trained == []
 
