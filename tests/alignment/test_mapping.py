@@ -12,7 +12,7 @@ import vocagno
 from chaos import repeats
 from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
 from families import HARD_TEXTS, TEXTS
-from shared_data import shared, shared_texts
+from shared_data import real_tokenizer, shared_texts
 from vocagno import Reason, SpanError, TokenSpans
 
 
@@ -299,9 +299,7 @@ def test_bytes_of_one_character_keep_together_what_follows():
 @pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "mistral-v0.1"])
 def test_real_text_is_in_groups_as_a_whole(teacher):
     """Every token with text is in one."""
-    own, other = (
-        TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in ("tinyllama", teacher)
-    )
+    own, other = real_tokenizer("tinyllama"), real_tokenizer(teacher)
     for text in shared_texts("math-valid")[:40]:
         both = (own.encode([text]).spans, other.encode([text]).spans)
         sides = [spans[spans[:, 0] < spans[:, 1]] for spans in both]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from families import HARD_TEXTS, TEXTS
 from research.paper.granularity import CHUNKS, granularity, in_characters, write_csv
-from shared_data import shared, shared_texts
+from shared_data import real_tokenizer, shared_texts
 from vocagno import TokenSpans
 from vocagno.errors import InputError
 
@@ -152,10 +152,8 @@ def test_the_levels_as_csv(spans, tmp_path):
 @pytest.mark.parametrize("teacher", ["qwen2.5", "mistral-v0.1"])
 def test_what_the_paper_found(teacher):
     """Section 6.1: IoU falls as chunks get finer, and steeply from 32 to 64; tokens: IoS 100 %."""
-    student, other = (
-        TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in ("tinyllama", teacher)
-    )
-    found = granularity(student, other, [shared_texts("math-valid")], seq_len=2_048)
+    sides = real_tokenizer("tinyllama"), real_tokenizer(teacher)
+    found = granularity(*sides, [shared_texts("math-valid")], seq_len=2_048)
     ious = {level.chunks: level.iou for level in found.levels}
     chunks = [ious[count] for count in CHUNKS]
     assert chunks == sorted(chunks, reverse=True)

@@ -11,7 +11,7 @@ from research.paper.teachers import (
     write_aligned,
     write_overlaps,
 )
-from shared_data import shared
+from shared_data import real_tokenizer as real
 from vocagno import TokenSpans, vocabulary_overlap
 
 
@@ -19,10 +19,6 @@ from vocagno import TokenSpans, vocabulary_overlap
 def sides(tokenizers):
     student, teacher = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
     return student, {"other": teacher, "same": student}
-
-
-def real(name):
-    return TokenSpans(shared("tokenizers", f"{name}.json.gz"))
 
 
 def test_the_overlaps_as_csv(sides, tmp_path):

@@ -2,9 +2,12 @@
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from vocagno import TokenSpans
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 """Real tokenizers and texts that may lie beside the project."""
@@ -22,6 +25,12 @@ REAL_TOKENIZERS = [
     "tinyllama",
 ]
 """What may lie in `shared/tokenizers`, each a NAME.json.gz."""
+
+
+@cache
+def real_tokenizer(name):
+    """`TokenSpans` of one of them, or a skip."""
+    return TokenSpans(shared("tokenizers", f"{name}.json.gz"))
 
 
 def shared(*parts):

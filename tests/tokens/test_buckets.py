@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import vocagno
 from families import LOSSLESS, TEXTS, without_unknown_token
-from shared_data import shared, shared_texts
+from shared_data import real_tokenizer, shared_texts
 from vocagno import BucketError, TokenSpans
 from vocagno.tokens import buckets as module
 
@@ -323,7 +323,7 @@ def test_real_tokenizers_on_real_text():
     """The share of shared starts, and of tokens in one bucket there; T5 and BERT are refused."""
     texts = shared_texts("math-valid")[::4]
     names = ("tinyllama", "mistral-v0.1", "gpt2", "t5-small", "bert-base-uncased")
-    sides = {name: TokenSpans(shared("tokenizers", f"{name}.json.gz")) for name in names}
+    sides = {name: real_tokenizer(name) for name in names}
     tokens = {name: side.encode(texts) for name, side in sides.items()}
     for student, teacher, covered in (
         ("tinyllama", "mistral-v0.1", 0.985),

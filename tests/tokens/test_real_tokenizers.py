@@ -8,8 +8,7 @@ import pytest
 
 import pairs
 from chaos import repeats
-from shared_data import REAL_TOKENIZERS, shared, shared_texts
-from vocagno import TokenSpans
+from shared_data import REAL_TOKENIZERS, real_tokenizer, shared_texts
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +28,7 @@ def encoded(texts):
 
     def side(name):
         if name not in made:
-            spans = TokenSpans(shared("tokenizers", f"{name}.json.gz"))
+            spans = real_tokenizer(name)
             made[name] = spans, spans.encode(texts)
         return made[name]
 

@@ -22,7 +22,7 @@ from families import (
     without_letters,
 )
 from odd_strings import odd_strings
-from shared_data import shared
+from shared_data import real_tokenizer
 from vocagno import TokenizerError, TokenSpans, align_text
 from vocagno.tokens import tokenizer_files as tokenizer_source
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, TokenPlaces, check_tokenizer
@@ -324,7 +324,7 @@ def test_characters_that_a_normaliser_deletes_at_the_start(unigram, start):
 
 
 def test_t5_and_controls_at_the_start():
-    spans = TokenSpans(shared("tokenizers", "t5-small.json.gz"))
+    spans = real_tokenizer("t5-small")
     for start in ("\x01\x02\x03", "\x0b", "\x1b", "\x7f\x7f"):
         found = strings(spans, f"{start}The quick brown fox")
         held = [text.strip(f" {start}") for _, text in found]
@@ -342,7 +342,7 @@ def test_t5_and_controls_at_the_start():
 )
 def test_t5_and_a_mark_behind_a_character_that_it_takes_apart(text, pieces):
     """It replaces both together, so the last parts get the offset of the mark."""
-    found = strings(TokenSpans(shared("tokenizers", "t5-small.json.gz")), text)
+    found = strings(real_tokenizer("t5-small"), text)
     assert found[0] == ("x", "x")
     assert [(piece, held.strip()) for piece, held in found[1:]][: len(pieces)] == [
         (piece, text[2:4]) for piece in pieces
