@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from research.tables import write_table
+from vocagno.alignment.arrays import Int64
 from vocagno.alignment.mapping import Overlap, align, chunk_boundaries, overlap
 from vocagno.errors import InputError
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
-
-_Int64 = NDArray[np.int64]
 
 CHUNKS = tuple(2**power for power in range(11))
 """Chunks of a sequence, 1 to 1,024; those of more tokens than it has are skipped."""
@@ -137,7 +135,7 @@ class _Meter:
             right = _from_last_token(right, measured)
         self._student, self._teacher = left, right
 
-    def _measure(self, student: _Int64, teacher: _Int64) -> None:
+    def _measure(self, student: Int64, teacher: Int64) -> None:
         """Whole sequences of the student, and the teacher tokens of their text at least."""
         self._token_means.add(overlap(student, teacher, align(student, teacher)))
         firsts = np.arange(0, len(student), self._seq_len)
@@ -173,7 +171,7 @@ class _Meter:
         )
 
 
-def _overlap_of_chunks(student: _Int64, own: _Int64, teacher: _Int64, other: _Int64) -> Overlap:
+def _overlap_of_chunks(student: Int64, own: Int64, teacher: Int64, other: Int64) -> Overlap:
     """Each chunk of the student with the teacher's of the same number, for S sequences. Both have
     (S, chunks + 1) boundaries in the spans."""
     chunks = own.shape[1] - 1
@@ -187,7 +185,7 @@ def _overlap_of_chunks(student: _Int64, own: _Int64, teacher: _Int64, other: _In
     return overlap(*texts, mapping, student_cu_seqlens=sequences, teacher_cu_seqlens=sequences)
 
 
-def _extents(spans: _Int64, ranges: _Int64) -> _Int64:
+def _extents(spans: Int64, ranges: Int64) -> Int64:
     """From the start of the first token with text to the end of the last, of each range of rows.
 
     (0, 0) where there is none. The spans are in order, but for the empty ones.
@@ -201,7 +199,7 @@ def _extents(spans: _Int64, ranges: _Int64) -> _Int64:
     return extents
 
 
-def _from_last_token(teacher: _Int64, measured: _Int64) -> _Int64:
+def _from_last_token(teacher: Int64, measured: Int64) -> Int64:
     """The teacher's tokens from the first that the student's next one could share text with.
 
     No token starts before the one in front of it, so that is one that ends behind the start of the
@@ -214,7 +212,7 @@ def _from_last_token(teacher: _Int64, measured: _Int64) -> _Int64:
     return teacher[np.argmax(reaching) :] if reaching.any() else teacher[:0]
 
 
-def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> _Int64:
+def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> Int64:
     """Spans of the tokens in characters of `"".join(texts)`.
 
     Returns: (n, 2) int64, half-open. A token that is a part of a character gets the whole of it,
@@ -227,7 +225,7 @@ def in_characters(tokens: TokenizedTexts, texts: Sequence[str]) -> _Int64:
     sizes = [len(text) for text in encoded]
     first_byte = np.append(0, np.cumsum(sizes))[:-1]
     spans = tokens.spans + np.repeat(first_byte, np.diff(tokens.cu_seqlens))[:, None]
-    characters: _Int64 = before[spans].astype(np.int64, copy=False)
+    characters: Int64 = before[spans].astype(np.int64, copy=False)
     filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
     characters[filled, 0] -= is_inside[spans[filled, 0]]
     return characters
