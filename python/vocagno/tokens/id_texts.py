@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, SpanError
+from vocagno.alignment.arrays import Int32, Int64
 from vocagno.tokens.tokenizer_files import TokenizerError
 from vocagno.tokens.vocabulary import Vocabulary
 
@@ -102,7 +103,7 @@ class IdTexts:
         self._vocabulary, self._table, self._name = vocabulary, table, name
 
     def decode(
-        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64], *, continues: bool
+        self, ids: Int32, boundaries: Int64, *, continues: bool
     ) -> tuple[list[str], TokenizedTexts]:
         """Texts and spans.
 
@@ -114,7 +115,7 @@ class IdTexts:
         return [self._text(text, index) for index, text in enumerate(found)], tokens
 
     def with_dummy_prefixes(
-        self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]
+        self, ids: Int32, boundaries: Int64
     ) -> tuple[list[bytes], TokenizedTexts, NDArray[np.bool_]]:
         """As `decode`, for texts that may be cut inside a character: their bytes with all spaces of
         the ids, and (n,) which tokens begin with one that may be a dummy prefix."""
@@ -146,12 +147,7 @@ class IdTexts:
         return begins
 
     def _decoded(
-        self,
-        table: PieceTable,
-        ids: NDArray[np.int32],
-        boundaries: NDArray[np.int64],
-        *,
-        continues: bool,
+        self, table: PieceTable, ids: Int32, boundaries: Int64, *, continues: bool
     ) -> tuple[list[bytes], TokenizedTexts]:
         try:
             found, spans = table.decode(ids, boundaries, continues)
@@ -160,7 +156,7 @@ class IdTexts:
         self._refuse_ambiguous(ids, boundaries)
         return found, TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
 
-    def _refuse_ambiguous(self, ids: NDArray[np.int32], boundaries: NDArray[np.int64]) -> None:
+    def _refuse_ambiguous(self, ids: Int32, boundaries: Int64) -> None:
         """Rejects ids that do not determine their text."""
         ambiguous = self._vocabulary.ambiguous
         if not ambiguous:

@@ -92,13 +92,6 @@ HARD_PROBES = (
 """Texts that break offsets of other tokenizers: combining marks, split characters, runs of blanks,
 control characters."""
 
-_REMEDY = (
-    "Such offsets assign losses to the wrong text. Use tokenizers >=0.22.1 (releases before 0.20.1 "
-    "give Llama-3 empty offsets; installed: {version}) and a tokenizer.json made for it; "
-    "transformers before 5.22 loads some tokenizers, such as DeepSeekMath's, with another "
-    "pre-tokenizer"
-)
-
 
 def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces, name: str) -> None:
     """Tests a tokenizer on every probe.
@@ -236,4 +229,9 @@ def remedy() -> str:
     """What to do about wrong offsets."""
     import tokenizers
 
-    return _REMEDY.format(version=tokenizers.__version__)
+    return (
+        "Such offsets assign losses to the wrong text. Use tokenizers >=0.22.1 (releases before "
+        f"0.20.1 give Llama-3 empty offsets; installed: {tokenizers.__version__}) and a "
+        "tokenizer.json made for it; transformers before 5.22 loads some tokenizers, such as "
+        "DeepSeekMath's, with another pre-tokenizer"
+    )
