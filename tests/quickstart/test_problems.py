@@ -227,38 +227,7 @@ def test_wrong_questions_name_their_line(tmp_path, data, message):
         problems.read_questions(path)
 
 
-class Scripted:
-    """A model that continues a question as its script says, whatever the padding."""
-
-    def __init__(self, tokenizer, script):
-        self.device, self.training = torch.device("cpu"), True
-        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        self.rows = []
-        for question, text in script.items():
-            prompt, whole = (
-                bos + tokenizer(part, add_special_tokens=False)["input_ids"]
-                for part in (f"{question}\n", f"{question}\n{text}")
-            )
-            self.rows.append((prompt, [*whole[len(prompt) :], tokenizer.eos_token_id]))
-
-    def eval(self):
-        self.training = False
-
-    def train(self, mode):
-        self.training = mode
-
-    def generate(self, *, input_ids, attention_mask, generation_config):
-        prompts = [
-            row[mask.bool()].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)
-        ]
-        answers = [next(new for prompt, new in self.rows if prompt == p) for p in prompts]
-        eos = generation_config.eos_token_id
-        length = generation_config.max_new_tokens
-        padded = [(new + [eos] * length)[:length] for new in answers]
-        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
-
-
-def test_only_the_exact_answer_counts(tokenizer):
+def test_only_the_exact_answer_counts(monkeypatch):
     script = {
         "Right?": ("1 + 1 = 2\nAnswer: 2\n\nNext question?\nAnswer: 3\n", "2"),
         "Right at the end of the text, and a longer question?": ("Answer: 12π", "12π"),
@@ -268,27 +237,39 @@ def test_only_the_exact_answer_counts(tokenizer):
         "Unit lost?": ("Answer: 7\n", "7 €"),
     }
     asked = [{"question": q, "answer": gold} for q, (_, gold) in script.items()]
-    model = Scripted(tokenizer, {q: text for q, (text, _) in script.items()})
-    for batch_size in (1, 2, 100):
-        right = problems.exact_answer_accuracy(
-            model, tokenizer, asked, max_new_tokens=60, batch_size=batch_size
-        )
-        assert right == pytest.approx(2 / 6)
-    assert model.training
+    answers = {f"{question}\n": text for question, (text, _) in script.items()}
+
+    def greedy_texts(_model, _tokenizer, prompts, *, max_new_tokens, batch_size):
+        assert (max_new_tokens, batch_size) == (60, 2)
+        return [answers[prompt] for prompt in prompts]
+
+    monkeypatch.setattr(problems, "greedy_texts", greedy_texts)
+    right = problems.exact_answer_accuracy(None, None, asked, max_new_tokens=60, batch_size=2)
+    assert right == pytest.approx(2 / 6)
 
 
 def test_accuracy_agrees_with_generate(tokenizer):
-    """A batch with padding is answered as each prompt alone."""
-    ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    """A batch with padding is answered as each prompt alone, up to the end of a text."""
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id"))
     model = tiny_llama(len(tokenizer), initializer_range=0.3, **ids)
+    greedy = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     lines = next(problems.documents(3, 1, 0.4))["text"].splitlines()[:5]
     prompts = [f"{line}\n" for line in lines if line]
-    together = problems.greedy_texts(model, tokenizer, prompts, max_new_tokens=12, batch_size=3)
-    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    for prompt, text in zip(prompts, together, strict=True):
+
+    def alone(prompt):
         ids = torch.tensor([bos + tokenizer(prompt, add_special_tokens=False)["input_ids"]])
-        alone = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
-        assert text == tokenizer.decode(alone[0, ids.shape[1] :], skip_special_tokens=True)
+        made = model.generate(ids, **greedy, eos_token_id=tokenizer.eos_token_id)
+        return made[0, ids.shape[1] :].tolist()
+
+    rows = model.lm_head.weight.data  # the first text now ends at its sixth token
+    rows[tokenizer.eos_token_id] = 1.01 * rows[alone(prompts[0])[5]]
+    assert len(alone(prompts[0])) < 12
+    model.train()
+    together = problems.greedy_texts(model, tokenizer, prompts, max_new_tokens=12, batch_size=3)
+    assert model.training
+    expected = [tokenizer.decode(alone(one), skip_special_tokens=True) for one in prompts]
+    assert together == expected
 
 
 def test_no_problems_is_an_error(tokenizer):
