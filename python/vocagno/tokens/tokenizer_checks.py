@@ -27,7 +27,7 @@ class TokenPlaces:
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary, table: PieceTable) -> None:
         self._normalizer = tokenizer.normalizer
-        self.compiled = Places(table, vocabulary.unknown)
+        self.compiled: Places = Places(table, vocabulary.unknown)
 
     def disagreeing(
         self, ids: Int32, spans: Int32, boundaries: Int64, texts: list[str]
