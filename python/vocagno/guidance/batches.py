@@ -160,15 +160,17 @@ class Collator:
         self.isolate: bool = data.isolate
 
     def __call__(self, rows: list[Row]) -> Batch:
-        width = self.seq_len + 1
-        ids = np.zeros((len(rows), width), np.int64)
-        piece = np.full((len(rows), width), -1, np.int64)  # padding is a separate piece
+        ids = np.zeros((len(rows), self.seq_len + 1), np.int64)
+        piece, places = (np.full(ids.shape, -1, np.int64) for _ in range(2))  # -1: padding
+        before = 0
         for number, row in enumerate(rows):
             n = len(row.ids)
             ids[number, :n] = row.ids
             piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
+            places[number, :n] = np.arange(before, before + n)
+            before += n
         inputs, labels = causal_shift(torch.from_numpy(ids))
-        places = causal_shift(_places(rows, width))[1]  # of the tokens that are predicted
+        places = causal_shift(places)[1]  # of the tokens that are predicted
         is_predicted = self._is_predicted(rows)
         wanted = _at(places, is_predicted, False)
         labels = labels.where(torch.from_numpy(wanted), IGNORED)
@@ -305,18 +307,9 @@ def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] 
     return spans.line_ends() if guidance.window == "line" else None
 
 
-def _places(rows: list[Row], width: int) -> NDArray[np.int64]:
-    """(B, width): the number of each token in the order of the rows, -1 for padding."""
-    places = np.full((len(rows), width), -1, np.int64)
-    before = 0
-    for number, row in enumerate(rows):
-        places[number, : len(row.ids)] = np.arange(before, before + len(row.ids))
-        before += len(row.ids)
-    return places
-
-
 def _at(places: NDArray[np.int64], values: NDArray[Any], fill: Any) -> NDArray[Any]:
-    """Values of tokens put at the places of a batch; `fill` at padding."""
+    """Values of tokens, all rows one after the other, put at the places of a batch, which have the
+    number of the token there, or -1 for padding: `fill`."""
     padding = np.full((1, *values.shape[1:]), fill, values.dtype)
     return np.concatenate([values, padding])[places]
 
@@ -326,11 +319,10 @@ def line_numbers(
 ) -> NDArray[np.int64]:
     """The number of each token's line in its row, all rows counted through; -1 at padding. A line
     ends with the token that holds a line break, and with its document."""
-    is_token = piece >= 0
     begins = np.ones(ids.shape, bool)
     begins[:, 1:] = ends_line[ids[:, :-1]] | (piece[:, 1:] != piece[:, :-1])
     numbers = np.cumsum(begins).reshape(ids.shape) - 1
-    return np.where(is_token, numbers, -1)
+    return np.where(piece >= 0, numbers, -1)
 
 
 def loader(
