@@ -18,24 +18,22 @@ from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
 from vocagno.guidance import batches as data_module
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.methods import base
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 
 NAN = float("nan")
 
 
-class Scores:
-    """Two documents: 'proofread' as pr|oofre|ad without a BOS, and 'ab' as one token with one."""
+def scored(spans, nll):
+    return DocumentScores(np.array(spans, np.int32).reshape(-1, 2), np.array(nll, np.float16))
 
-    documents = (
-        DocumentScores(
-            np.array([[0, 2], [2, 7], [7, 9]], np.int32), np.array([NAN, 0.25, 0.75], np.float16)
-        ),
-        DocumentScores(np.array([[0, 2]], np.int32), np.array([1.5], np.float16)),
-    )
 
-    def piece(self, index, first_byte, end_byte):
-        return self.documents[index]
+PROOFREAD = scored([[0, 2], [2, 7], [7, 9]], [NAN, 0.25, 0.75])
+"""As pr|oofre|ad, without a BOS."""
+AB = scored([[0, 2]], [1.5])
+"""As one token, with a BOS."""
+SCORES = ScoresInOrder([PROOFREAD, AB])
 
 
 def rows(seq_len):
@@ -46,7 +44,7 @@ def rows(seq_len):
     return cut_rows(join_documents(tokens, 0, (1,), 2), seq_len)
 
 
-def collate(seq_len, scores=Scores(), isolate=False, **guidance):  # noqa: B008 - never changed
+def collate(seq_len, scores=SCORES, isolate=False, **guidance):
     data = DataConfig(train="unused", seq_len=seq_len, isolate=isolate)
     guidance = GuidanceConfig(**{"top_fraction": 0.4} | guidance)
     return Collator(scores, guidance, data)(rows(seq_len))
@@ -124,11 +122,8 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
     ],
 )
 def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
-    scores = Scores()
-    spans, (_, *others) = scores.documents[0].spans, scores.documents[0].nll
-    nll = np.array([first_nll, *others], np.float16)
-    scores.documents = (DocumentScores(spans, nll), scores.documents[1])
-    batch = collate(seq_len, scores, isolate, **GROUPS)
+    proofread = scored(PROOFREAD.spans, [first_nll, *PROOFREAD.nll[1:]])
+    batch = collate(seq_len, ScoresInOrder([proofread, AB]), isolate, **GROUPS)
     expected = np.array(losses, np.float32).reshape(batch.tensors["labels"].shape)
     np.testing.assert_array_equal(batch.tensors["teacher_loss"], expected)
     groups = (batch.tensors.get("groups") if batch.units is None else batch.units.groups_BT).numpy()
@@ -144,12 +139,12 @@ def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
     breaks[[11, 13]] = True
     guidance = GuidanceConfig(window="line", window_max_loss=1.0, **GROUPS)
     data = DataConfig(train="unused", seq_len=10)
-    batch = Collator(Scores(), guidance, data, breaks)(rows(10))
+    batch = Collator(SCORES, guidance, data, breaks)(rows(10))
     # BOS pro of read EOS | BOS a b EOS: of and a break
     assert batch.units.lines_BT.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
     assert batch.units.bytes_BT.tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
     with pytest.raises(ValueError, match="line_ends"):
-        Collator(Scores(), guidance, data)
+        Collator(SCORES, guidance, data)
     Collator(None, guidance, data)(rows(10))  # nothing is ranked
 
 
@@ -159,26 +154,15 @@ def test_aggregations_by_hand(how, read):
 
 
 def test_the_first_teacher_token_of_a_document_is_nobodys_fault():
-    class FirstOnly(Scores):
-        documents = (
-            DocumentScores(np.array([[0, 3], [3, 9]], np.int32), np.array([NAN, 1.0], np.float16)),
-            Scores.documents[1],
-        )
-
-    batch = collate(10, FirstOnly())
-    counts = counts_of(batch)
+    scores = ScoresInOrder([scored([[0, 3], [3, 9]], [NAN, 1.0]), AB])
+    counts = counts_of(collate(10, scores))
     assert (counts["with_text"], counts["mapped"]) == (5, 5)
     assert (counts["scorable"], counts["scored"], counts["unscored"]) == (4, 4, 1)
 
 
 def test_a_teacher_cut_short_is_counted_as_truncated():
-    class Short(Scores):
-        documents = (
-            DocumentScores(np.array([[0, 4]], np.int32), np.array([1.0], np.float16)),
-            DocumentScores(np.empty((0, 2), np.int32), np.empty(0, np.float16)),
-        )
-
-    counts = counts_of(collate(10, Short()))
+    scores = ScoresInOrder([scored([[0, 4]], [1.0]), scored([], [])])
+    counts = counts_of(collate(10, scores))
     assert (counts["truncated"], counts["mapped"], counts["with_text"]) == (3, 2, 5)
 
 
@@ -193,16 +177,14 @@ def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
 
 
 def test_losses_of_a_prompt_are_in_no_mean():
-    data, guidance = (
-        DataConfig(train="unused", seq_len=10),
-        GuidanceConfig(unmapped="mean", top_fraction=0.4),
-    )
+    data = DataConfig(train="unused", seq_len=10)
+    guidance = GuidanceConfig(unmapped="mean", top_fraction=0.4)
     (row,) = rows(10)
     # Neither nor; BOS pro, BOS a b; all of the first; all of both
     cases = [([0, 0], [2.5, 3]), ([2, 3], [1.0, 2]), ([5, 0], [1.5, 1]), ([5, 4], [0, 0])]
     for num_prompt, expected in cases:
         asked = replace(row, num_prompt=np.array(num_prompt, np.int32))
-        batch = Collator(Scores(), guidance, data)([asked])
+        batch = Collator(SCORES, guidance, data)([asked])
         assert batch.tensors["teacher_sums"].tolist() == [expected]
 
 

@@ -10,6 +10,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Collator, losses_of_neighbours
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.rules import SMOOTHING_BYTES, kept_share, limit_that_keeps
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
@@ -22,13 +23,6 @@ LOSSES = [np.nan, 4.0, 2.5, 0.5, 9.0, 1.5, 0.25, 1.0]
 IDS = [0, 1, 2, NEWLINE, 3, 4, 5, 6]
 
 
-class Scores:
-    def piece(self, index, first_byte, end_byte):
-        ends = np.cumsum(LENGTHS)
-        spans = np.stack([ends - LENGTHS, ends], axis=1).astype(np.int32)
-        return DocumentScores(spans, np.array(LOSSES, np.float16))
-
-
 def losses(seq_len=20):
     """Of a row that holds the document between BOS and EOS."""
     ends = np.cumsum(LENGTHS)
@@ -38,7 +32,8 @@ def losses(seq_len=20):
     rows = cut_rows(join_documents(tokens, 0, (8,), 9), seq_len)
     line_ends = np.arange(10) == NEWLINE
     data = DataConfig(train="unused", seq_len=seq_len)
-    return losses_of_neighbours(rows, Collator(Scores(), GuidanceConfig(), data, line_ends))
+    scores = ScoresInOrder([DocumentScores(spans, np.array(LOSSES, np.float16))])
+    return losses_of_neighbours(rows, Collator(scores, GuidanceConfig(), data, line_ends))
 
 
 def test_each_token_has_the_loss_of_the_rest_of_its_line():

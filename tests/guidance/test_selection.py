@@ -16,7 +16,8 @@ from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.mappings import chunk_numbers
 from vocagno.guidance.methods import method_of
-from vocagno.teacher.scores import DocumentScores
+from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.teacher.scores import NOT_SCORED, DocumentScores
 
 NAN = float("nan")
 
@@ -74,20 +75,11 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
     teacher = TokenSpans(tokenizers["byte-level"])
     rng = np.random.default_rng(2)
 
-    class Whole:
-        def __init__(self):
-            self.of = {}
-
-        def piece(self, document, first_byte, end_byte):
-            if document not in self.of:
-                spans = teacher.encode([DOCUMENTS[document]]).spans
-                nll = rng.random(len(spans)).astype(np.float16)
-                self.of[document] = DocumentScores(spans, nll)
-            return self.of[document]
-
-    scores = Whole()
+    sides = [teacher.encode([text]).spans for text in DOCUMENTS]
+    scores = [DocumentScores(one, rng.random(len(one)).astype(np.float16)) for one in sides]
     guidance = GuidanceConfig(method="chunk", chunks=4, aggregation="mean")
-    collator = Collator(scores, guidance, DataConfig(train="unused", seq_len=SEQ_LEN))
+    data = DataConfig(train="unused", seq_len=SEQ_LEN)
+    collator = Collator(ScoresInOrder(scores), guidance, data)
     chosen = [store[index] for index in range(0, len(store), 2)]
     view = collator.aligned(chosen)
     before = 0
@@ -96,7 +88,7 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
         ends = np.cumsum(row.num_tokens)
         for document, stop, count in zip(row.documents, ends, row.num_tokens, strict=True):
             own = row.spans[stop - count : stop]
-            of = scores.piece(document, 0, 0)
+            of = scores[document]
             first, last = own[:, 0].min(), own[:, 1].max()
             inside = [i for i, (s, e) in enumerate(of.spans) if s < e and s < last and e > first]
             losses += [float(of.nll[i]) for i in inside]
@@ -110,20 +102,13 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
 
 
 def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers):
-    from vocagno.teacher.scores import NOT_SCORED
-
     store, _ = rows
     teacher = TokenSpans(tokenizers["byte-level"])
-
-    class WithoutFirst:
-        def piece(self, document, first_byte, end_byte):
-            if document == 0:
-                return NOT_SCORED
-            spans = teacher.encode([DOCUMENTS[document]]).spans
-            return DocumentScores(spans, np.zeros(len(spans), np.float16))
-
+    sides = [teacher.encode([text]).spans for text in DOCUMENTS[1:]]
+    others = [DocumentScores(one, np.zeros(len(one), np.float16)) for one in sides]
     guidance = GuidanceConfig(method="chunk", chunks=4)
-    collator = Collator(WithoutFirst(), guidance, DataConfig(train="unused", seq_len=SEQ_LEN))
+    data = DataConfig(train="unused", seq_len=SEQ_LEN)
+    collator = Collator(ScoresInOrder([NOT_SCORED, *others]), guidance, data)
     chosen = [store[index] for index in range(6)]
     view, before = collator.aligned(chosen), 0
     for row in chosen:
