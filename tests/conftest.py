@@ -89,6 +89,13 @@ def cli(capsys):
 
 
 @pytest.fixture
+def small_chunks(monkeypatch):
+    """Seven tokens of 50 ids at a time, so that chunks end inside rows and the last is short."""
+    monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 7 * 50)
+    monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
+
+
+@pytest.fixture
 def corpus(tmp_path):
     """A small corpus as JSON Lines."""
     return write_corpus(tmp_path / "c.jsonl", TEXTS)

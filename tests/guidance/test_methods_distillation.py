@@ -29,7 +29,6 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums
-from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import TeacherStates
 from vocagno.teacher.live import first_asked
@@ -37,13 +36,7 @@ from vocagno.training.step import GuidedStudent
 
 NAN = float("nan")
 TEACHER_HIDDEN, TEACHER_TOKENS = 5, 40
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def teacher(ids, *, bias=True):

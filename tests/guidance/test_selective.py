@@ -31,14 +31,8 @@ from vocagno.models.head import LanguageHead
 from vocagno.models.loading import compile_layers
 from vocagno.training.step import GuidedStudent
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
-
-
+pytestmark = pytest.mark.usefixtures("small_chunks")
+PAPER = GuidanceConfig(top_fraction=0.4)
 POLICIES = [
     {"unmapped": unmapped, "scope": scope, "top_fraction": fraction}
     for unmapped in ("include", "exclude", "mean")
@@ -50,7 +44,7 @@ POLICIES = [
 @pytest.mark.parametrize("options", [{"top_fraction": 0.8}, {"method": "cpt"}], ids=str)
 def test_a_count_of_other_guidance_is_refused(options):
     labels, teacher = batch()
-    num_kept = count_kept(teacher, labels, GuidanceConfig(top_fraction=0.4))
+    num_kept = count_kept(teacher, labels, PAPER)
     hidden, head, _ = with_gradients(states(), next(iter(heads().values())))
     with pytest.raises(ValueError, match=rf"^num_kept: \d+ tokens are kept, and .* is {num_kept}:"):
         selective_cross_entropy(
@@ -136,7 +130,7 @@ def test_what_no_rule_reads_is_refused():
             selective_cross_entropy(logits, None, labels, given, GuidanceConfig(**rule))
     given = GuidanceTensors(teacher_loss=losses, weight=ones)
     selective_cross_entropy(logits, None, labels, given, GuidanceConfig(method="cpt"))
-    student = GuidedStudent(tiny_llama(VOCABULARY), GuidanceConfig(top_fraction=0.4))
+    student = GuidedStudent(tiny_llama(VOCABULARY), PAPER)
     with pytest.raises(ValueError, match=r"^weight: are read only with"):
         student(input_ids=labels.clamp_min(0), labels=labels, teacher_loss=losses, weight=ones)
 
@@ -188,41 +182,23 @@ def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch
 
 def test_a_mean_is_over_all_or_over_the_kept():
     labels, teacher = batch()
-    head = heads()["weights"]
-    losses = {
-        how: selective_cross_entropy(
-            states(),
-            head.weight_VH,
-            labels,
-            teacher,
-            GuidanceConfig(normalize=how, top_fraction=0.4),
-            reduction="mean",
-        )
-        for how in ("tokens", "selected")
-    }
-    total, metrics = selective_cross_entropy(
-        states(), head, labels, teacher, GuidanceConfig(top_fraction=0.4)
-    )
-    assert losses["tokens"][0] == pytest.approx(float(total) / int((labels >= 0).sum()))
-    assert losses["selected"][0] == pytest.approx(float(total / metrics.weights_BT.sum()))
+    given = states(), heads()["weights"].weight_VH, labels, teacher
+    total, metrics = selective_cross_entropy(*given, PAPER)
+    for how, count in (("tokens", (labels >= 0).sum()), ("selected", metrics.weights_BT.sum())):
+        rule = GuidanceConfig(normalize=how, top_fraction=0.4)
+        mean, _ = selective_cross_entropy(*given, rule, reduction="mean")
+        assert mean == pytest.approx(float(total / count))
 
 
 def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
     labels, teacher = batch()
-    expected = selective_cross_entropy(
-        states(), heads()["all"], labels, teacher, GuidanceConfig(top_fraction=0.4)
-    )
+    given = states(), heads()["all"], labels, teacher
+    _, expected = selective_cross_entropy(*given, PAPER)
     monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
-    for method in ("vocagno", "cpt"):
+    for rule in (PAPER, GuidanceConfig(method="cpt")):
         with torch.no_grad():
-            loss, metrics = selective_cross_entropy(
-                states(),
-                heads()["all"],
-                labels,
-                teacher,
-                GuidanceConfig(method=method, top_fraction=0.4),
-            )
-        assert torch.equal(metrics.nll_BT, expected[1].nll_BT)
+            loss, metrics = selective_cross_entropy(*given, rule)
+        assert torch.equal(metrics.nll_BT, expected.nll_BT)
     assert loss == pytest.approx(float(metrics.nll_BT.sum()))
 
 
@@ -238,9 +214,7 @@ def test_no_more_logits_exist_than_a_chunk(monkeypatch):
     monkeypatch.setattr(LanguageHead, "logits", watched)
     labels, teacher = batch()
     hidden, head, _ = with_gradients(states(), heads()["weights"])
-    _, metrics = selective_cross_entropy(
-        hidden, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
-    )
+    _, metrics = selective_cross_entropy(hidden, head, labels, teacher, PAPER)
     assert max(seen) == 7
     assert sum(seen) == labels.numel() + int(metrics.weights_BT.sum())
 
@@ -293,14 +267,14 @@ def test_a_student_that_is_not_a_number_has_no_loss_of_zero(rule):
 
 def test_arguments_of_other_kinds_are_named():
     labels, teacher = batch()
-    weight, guidance = heads()["weights"].weight_VH, GuidanceConfig(top_fraction=0.4)
+    weight = heads()["weights"].weight_VH
     with pytest.raises(ValueError, match="reduction: expected 'sum' or 'mean', got 'none'"):
-        selective_cross_entropy(states(), weight, labels, teacher, guidance, reduction="none")
+        selective_cross_entropy(states(), weight, labels, teacher, PAPER, reduction="none")
     with pytest.raises(TypeError, match=r"head: expected a tensor \(V, H\).*got Linear"):
-        selective_cross_entropy(states(), torch.nn.Linear(8, 50), labels, teacher, guidance)
+        selective_cross_entropy(states(), torch.nn.Linear(8, 50), labels, teacher, PAPER)
     labels[0, 0] = -1
     with pytest.raises(ValueError, match="labels: -1 is not a token id; use -100"):
-        selective_cross_entropy(states(), weight, labels, teacher, guidance)
+        selective_cross_entropy(states(), weight, labels, teacher, PAPER)
 
 
 def test_a_second_backward_pass_is_refused():
@@ -316,7 +290,7 @@ def test_a_head_that_is_no_product_is_said():
     model = tiny_llama(50)
     model.config.final_logit_softcapping = 0.01  # the model itself caps nothing
     with pytest.warns(UserWarning, match="LlamaForCausalLM: its logits are not a product"):
-        GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
+        GuidedStudent(model, PAPER)
 
 
 @pytest.mark.parametrize(
@@ -328,14 +302,9 @@ def test_a_head_that_is_no_product_is_said():
     ],
 )
 def test_shapes_that_do_not_fit_are_named(labels, teacher, weight, words):
+    weight, labels, teacher = map(torch.zeros, (weight, labels, teacher))
     with pytest.raises(ValueError, match=re.escape(words)):
-        selective_cross_entropy(
-            states(),
-            torch.zeros(weight),
-            torch.zeros(labels, dtype=torch.long),
-            torch.zeros(teacher),
-            GuidanceConfig(top_fraction=0.4),
-        )
+        selective_cross_entropy(states(), weight, labels.long(), teacher, PAPER)
 
 
 def model_gradients(model, labels, teacher, *, dense=False, autocast=False):
@@ -343,16 +312,15 @@ def model_gradients(model, labels, teacher, *, dense=False, autocast=False):
     model.zero_grad()
     model.train()
     ids = labels.clamp_min(0)
-    guidance = GuidanceConfig(top_fraction=0.4)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         if dense:
             logits = model(input_ids=ids, use_cache=False).logits.float()
             nll = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1), labels.flatten(), reduction="none"
             ).view(labels.shape)
-            loss = (nll * token_weights(nll, teacher, labels, guidance)).sum()
+            loss = (nll * token_weights(nll, teacher, labels, PAPER)).sum()
         else:
-            loss = GuidedStudent(model, guidance)(ids, labels, teacher)[0]
+            loss = GuidedStudent(model, PAPER)(ids, labels, teacher)[0]
     loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -411,11 +379,11 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
 
 def test_the_sums_of_a_forward_pass():
     labels, teacher = batch()
-    student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4))
+    student = GuidedStudent(tiny_llama(50), PAPER)
     loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
     found = LossSums.of(sums)
     assert found.kept_nll == pytest.approx(loss.item())
-    assert found.kept == count_kept(teacher, labels, GuidanceConfig(top_fraction=0.4))
+    assert found.kept == count_kept(teacher, labels, PAPER)
     assert found.nll == pytest.approx(float(nll.sum()))
     assert found.kept == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)

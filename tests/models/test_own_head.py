@@ -10,7 +10,6 @@ from tiny_models import scaled_models, tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.models import head as head_module
 from vocagno.models.head import (
     UnsupportedModelError,
     head_of,
@@ -26,13 +25,8 @@ from vocagno.training.step import GuidedStudent
 
 VOCABULARY = 50
 OWN = "its own code computes them"
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Seven tokens at a time, so that chunks end inside rows and the last one is short."""
-    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS", 7 * VOCABULARY)
-    monkeypatch.setattr(head_module, "LEAST_ROWS", 1)
+PAPER = GuidanceConfig(top_fraction=0.4)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 @pytest.fixture
@@ -63,6 +57,14 @@ def gradients(model, states):
     return found
 
 
+def trained(model, states, head, labels, teacher, *, autocast=False):
+    """Half of the loss is differentiated; the loss, the metrics and the gradients."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss, metrics = selective_cross_entropy(states, head, labels, teacher, PAPER)
+    (loss * 0.5).backward()
+    return loss, metrics, gradients(model, states)
+
+
 def check_same(ours, theirs):
     assert ours.keys() == theirs.keys()
     largest = max(gradient.norm() for gradient in theirs.values())
@@ -74,13 +76,8 @@ def check_same(ours, theirs):
 def test_both_ways_give_the_same_of_a_product(number):
     model = product_models()[number]
     labels, teacher = batch()
-    states, results = states_of(model, labels), []
-    for head in both_heads(model):
-        loss, metrics = selective_cross_entropy(
-            states, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
-        )
-        (loss * 0.5).backward()
-        results.append((loss, metrics, gradients(model, states)))
+    states = states_of(model, labels)
+    results = [trained(model, states, head, labels, teacher) for head in both_heads(model)]
     (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = results
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_metrics.nll_BT, metrics.nll_BT)
@@ -117,7 +114,7 @@ def test_both_ways_distil_the_same(method):
 def test_a_student_with_its_own_head_trains_on_its_own_logits(bert):
     labels, teacher = batch()
     with pytest.warns(UserWarning, match=OWN):
-        student = GuidedStudent(bert, GuidanceConfig(top_fraction=0.4)).eval()
+        student = GuidedStudent(bert, PAPER).eval()
     output = student(labels.clamp_min(0), labels, teacher)
     output.loss.backward()
     ours = {name: p.grad.clone() for name, p in bert.named_parameters()}
@@ -138,15 +135,9 @@ def test_autocast_rounds_the_states_alone(bert):
         head = language_head(bert)
     states = states_of(bert, labels)
     rounded = states.detach().bfloat16().float().requires_grad_()
-    found = []
-    for given, enabled in ((states, True), (rounded, False)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss, metrics = selective_cross_entropy(
-                given, head, labels, teacher, GuidanceConfig(top_fraction=0.4)
-            )
-        loss.backward()
-        found.append((loss, metrics, gradients(bert, given)))
-    (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = found
+    found = trained(bert, states, head, labels, teacher, autocast=True)
+    expected = trained(bert, rounded, head, labels, teacher)
+    (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = found, expected
     assert ours.dtype == torch.float32
     assert torch.equal(our_metrics.nll_BT, metrics.nll_BT)
     assert torch.equal(ours, theirs)
@@ -156,12 +147,9 @@ def test_autocast_rounds_the_states_alone(bert):
 def test_nothing_chosen_gives_gradients_of_zero(bert):
     labels, teacher = batch()
     head, states = own_head_of(bert, VOCABULARY, 32), states_of(bert, labels)
-    loss, _ = selective_cross_entropy(
-        states, head, labels * 0 + IGNORED, teacher, GuidanceConfig(top_fraction=0.4)
-    )
+    loss, _, found = trained(bert, states, head, labels * 0 + IGNORED, teacher)
     assert loss == 0
-    loss.backward()
-    assert all(not gradient.any() for gradient in gradients(bert, states).values())
+    assert all(not gradient.any() for gradient in found.values())
     with pytest.raises(RuntimeError, match="second backward pass"):
         loss.backward()
 
@@ -170,9 +158,7 @@ def test_frozen_parts_of_a_head_get_no_gradient(bert):
     bert.cls.predictions.transform.requires_grad_(False)
     labels, teacher = batch()
     head, states = own_head_of(bert, VOCABULARY, 32), states_of(bert, labels)
-    selective_cross_entropy(states, head, labels, teacher, GuidanceConfig(top_fraction=0.4))[
-        0
-    ].backward()
+    selective_cross_entropy(states, head, labels, teacher, PAPER)[0].backward()
     assert bert.cls.predictions.transform.dense.weight.grad is None
     assert bert.cls.predictions.decoder.weight.grad.any()
 
