@@ -1,15 +1,12 @@
 """Which sequences are read together, in rows with little padding, and what keeps them apart."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from architectures import build
-from shared_data import shared
+from shared_data import shared, shared_texts
 from vocagno import TokenSpans
 
 torch = pytest.importorskip("torch")
@@ -59,9 +56,7 @@ def test_a_layout_by_hand():
 def test_less_than_five_per_cent_of_a_batch_is_padding(name):
     """Real documents in shards of 2 MB, as `score` reads them."""
     spans = TokenSpans(shared("tokenizers", f"{name}.json.gz"))
-    with gzip.open(shared("data", "math-train.jsonl.gz"), "rb") as lines:
-        texts = [json.loads(line)["text"] for line, _ in zip(lines, range(270), strict=False)]
-    sizes = np.diff(spans.encode(texts).cu_seqlens).tolist()
+    sizes = np.diff(spans.encode(shared_texts("math-train")[:270]).cu_seqlens).tolist()
     cut = [w.stop - w.start for size in sizes for w in cuts(size, 2048, 512)]
     for plan in (buckets(cut, 8192), packs(cut, 8192, 2048)):
         places = sum(

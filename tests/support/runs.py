@@ -56,21 +56,11 @@ def free_port():
 
 def command(processes, script, *arguments):
     """`train.py` (or a script like it) in one or several processes on this CPU."""
-    if processes == 1:
-        return [executable(), str(script), *map(str, arguments)]
-    return [
-        executable(),
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        str(processes),
-        "--master_addr",
-        "127.0.0.1",
-        "--master_port",
-        str(free_port()),
-        str(script),
-        *map(str, arguments),
-    ]
+    launcher = []
+    if processes > 1:
+        launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+        launcher += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+    return [executable(), *launcher, str(script), *map(str, arguments)]
 
 
 def environment(**extra):

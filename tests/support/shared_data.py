@@ -10,9 +10,6 @@ import pytest
 from vocagno import TokenSpans
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-"""Real tokenizers and texts that may lie beside the project."""
-
-
 REAL_TOKENIZERS = [
     "bert-base-uncased",
     "deepseek-llm",
