@@ -187,31 +187,26 @@ def test_no_losses_at_all_and_infinite_ones(sides):
 def test_what_does_not_belong_together_is_refused(sides):
     student, teacher = sides
     own, other = student.encode(LINES), teacher.encode(LINES)
-    nll = losses(other)
-    with pytest.raises(ValueError, match="as many texts on both sides, got 2 and 1"):
-        guided_batch(student, own, other[:1], nll, eos_id=2)
-    with pytest.raises(ValueError, match="as many texts on both sides, got 0 and 0"):
-        guided_batch(student, own[:0], other[:0], [], eos_id=2)
-    with pytest.raises(ValueError, match=r"teacher_nll: expected one for each of \d+ tokens"):
-        guided_batch(student, own, other, nll[1:], eos_id=2)
-    with pytest.raises(ValueError, match="log-probabilities have the other sign"):
-        guided_batch(student, own, other, -nll, eos_id=2)
-    with pytest.raises(ValueError, match="prompt_bytes: expected 2, got 1"):
-        guided_batch(student, own, other, nll, eos_id=2, prompt_bytes=[0])
-    assert guided_batch(student, own, other, nll, eos_id=np.int64(2)).labels_BT[0, -1] == 2
-    for wrong in (None, -1, student.vocabulary_size):
-        with pytest.raises(ValueError, match=f"eos_id: expected an id from 0 to .*, got {wrong}"):
-            guided_batch(student, own, other, nll, eos_id=wrong)
+    nll, size = losses(other), student.vocabulary_size
     swapped = teacher.encode(LINES[::-1])
-    with pytest.raises(ValueError, match="are these the same texts in the same order"):
-        guided_batch(student, own, swapped, losses(swapped), eos_id=2)
     around = student.from_ids([*student.prefix_ids, *own.ids[own.text(0)].tolist()])
-    with pytest.raises(ValueError, match="text 0 begins with BOS or ends with EOS"):
-        guided_batch(student, around, other[:1], nll[other.text(0)], eos_id=2)
-    with pytest.raises(ValueError, match=r"own: id .* has .*in each other's place"):
-        guided_batch(
-            student, replace(own, ids=own.ids + student.vocabulary_size), other, nll, eos_id=2
-        )
+    more = replace(own, ids=own.ids + size)
+    assert guided_batch(student, own, other, nll, eos_id=np.int64(2)).labels_BT[0, -1] == 2
+    for given, options, message in (
+        ((own, other[:1], nll), {}, "as many texts on both sides, got 2 and 1"),
+        ((own[:0], other[:0], []), {}, "as many texts on both sides, got 0 and 0"),
+        ((own, other, nll[1:]), {}, r"teacher_nll: expected one for each of \d+ tokens"),
+        ((own, other, -nll), {}, "log-probabilities have the other sign"),
+        ((own, other, nll), {"prompt_bytes": [0]}, "prompt_bytes: expected 2, got 1"),
+        ((own, other, nll), {"eos_id": None}, "eos_id: expected an id from 0 to .*, got None"),
+        ((own, other, nll), {"eos_id": -1}, "eos_id: expected an id from 0 to .*, got -1"),
+        ((own, other, nll), {"eos_id": size}, f"eos_id: expected an id from 0 to .*, got {size}"),
+        ((own, swapped, losses(swapped)), {}, "are these the same texts in the same order"),
+        ((around, other[:1], nll[other.text(0)]), {}, "text 0 begins with BOS or ends with EOS"),
+        ((more, other, nll), {}, "own: id .* has .*in each other's place"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            guided_batch(student, *given, **{"eos_id": 2} | options)
     for method in ({"method": "kld"}, {"method": "chunk", "selection": "random"}):
         with pytest.raises(ConfigError, match="needs more than stored losses"):
             guided_batch(student, own, other, nll, GuidanceConfig(**method), eos_id=2)
