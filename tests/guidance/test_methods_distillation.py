@@ -63,14 +63,10 @@ def plain_kl(log_p, given, divergence):
     return torch.nn.functional.kl_div(first, second, log_target=True, reduction="none").sum(-1)
 
 
-def plain_wasserstein(log_p, given):
-    """Sorted, filled up with zeros, added up; a token at a time."""
-    p, q = log_p.exp(), teacher_logits(given).softmax(-1)
+def plain_wasserstein(p, q):
+    """Distributions sorted, filled up with zeros, added up."""
     width = max(p.shape[-1], q.shape[-1])
-    sides = [
-        torch.cat([side, side.new_zeros(*side.shape[:-1], width - side.shape[-1])], -1)
-        for side in (p, q)
-    ]
+    sides = [torch.nn.functional.pad(side, (0, width - side.shape[-1])) for side in (p, q)]
     falling = [side.sort(-1, descending=True).values for side in sides]
     return (falling[0] - falling[1]).abs().sum(-1)
 
@@ -113,7 +109,8 @@ def test_kld_is_cross_entropy_and_torchs_divergence(kind, divergence, extra_ids)
 def test_uld_is_cross_entropy_and_the_distance_of_sorted_distributions(kind, ids):
     given = teacher(ids)
     guidance = GuidanceConfig(method="uld", distillation_weight=1.5)
-    check(guidance, given, kind, lambda log_p: plain_wasserstein(log_p, given))
+    of_teacher = teacher_logits(given).softmax(-1)
+    check(guidance, given, kind, lambda log_p: plain_wasserstein(log_p.exp(), of_teacher))
 
 
 def test_uld_is_that_of_trl():
@@ -319,15 +316,7 @@ def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairin
                 place = before - len(piece) + token - 1
                 if place < 0 or other == 0 or other >= len(own):
                     continue  # nothing predicts the first token of a row, or of a text without BOS
-                p, q = of_student[number, place], of_teacher[other - 1]
-                width = max(len(p), len(q))
-                falling = [
-                    torch.nn.functional.pad(
-                        side.sort(descending=True).values, (0, width - len(side))
-                    )
-                    for side in (p, q)
-                ]
-                total += float((falling[0] - falling[1]).abs().sum())
+                total += float(plain_wasserstein(of_student[number, place], of_teacher[other - 1]))
                 pairs += 1
     assert pairs > 100
     sums = LossSums.of(output.sums)
