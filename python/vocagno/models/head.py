@@ -46,12 +46,6 @@ def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
     return max(LEAST_ROWS, rows - rows % TILE_ROWS)
 
 
-def most_rows(vocabulary_size: int, device: torch.device) -> int:
-    """The rows of the longest chunk, unless `ends` lie farther apart."""
-    size = chunk_rows(vocabulary_size, device)
-    return size + 2 * (size // _MORE_ROWS)  # twice: chunks that end at `ends` are uneven
-
-
 def chunks(
     num_rows: int,
     vocabulary_size: int,
@@ -127,12 +121,14 @@ class LanguageHead:
         return logits_CV
 
     def room_for(self, num_rows: int) -> Tensor | None:
-        """Memory for the logits of a chunk, reused for all chunks. On a CPU new memory costs time
-        in addition to the product that fills it; elsewhere the allocator caches it."""
+        """Memory for the logits of a chunk, reused for all chunks, unless `ends` lie farther apart.
+        On a CPU new memory costs time in addition to the product that fills it; elsewhere the
+        allocator caches it."""
         if self.weight_VH.device.type != "cpu":
             return None
-        count = min(num_rows, most_rows(self.vocabulary_size, self.device))
-        return torch.empty(count, self.vocabulary_size, dtype=torch.float32)
+        size = chunk_rows(self.vocabulary_size, self.device)
+        most = size + 2 * (size // _MORE_ROWS)  # twice: chunks that end at `ends` are uneven
+        return torch.empty(min(num_rows, most), self.vocabulary_size, dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
         """The same head, with weights converted once for all chunks instead of in `logits`, unless
