@@ -74,8 +74,8 @@ __all__ = [
 _bridge = lazy_names(
     __name__,
     {
-        "credit": "vocagno.integrations.credit",
-        "spans_of_same_texts": "vocagno.integrations.pretokenized",
+        "vocagno.integrations.credit": "credit",
+        "vocagno.integrations.pretokenized": "spans_of_same_texts",
     },
 )
 

@@ -5,14 +5,15 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package (PEP 562) that imports a module when one of its names is first
     used.
 
     Args:
         package: its name.
-        modules: the defining module of each public name.
+        names: the public names that each module defines, separated by spaces.
     """
+    modules = {name: module for module, some in names.items() for name in some.split()}
 
     def find(name: str) -> Any:
         if name not in modules:

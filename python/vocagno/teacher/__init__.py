@@ -21,11 +21,9 @@ __all__ = ["Candidates", "MatchedScores", "ScoreStore", "Teacher", "TextReader",
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        "Candidates": "vocagno.teacher.candidates",
-        "MatchedScores": "vocagno.teacher.scores",
-        "ScoreStore": "vocagno.teacher.scores",
-        "Teacher": "vocagno.teacher.scoring",
-        "TextReader": "vocagno.teacher.windows",
-        "score_corpus": "vocagno.teacher.scoring",
+        "vocagno.teacher.candidates": "Candidates",
+        "vocagno.teacher.scores": "MatchedScores ScoreStore",
+        "vocagno.teacher.scoring": "Teacher score_corpus",
+        "vocagno.teacher.windows": "TextReader",
     },
 )
