@@ -119,15 +119,11 @@ def guided_batch(
         )
     if targets is not None:
         check_compared(int((given["candidates"] >= 0).any(-1).sum()), counts.scored)
-    num_kept = counts.kept if method.knows_kept else None
     teacher = GuidanceTensors.of(
-        given,
-        chunk_ends=batch.chunk_ends,
-        num_kept=num_kept,
+        batch.inputs(),
+        num_kept=counts.kept if method.knows_kept else None,
         guidance=guidance,
         buckets=None if targets is None else targets.table,
-        bucket_key=batch.bucket_key,
-        members_before=batch.members_before,
     )
     return GuidedBatch(given["input_ids"], given["labels"], teacher, counts)
 
