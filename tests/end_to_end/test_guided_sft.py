@@ -22,6 +22,7 @@ from vocagno.guidance import (
     GuidedTrainer,
     add_teacher_loss,
 )
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.token_spans import TokenSpans
 from warm_python import executable
@@ -103,17 +104,12 @@ def of_trl(tmp_path, student):
 def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher, of_trl, guidance):
     from transformers import TrainingArguments
 
-    class Known:
-        scores = teacher.score(TEXTS)
-
-        def piece(self, document, first_byte, end_byte):
-            return self.scores[document]
-
+    scores = ScoresInOrder(teacher.score(TEXTS))
     spans = TokenSpans(student)
     stream = join_documents(spans.encode(TEXTS), 0, spans.prefix_ids, student.eos_token_id)
     rows = document_rows(stream)
     width = max(len(row.ids) for row in rows)
-    own = GuidedCollator(Known(), guidance, seq_len=width - 1, line_ends=spans.line_ends())
+    own = GuidedCollator(scores, guidance, seq_len=width - 1, line_ends=spans.line_ends())
     columns = add_teacher_loss(
         datasets.Dataset.from_dict({"text": TEXTS}), student, teacher, guidance
     )

@@ -24,6 +24,7 @@ from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import BatchFacts, TokenCounts, check_columns
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
@@ -105,16 +106,6 @@ def over_buckets(student, teacher_model):
     return lambda guidance: {"targets": targets} if guidance.needs_candidates else {}
 
 
-class Known:
-    """Scores by the number of the document."""
-
-    def __init__(self, scores):
-        self.scores = scores
-
-    def piece(self, document, first_byte, end_byte):
-        return self.scores[document]
-
-
 def own_batch(documents, student, teacher, guidance, prompt_bytes=None, **targets):
     """The batch of our own collator, each document a row."""
     spans = TokenSpans(student)
@@ -123,7 +114,7 @@ def own_batch(documents, student, teacher, guidance, prompt_bytes=None, **target
     rows = document_rows(join_documents(tokens, 0, *around, prompt_bytes))
     width = max(len(row.ids) for row in rows)
     data = DataConfig(train="", seq_len=width - 1)
-    scores = Known(teacher.score(documents))
+    scores = ScoresInOrder(teacher.score(documents))
     return Collator(scores, guidance, data, spans.line_ends(), **targets)(rows)
 
 
