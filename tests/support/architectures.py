@@ -59,13 +59,8 @@ _NAMES = {
 SIZES = {name: size for size, names in _NAMES.items() for name in names.split()}
 """The largest value of an option that says how large a model is."""
 _NEEDED = (
-    "head_dim",
-    "num_key_value_heads",
-    "n_routed_experts",
-    "num_local_experts",
-    "n_shared_experts",
-    "moe_intermediate_size",
-    "num_experts_per_tok",
+    *("head_dim", "num_key_value_heads", "n_routed_experts", "num_local_experts"),
+    *("n_shared_experts", "moe_intermediate_size", "num_experts_per_tok"),
 )
 """Sizes that are set although a configuration leaves them open."""
 VALUES = {

@@ -1,21 +1,7 @@
 """Values as JSON has them, damaged in one place."""
 
-ODD = (
-    None,
-    "x",
-    "a\nb\ud800",
-    True,
-    -7,
-    0,
-    1e308,
-    float("nan"),
-    -float("inf"),
-    [],
-    [1],
-    {},
-    10**30,
-)
-ODD += (10**400, {"a": 1})
+_NUMBERS = (-7, 0, 1e308, float("nan"), -float("inf"), 10**30, 10**400)
+ODD = (None, True, "x", "a\nb\ud800", *_NUMBERS, [], [1], {}, {"a": 1})
 _REMOVED = object()
 
 

@@ -11,15 +11,8 @@ from vocagno import TokenSpans
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 REAL_TOKENIZERS = [
-    "bert-base-uncased",
-    "deepseek-llm",
-    "gpt2",
-    "llama-3",
-    "mistral-v0.1",
-    "pythia",
-    "qwen2.5",
-    "t5-small",
-    "tinyllama",
+    *("bert-base-uncased", "deepseek-llm", "gpt2", "llama-3", "mistral-v0.1", "pythia"),
+    *("qwen2.5", "t5-small", "tinyllama"),
 ]
 """What may lie in `shared/tokenizers`, each a NAME.json.gz."""
 
