@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from corpora import write_corpus
 from families import FAMILIES, TEXTS
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,19 +46,14 @@ def tokenizer_files(tokenizers, tmp_path_factory):
 @pytest.fixture(scope="session")
 def teacher_model(tokenizers, tmp_path_factory):
     """A folder with a tiny random Llama and the byte-level tokenizer."""
-    folder = tmp_path_factory.mktemp("teacher")
-    tiny_llama(tokenizers["byte-level"].get_vocab_size(), seed=1).save_pretrained(folder)
-    tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
-    return folder
+    return save_llama(tmp_path_factory.mktemp("teacher"), tokenizers["byte-level"], seed=1)
 
 
 @pytest.fixture(scope="session")
 def same_vocabulary_model(tokenizers, tmp_path_factory):
     """A folder with a tiny random Llama and the student's tokenizer; its head has ids to spare."""
-    folder = tmp_path_factory.mktemp("same")
-    tiny_llama(tokenizers["llama"].get_vocab_size() + 16, seed=5).save_pretrained(folder)
-    tokenizers["llama"].save(str(folder / "tokenizer.json"))
-    return folder
+    folder, tokenizer = tmp_path_factory.mktemp("same"), tokenizers["llama"]
+    return save_llama(folder, tokenizer, seed=5, size=tokenizer.get_vocab_size() + 16)
 
 
 class Commands:

@@ -9,7 +9,7 @@ import pytest
 
 from families import TEXTS
 from runs import TRAIN, environment, train_here
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from warm_python import executable
 
 pytest.importorskip("torch")
@@ -107,10 +107,8 @@ def test_a_tokenizer_that_is_not_the_model_s(
 ):
     """Its ids have embeddings, so nothing else would stop the run."""
     other = str(tokenizer_files / ("student.json" if role == "teacher" else "teacher.json"))
-    model = tmp_path / "model"
     family = "byte-level" if role == "teacher" else "llama"
-    tiny_llama(2000).save_pretrained(model)
-    tokenizers[family].save(str(model / "tokenizer.json"))
+    model = save_llama(tmp_path / "model", tokenizers[family], size=2000)
     options = {"model": str(model), "tokenizer": other}
     if role == "student":
         options |= {"architecture": None, "eos": "<|endoftext|>"}

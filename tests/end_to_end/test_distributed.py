@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, run
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from vocagno.cli.app import main
 from vocagno.teacher.scores import ScoreStore
 
@@ -44,10 +44,7 @@ def test_two_processes_of_a_guided_trainer_log_what_one_does(tmp_path):
 
 def test_processes_hold_one_teacher_between_them(tmp_path, tokenizers):
     """Tensor parallelism as transformers does it: the scores of one process that holds it whole."""
-    teacher = tmp_path / "teacher"
-    size = tokenizers["byte-level"].get_vocab_size()
-    tiny_llama(size, num_key_value_heads=2).save_pretrained(teacher)
-    tokenizers["byte-level"].save(str(teacher / "tokenizer.json"))
+    teacher = save_llama(tmp_path / "teacher", tokenizers["byte-level"], num_key_value_heads=2)
     corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     command = ["score", corpus, "--cache", tmp_path / "cache", "--teacher.model", teacher]
     assert main(list(map(str, [*command, "--out", tmp_path / "whole"]))) == 0

@@ -16,7 +16,7 @@ import vocagno
 from corpora import write_corpus
 from families import TEXTS
 from runs import environment
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
@@ -45,8 +45,7 @@ def prepared(tmp_path_factory, tokenizers, teacher_model):
     """A folder with a student, rows and scores, made by the commands that the examples name."""
     folder = tmp_path_factory.mktemp("example")
     corpus = write_corpus(folder / "corpus.jsonl", [*TEXTS, "a", ""] * 3)
-    tiny_llama(tokenizers["llama"].get_vocab_size()).save_pretrained(folder / "student")
-    tokenizers["llama"].save(str(folder / "student" / "tokenizer.json"))
+    save_llama(folder / "student", tokenizers["llama"])
     cache = ["--cache", str(folder / "cache")]
     student = ["--tokenizer", str(folder / "student"), "--eos", "</s>"]
     rows = ["--out", str(folder / "rows"), "--seq_len", str(SEQ_LEN)]

@@ -17,7 +17,7 @@ from corpora import write_corpus
 from families import TEXTS, without_unknown_token
 from folders import contents
 from runs import environment, metrics, train_here
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.data.store.format import REPORT
@@ -40,9 +40,7 @@ def made(tmp_path_factory):
     texts[KNIGHT] += " ♞"
     write_corpus(folder / "c.jsonl", texts)
     without_unknown_token("☃").save(str(folder / "student.json"))
-    teacher = without_unknown_token("☃", "♞")
-    tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(folder / "teacher")
-    teacher.save(str(folder / "teacher" / "tokenizer.json"))
+    save_llama(folder / "teacher", without_unknown_token("☃", "♞"), seed=1)
     return folder
 
 

@@ -24,7 +24,7 @@ from drawn_batches import (
 from live_documents import pieces
 from method_runs import CPU, distance, live_teacher
 from runs import ARCHITECTURE, metrics, train_here
-from tiny_models import tiny_llama
+from tiny_models import save_llama, tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
@@ -251,9 +251,7 @@ def test_a_distance_of_no_weight_is_naive_training(tmp_path, config, method):
 
 
 def test_a_student_moves_away_from_itself(tmp_path, config, same_vocabulary_model, tokenizers):
-    start = tmp_path / "start"
-    tiny_llama(tokenizers["llama"].get_vocab_size(), seed=5).save_pretrained(start)
-    tokenizers["llama"].save(str(start / "tokenizer.json"))
+    start = save_llama(tmp_path / "start", tokenizers["llama"], seed=5)
     student = {"model": str(start), "architecture": None, "eos": "</s>", "tokenizer": None}
     path = config(
         "run", start, student=student, guidance={"method": "kld"}, teacher={"mode": "live"}

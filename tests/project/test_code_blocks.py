@@ -29,7 +29,7 @@ from run_folders import CONFIG, training, validation, write_run
 from runs import environment
 from skypilot import read_task
 from slurm import write_program, write_slurm
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from warm_python import executable
 
 pytestmark = pytest.mark.slow
@@ -170,9 +170,7 @@ def _write_corpora(folder):
 
 
 def _write_model(folder, tokenizer, context):
-    model = tiny_llama(tokenizer.get_vocab_size(), seed=1, max_position_embeddings=context)
-    model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_llama(folder, tokenizer, seed=1, max_position_embeddings=context)
     special = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
     if tokenizer.token_to_id("</s>") is None:
         special["eos_token"] = "<|endoftext|>"

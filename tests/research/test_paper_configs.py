@@ -16,7 +16,7 @@ from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, train_here
 from shared_data import shared
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 
 pytestmark = pytest.mark.slow
 
@@ -188,8 +188,7 @@ def small(tokenizers, teacher_model, tmp_path_factory):
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("small")
     for name, seed in (("student", 0), ("same-vocabulary", 1)):
-        tiny_llama(tokenizers["llama"].get_vocab_size(), seed).save_pretrained(folder / name)
-        tokenizers["llama"].save(str(folder / name / "tokenizer.json"))
+        save_llama(folder / name, tokenizers["llama"], seed)
     corpus = write_corpus(folder / "corpus.jsonl", TEXTS)
 
     def options(config, output):

@@ -19,6 +19,14 @@ def tiny_llama(vocab_size, seed=0, **options):
     return LlamaForCausalLM(config).eval()
 
 
+def save_llama(folder, tokenizer, seed=0, size=None, **options):
+    """Saves a `tiny_llama`, with an id for each of the tokenizer's unless told, and the tokenizer.
+    Returns: the folder."""
+    tiny_llama(size or tokenizer.get_vocab_size(), seed, **options).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def scaled_models():
     """Tiny models that cap or scale their logits: Gemma 2, Cohere, Granite."""
     import torch

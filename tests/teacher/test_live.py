@@ -15,7 +15,7 @@ from corpora import write_corpus
 from families import TEXTS, without_unknown_token
 from method_runs import live_teacher, prepared
 from runs import metrics, train_here
-from tiny_models import tiny_llama
+from tiny_models import save_llama, tiny_llama
 from vocagno import TokenSpans, align, reduce
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
@@ -260,9 +260,7 @@ def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
 
 def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_files, capsys):
     """Their tokens have no loss and count as missing; the others are as they are without them."""
-    teacher = without_unknown_token("☃")
-    tiny_llama(teacher.get_vocab_size(), seed=1).save_pretrained(tmp_path / "teacher")
-    teacher.save(str(tmp_path / "teacher" / "tokenizer.json"))
+    save_llama(tmp_path / "teacher", without_unknown_token("☃"), seed=1)
     rows, texts = prepared(tmp_path, tokenizer_files, ["the first", "a ☃", "the last"])
     folder, guidance = tmp_path / "teacher", GuidanceConfig(top_fraction=0.4)
     live, collator = live_teacher(texts, folder, guidance, bos="</s>")

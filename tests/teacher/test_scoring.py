@@ -9,7 +9,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from tiny_models import tiny_llama
+from tiny_models import save_llama, tiny_llama
 
 torch = pytest.importorskip("torch")
 
@@ -172,8 +172,7 @@ def test_a_corpus_is_scored_once(teacher_model, tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizers, tmp_path):
-    tiny_llama(100).save_pretrained(tmp_path)
-    tokenizers["byte-level"].save(str(tmp_path / "tokenizer.json"))
+    save_llama(tmp_path, tokenizers["byte-level"], size=100)
     with pytest.raises(ConfigError, match="has 100 embeddings"):
         teacher_of(tmp_path)
 

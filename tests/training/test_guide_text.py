@@ -19,7 +19,7 @@ import oracle
 from corpora import write_corpus
 from families import TEXTS, without_unknown_token
 from pages import Balanced, passage
-from tiny_models import tiny_llama
+from tiny_models import save_llama
 from vocagno import TokenSpans
 from vocagno.cli.app import main
 from vocagno.config.guidance import GuidanceConfig
@@ -45,10 +45,7 @@ NAMED = "tokens", "teacher_tokens"
 def student_model(tokenizers, tmp_path_factory):
     """A folder with a tiny random Llama of 128 positions and the llama-like tokenizer, with BOS."""
     folder = tmp_path_factory.mktemp("student")
-    size = tokenizers["llama"].get_vocab_size()
-    tiny_llama(size, max_position_embeddings=128).save_pretrained(folder)
-    tokenizers["llama"].save(str(folder / "tokenizer.json"))
-    return folder
+    return save_llama(folder, tokenizers["llama"], max_position_embeddings=128)
 
 
 @pytest.fixture
@@ -244,9 +241,7 @@ def test_where_a_teacher_that_is_matched_is_ahead(guide, teacher_model):
 
 
 def test_tokenizers_that_distill_refuses(student_model, tokenizers, tmp_path):
-    tokenizer = tokenizers["word-piece"]
-    tiny_llama(tokenizer.get_vocab_size()).save_pretrained(tmp_path)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    save_llama(tmp_path, tokenizers["word-piece"])
     student, teacher = StudentConfig(model=str(student_model)), TeacherConfig(model=str(tmp_path))
     with pytest.raises(BucketError):
         guide_text(student, teacher, TEXT, GuidanceConfig(method="distill"))
@@ -423,9 +418,7 @@ def test_a_text_without_tokens_is_refused(guide):
 def test_a_text_that_the_teacher_cannot_read_is_refused(guide, teacher_model, tmp_path):
     """It would look as if the teacher had truncated it."""
     guided = guide("one ♞")
-    tokenizer = without_unknown_token("♞")
-    tiny_llama(tokenizer.get_vocab_size(), seed=1).save_pretrained(tmp_path)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    save_llama(tmp_path, without_unknown_token("♞"), seed=1)
     config = TeacherConfig(model=str(tmp_path))
     with pytest.raises(InputError, match=r"texts\[0\], which begins with 'one ♞': cannot be token"):
         guide_text(StudentConfig(model=guided.student), config, "one ♞")
