@@ -1,7 +1,6 @@
 """A data set with teacher losses in GuidedTrainer and in TRL's SFTTrainer: one loss in both."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ datasets = pytest.importorskip("datasets")
 pytest.importorskip("trl")
 
 from families import TEXTS
-from runs import environment
+from runs import run
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.teacher import TeacherConfig
@@ -25,7 +24,6 @@ from vocagno.guidance import (
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.token_spans import TokenSpans
-from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -176,14 +174,7 @@ def test_the_example_trains_on_conversations(tmp_path, tokenizers, student, teac
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
     words = [tmp_path / name for name in ("student", "teacher", "c.jsonl", "out")]
-    done = subprocess.run(
-        [executable(), str(EXAMPLE), *map(str, words)],
-        env=environment(HF_HOME=str(tmp_path / "home")),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(1, EXAMPLE, *words, HF_HOME=str(tmp_path / "home"))
     before, after = (
         load_file(tmp_path / name / "model.safetensors")["model.norm.weight"]
         for name in ("student", "out")

@@ -133,3 +133,9 @@ def final_weights(folder):
     from safetensors.torch import load_file
 
     return load_file(folder / "final" / "model.safetensors")
+
+
+def same_weights(folder, other):
+    """Whether two finished runs end in the same bits."""
+    ours, theirs = final_weights(folder), final_weights(other)
+    return ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)

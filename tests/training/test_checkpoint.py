@@ -4,7 +4,6 @@ import json
 import logging
 import random
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,8 +20,15 @@ from families import TEXTS
 from folders import contents
 from hub_server import serving, uses_hub
 from processes.killed_training import POINTS
-from runs import ARCHITECTURE, environment, final_weights, metrics, train_here, write_config
-from warm_python import executable
+from runs import (
+    ARCHITECTURE,
+    final_weights,
+    metrics,
+    run,
+    same_weights,
+    train_here,
+    write_config,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -55,16 +61,8 @@ def config(tmp_path, tokenizer_files, teacher_model):
 def stopped(folder, stops, path, output):
     """What each of the attempts left, the last of which nobody stops."""
     (folder / "stops.json").write_text(json.dumps(stops))
-    command = [executable(), SCRIPT, folder / "stops.json", "--config", path, "--output", output]
-    result = subprocess.run(
-        list(map(str, command)),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    arguments = [folder / "stops.json", "--config", path, "--output", output]
+    result = run(1, SCRIPT, *arguments, timeout=400)
     records = [json.loads(line) for line in result.stdout.splitlines() if '"stop"' in line]
     assert len(records) == len(stops) + 1, result.stderr[-3000:]
     return records
@@ -107,8 +105,7 @@ def test_kills_change_no_bit(tmp_path, config):
     assert torn >= 8
     assert records[-1]["exit"] == 0
     assert records[-1]["left"] == ["step_148", f"step_{STEPS}"]
-    whole, resumed = (final_weights(tmp_path / name) for name in ("whole", "stopped"))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
     states = [state(tmp_path / name) for name in ("whole", "stopped")]
     (generators, moments), (other_generators, other_moments) = states
     assert generators == other_generators
@@ -138,15 +135,14 @@ def test_a_folder_in_use_or_never_to_be_resumed(tmp_path, config, capsys):
 def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
     """Weights that are stored once come back as they were."""
     tied = ["--student.architecture.tie_word_embeddings", "true", "--train.checkpoint_every", 3]
-    path, run = config("run"), tmp_path / "run"
+    path, folder = config("run"), tmp_path / "run"
     assert train_here(path, "--train.steps", 4, *tied) == 0
-    weights = final_weights(run)
-    shutil.rmtree(run / "checkpoints" / "step_4")
-    (run / "final").rename(tmp_path / "elsewhere")
+    (tmp_path / "before").mkdir()
+    shutil.rmtree(folder / "checkpoints" / "step_4")
+    (folder / "final").rename(tmp_path / "before" / "final")
     assert train_here(path, "--train.steps", 4, *tied) == 0
-    again = final_weights(run)
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
-    assert "lm_head.weight" not in again
+    assert same_weights(tmp_path / "before", folder)
+    assert "lm_head.weight" not in final_weights(folder)
     assert "shared tensor" not in caplog.text
     assert not logging.getLogger("accelerate.utils.other").filters
 

@@ -17,7 +17,16 @@ pytest.importorskip("accelerate")
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import TRAIN, command, environment, final_weights, metrics, run, write_config
+from runs import (
+    TRAIN,
+    command,
+    environment,
+    final_weights,
+    metrics,
+    run,
+    same_weights,
+    write_config,
+)
 from runs import train_here as train
 from tiny_models import tiny_llama
 from vocagno.cli.app import main as command_line
@@ -106,9 +115,8 @@ def test_a_finished_run_is_left_as_it_is(trained, capsys):
 def test_naive_and_guided_differ_by_their_weights_alone(trained, naive, tmp_path, config):
     """A guided run that keeps every token is the naive run, to the last bit."""
     assert train(config(guidance={"top_fraction": 1.0})) == 0
-    unguided, guided_all, guided = map(final_weights, (naive, tmp_path / "run", trained[0]))
-    assert all(torch.equal(unguided[name], guided_all[name]) for name in unguided)
-    assert not all(torch.equal(unguided[name], guided[name]) for name in unguided)
+    assert same_weights(naive, tmp_path / "run")
+    assert not same_weights(naive, trained[0])
     assert "What the teacher chose" not in (naive / REPORT).read_text()
 
 
@@ -277,7 +285,7 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
     tiny_llama(size, attention_dropout=0.3).save_pretrained(pretrained)
     student = {"architecture": None, "model": str(pretrained)}
     assert train(config(student=student, output=str(tmp_path / "whole"))) == 0
-    whole, recomputed, step = final_weights(tmp_path / "whole"), [], Training._step
+    recomputed, step = [], Training._step
 
     def watched(self, *given):
         layer = self.student.model.base_model.layers[0]
@@ -292,8 +300,7 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
         assert train(path) == 0
         assert recomputed == [bool(options)] * 6
         recomputed.clear()
-        resumed = final_weights(folder)
-        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+        assert same_weights(tmp_path / "whole", folder)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from corpora import write_corpus
 from evaluation_data import write_benchmarks
 from families import TEXTS
-from runs import ARCHITECTURE, final_weights, run, train_here, write_config
+from runs import ARCHITECTURE, run, same_weights, train_here, write_config
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.running import answered, prepared
@@ -84,8 +84,7 @@ def test_the_run_is_bit_by_bit_the_same(tmp_path, config, monkeypatch):
     monkeypatch.setattr(validation, "answered", drawn)
     assert train_here(config("without")) == 0
     assert train_here(config("with", every=2)) == 0
-    without, evaluated = final_weights(tmp_path / "without"), final_weights(tmp_path / "with")
-    assert all(torch.equal(without[name], evaluated[name]) for name in without)
+    assert same_weights(tmp_path / "without", tmp_path / "with")
     assert training(tmp_path / "without") == training(tmp_path / "with")
     found = evaluations(tmp_path / "with")
     assert [line["step"] for line in found] == [2, 4, 6]
@@ -149,8 +148,7 @@ def layouts(tmp_path_factory, tokenizer_files, teacher_model):
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
 def test_two_processes(layouts, wrapper):
     """The same weights with and without; every item is asked once, of the weights as they are."""
-    without, evaluated = (final_weights(layouts / f"{wrapper}-{every}") for every in (None, 2))
-    assert all(torch.equal(without[name], evaluated[name]) for name in without)
+    assert same_weights(layouts / f"{wrapper}-None", layouts / f"{wrapper}-2")
     assert [line["step"] for line in evaluations(layouts / f"{wrapper}-2")] == [2, 4, 6]
     model = LlamaForCausalLM.from_pretrained(layouts / f"{wrapper}-2" / "final").eval()
     tokenizer = AutoTokenizer.from_pretrained(layouts / f"{wrapper}-2" / "final")
