@@ -39,25 +39,20 @@ CASES = {
     "live pages": {"teacher": {"mode": "live"}, "train": {"sample_every": 1}},
     "rho1": {"guidance": {"method": "rho1"}},
     "kld": {"guidance": {"method": "kld"}, "teacher": {"mode": "live"}},
+    "own tokenizer": {"student": {"architecture": None, "tokenizer": None}},
 }
+OF_THE_SAME_VOCABULARY = {"rho1": "teacher", "kld": "teacher", "own tokenizer": "student"}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_start_builds_each_tokenizer_once(config, same_vocabulary_model, built, case):
-    sections = {"train": {}, "teacher": {}, **CASES[case]}
-    if case in ("rho1", "kld"):
-        sections["teacher"] = {"model": str(same_vocabulary_model), **sections["teacher"]}
+    sections = {"train": {}, **CASES[case]}
+    if section := OF_THE_SAME_VOCABULARY.get(case):
+        sections[section] = {"model": str(same_vocabulary_model), **sections.get(section, {})}
     sections["train"] = {"steps": 1, **sections["train"]}
     assert train_here(config(**sections)) == 0
     assert built.pop("weights") == 1
     assert len(built) == 2  # that of the student, and that of the teacher
-    assert set(built.values()) == {1}
-
-
-def test_a_student_that_brings_its_tokenizer_builds_it_once(config, same_vocabulary_model, built):
-    student = {"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None}
-    assert train_here(config(student=student, train={"steps": 1})) == 0
-    assert len(built) == 3  # weights, and two tokenizers
     assert set(built.values()) == {1}
 
 

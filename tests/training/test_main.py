@@ -313,74 +313,65 @@ def scores(tmp_path_factory, teacher_model):
     return folder / "scores"
 
 
+@pytest.fixture
+def named(tmp_path, scores, teacher_model, tokenizer_files):
+    """What options name, by the words that stand for it in `BEFORE_ANY_MODEL`."""
+    other = shutil.copytree(teacher_model, tmp_path / "other")
+    tiny_llama(500, seed=2).save_pretrained(other)
+    (tmp_path / "empty").mkdir()
+    student, empty = tokenizer_files / "student.json", tmp_path / "empty"
+    named = {"teacher": teacher_model, "scores": scores, "other": other}
+    return named | {"student": student, "empty": empty}
+
+
 BEFORE_ANY_MODEL = [
     (
-        ["--data.seq_len", "4096", "--student.architecture.max_position_embeddings", "2048"],
+        "--data.seq_len 4096 --student.architecture.max_position_embeddings 2048",
         "data.seq_len: 4096 tokens, but the student reads at most 2048; set data.seq_len to at "
         "most 2048",
     ),
     (
-        ["--student.architecture=null", "--student.model={teacher}", "--data.seq_len=4096"],
+        "--student.architecture=null --student.model={teacher} --data.seq_len=4096",
         "data.seq_len: 4096 tokens, but the student reads at most 2048",
     ),
-    (["--teacher.context", "4096"], "teacher.context: 4096 tokens, but the teacher reads at most"),
-    (["--teacher.mode", "live", "--teacher.context", "4096"], "but the teacher reads at most"),
-    (["--train.micro_batch", "3"], "train.global_batch 8 is not a multiple of train.micro_batch 3"),
-    (["--teacher.scores", "{scores}", "--teacher.model", "{other}"], "made with another teacher ("),
+    ("--teacher.context 4096", "teacher.context: 4096 tokens, but the teacher reads at most"),
+    ("--teacher.mode live --teacher.context 4096", "but the teacher reads at most"),
+    ("--train.micro_batch 3", "train.global_batch 8 is not a multiple of train.micro_batch 3"),
+    ("--teacher.scores {scores} --teacher.model {other}", "made with another teacher ("),
     (
-        ["--teacher.scores", "{scores}", "--teacher.context", "128"],
+        "--teacher.scores {scores} --teacher.context 128",
         "was made with another context (2048, now 128); drop teacher.context to use these scores, "
         "or teacher.scores to score again",
     ),
+    ("--teacher.scores {scores} --teacher.dtype bfloat16", "another dtype (float32"),
     (
-        ["--teacher.scores", "{scores}", "--teacher.dtype", "bfloat16"],
-        "another dtype (float32",
-    ),
-    (
-        ["--teacher.scores={scores}", "--teacher.tokenizer={student}", "--teacher.model=null"],
+        "--teacher.scores={scores} --teacher.tokenizer={student} --teacher.model=null",
         "made with another tokenizer",
     ),
-    (
-        ["--teacher.scores", "{scores}", "--teacher.bos", "e"],
-        "was made with another bos ([], now [",
-    ),
-    (["--teacher.scores", "missing"], "missing: this store of scores does not exist"),
-    (["--teacher.model", "null"], "teacher.model: guidance needs a teacher"),
-    (["--teacher.model", "{empty}"], "no weights in"),
-    (["--student.architecture.hiden_size", "3"], "hiden_size"),
-    (["--student.architecture.model_type", "llamma"], "student.architecture: "),
-    (["--optimizer.betas", "[2, 0.9]"], "optimizer.betas must be in [0, 1)"),
-    (["--train.seed", "-1"], "train.seed must be at least 0"),
-    (["--train.seed", str(2**31)], "train.seed must be at most 2147483647, got 2147483648"),
+    ("--teacher.scores {scores} --teacher.bos e", "was made with another bos ([], now ["),
+    ("--teacher.scores missing", "missing: this store of scores does not exist"),
+    ("--teacher.model null", "teacher.model: guidance needs a teacher"),
+    ("--teacher.model {empty}", "no weights in"),
+    ("--student.architecture.hiden_size 3", "hiden_size"),
+    ("--student.architecture.model_type llamma", "student.architecture: "),
+    ("--optimizer.betas [2,0.9]", "optimizer.betas must be in [0, 1)"),
+    ("--train.seed -1", "train.seed must be at least 0"),
+    ("--train.seed 2147483648", "train.seed must be at most 2147483647, got 2147483648"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), BEFORE_ANY_MODEL)
 def test_what_cannot_work_stops_before_any_model_is_loaded(
-    tmp_path,
-    config,
-    scores,
-    teacher_model,
-    tokenizer_files,
-    monkeypatch,
-    capsys,
-    arguments,
-    words,
+    config, named, monkeypatch, capsys, arguments, words
 ):
     from transformers import AutoModelForCausalLM
-
-    other = shutil.copytree(teacher_model, tmp_path / "other")
-    tiny_llama(500, seed=2).save_pretrained(other)
-    (tmp_path / "empty").mkdir()
 
     def never(*arguments, **options):
         raise AssertionError("a model is loaded")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", never)
-    named = {"teacher": teacher_model, "scores": scores, "other": other}
-    named |= {"student": tokenizer_files / "student.json", "empty": tmp_path / "empty"}
-    filled = [argument.format_map(named) for argument in arguments]
+    filled = [argument.format_map(named) for argument in arguments.split()]
     assert words in refused(config(), capsys, *filled)
 
 
@@ -430,10 +421,7 @@ def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, tea
     status, error = run_on("stopped", changed)
     assert status == 2
     assert "2 documents of" in error
-    assert (
-        "guidance.min_coverage is 99.00%: documents without scores were edited or added since"
-        in error
-    )
+    assert "guidance.min_coverage is 99.00%: documents without scores were edited or add" in error
     assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
     status, error = run_on("lenient", changed, "--guidance.min_coverage", "0.9")
     assert status == 0, error

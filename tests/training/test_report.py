@@ -29,6 +29,11 @@ LOG = [
     training(300, 1.0, tokens=1000, speed=500.0, kept=0.5),
     validation(300, 1.25),
 ]
+SPIKE = {
+    "step": 250,
+    "loss": 7.0,
+    "rows": [{"row": 3, "loss": 9.0, "documents": [1, 2], "corpus": "web.jsonl"}],
+}
 
 
 def folder_of(path, *entries, **options):
@@ -87,17 +92,8 @@ def test_coverage_reasons_and_warnings(tmp_path):
     aligned = {"coverage": 0.995, "scored": 1.0}
     reasons = dict.fromkeys(("special", "truncated", "unscored", "missing", "partial"), 0)
     unmapped = {"unmapped": reasons | {"special": 20, "hole": 5}}
-    spike = {
-        "spikes": [
-            {
-                "step": 250,
-                "loss": 7.0,
-                "rows": [{"row": 3, "loss": 9.0, "documents": [1, 2], "corpus": "web.jsonl"}],
-            }
-        ]
-    }
     entries = [entry | aligned | unmapped if "tokens" in entry else entry for entry in LOG]
-    entries[3] |= spike | {"threshold": 0.7}
+    entries[3] |= {"spikes": [SPIKE], "threshold": 0.7}
     page = page_of(tmp_path, folder_of(tmp_path / "run", *entries))
     head, line = rows(page, "Coverage")
     cells = dict(zip(head, line, strict=True))
@@ -161,13 +157,7 @@ GUIDED = {
     "unmapped": {"special": 5, "hole": 2},
     "threshold": 0.3,
     "data_share": 0.1,
-    "spikes": [
-        {
-            "step": 250,
-            "loss": 9.0,
-            "rows": [{"row": 1, "documents": [1], "loss": 3.0, "corpus": "a"}],
-        }
-    ],
+    "spikes": [SPIKE],
 }
 
 
