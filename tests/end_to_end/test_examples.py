@@ -12,16 +12,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import runs
 import vocagno
 from corpora import write_corpus
 from families import TEXTS
-from runs import environment
 from tiny_models import save_llama
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
 from vocagno.teacher.scores import MatchedScores, ScoreStore
-from warm_python import executable
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +29,17 @@ LEARNING = ("guided_trainer", "plain_loop")
 SEQ_LEN = 64
 
 
-def run(example, *arguments, status=0, **options):
+def run(example, *arguments, status=0):
     """What an example, started as a user starts it, prints; on stderr if it fails as expected."""
-    command = [executable(), str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
-    result = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False, **options
-    )
+    result = runs.run(1, EXAMPLES / f"{example}.py", *arguments, check=False)
     assert result.returncode == status, result.stderr[-3000:]
     return result.stderr if status else result.stdout
+
+
+def loaded(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +80,9 @@ def test_without_arguments_an_example_says_how_it_is_started(example):
 
 @pytest.mark.parametrize("example", LEARNING)
 def test_examples_run_and_learn(tmp_path, prepared, example):
-    from transformers import AutoModelForCausalLM
-
     parts = [prepared / name for name in ("student", "rows", "scores")]
-    run(example, *parts, tmp_path / "out", cwd=tmp_path)
-    before, after = (
-        AutoModelForCausalLM.from_pretrained(path)
-        for path in (prepared / "student", tmp_path / "out")
-    )
+    run(example, *parts, tmp_path / "out")
+    before, after = map(loaded, (prepared / "student", tmp_path / "out"))
     assert mean_loss(after, prepared) < mean_loss(before, prepared) - 0.3
 
 
@@ -114,7 +111,7 @@ def mean_loss(model, prepared):
 @pytest.fixture
 def trained(tmp_path, prepared):
     """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
-    from transformers import AutoModelForCausalLM, TrainingArguments
+    from transformers import TrainingArguments
 
     from vocagno.integrations.transformers_trainer import GuidedCollator, GuidedTrainer
 
@@ -122,7 +119,6 @@ def trained(tmp_path, prepared):
         chosen = GuidanceConfig(**{"top_fraction": 0.4} | guidance)
         rows = RowStore(prepared / "rows")
         scores = MatchedScores(ScoreStore(prepared / "scores"), rows)
-        model = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
         arguments = TrainingArguments(
             str(tmp_path / "out"),
             max_steps=1,
@@ -139,7 +135,7 @@ def trained(tmp_path, prepared):
         )
         line_ends = vocagno.TokenSpans(prepared / "student").line_ends()
         trainer = GuidedTrainer(
-            wrap(model),
+            wrap(loaded(prepared / "student")),
             arguments,
             guidance=chosen,
             train_dataset=rows,
@@ -159,11 +155,9 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 3.0, "window_m
     "options", [{"normalize": "tokens"}, {"normalize": "selected"}, GROUPS], ids=str
 )
 def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, options):
-    from transformers import AutoModelForCausalLM
-
     from vocagno.guidance import GuidanceTensors, token_weights
 
-    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
+    start = loaded(prepared / "student")
     whole = trained(8, 1, **options)
     cut = trained(2, 4, **options)
     before = dict(start.named_parameters())
@@ -221,10 +215,7 @@ def test_the_trainer_trains_the_adapters_of_a_peft_model(tmp_path, trained, prep
 
 def test_the_trainer_chooses_chunks(prepared, trained):
     """The same step in one micro-batch and in four; more rows fit than the chosen chunks hold."""
-    from transformers import AutoModelForCausalLM
-
-    start = AutoModelForCausalLM.from_pretrained(prepared / "student", dtype=torch.float32)
-    before = dict(start.named_parameters())
+    before = dict(loaded(prepared / "student").named_parameters())
     whole, cut = (trained(rows, 8 // rows, method="chunk", chunks=8) for rows in (8, 2))
     tokens = dict(trained(8, 1).model.named_parameters())
     cut = dict(cut.model.named_parameters())

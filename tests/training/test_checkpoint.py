@@ -15,20 +15,10 @@ torch = pytest.importorskip("torch")
 from filelock import FileLock
 
 from chaos import repeats
-from corpora import write_corpus
-from families import TEXTS
 from folders import contents
 from hub_server import serving, uses_hub
 from processes.killed_training import POINTS
-from runs import (
-    ARCHITECTURE,
-    final_weights,
-    metrics,
-    run,
-    same_weights,
-    train_here,
-    write_config,
-)
+from runs import ARCHITECTURE, final_weights, metrics, run, same_weights, train_here
 
 pytestmark = pytest.mark.slow
 
@@ -40,20 +30,12 @@ VOLATILE = ("tokens_per_s", "data_share", "validation_seconds")
 
 
 @pytest.fixture
-def config(tmp_path, tokenizer_files, teacher_model):
+def config(tmp_path, config):
     """Dropout draws from the random state, so that one that is not restored is seen."""
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
+    student = {"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}}
 
-    def build(name, **sections):
-        return write_config(
-            tmp_path,
-            corpus,
-            tokenizer_files,
-            teacher_model,
-            student={"architecture": {**ARCHITECTURE, "attention_dropout": 0.1}},
-            output=str(tmp_path / name),
-            **{"train": TRAIN} | sections,
-        )
+    def build(name, train=TRAIN):
+        return config(student=student, train=train, output=str(tmp_path / name))
 
     return build
 

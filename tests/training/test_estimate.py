@@ -21,6 +21,8 @@ from vocagno.training.configuration import parse
 
 pytestmark = pytest.mark.slow
 
+MANY = [f"{i}: {TEXTS[i % len(TEXTS)]} {TEXTS[(i * i) % len(TEXTS)]}" for i in range(240)]
+
 
 @pytest.fixture
 def estimated(monkeypatch, capsys):
@@ -36,8 +38,7 @@ def estimated(monkeypatch, capsys):
 
 
 def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
-    texts = [f"{i}: {TEXTS[i % len(TEXTS)]} {TEXTS[(i * i) % len(TEXTS)]}" for i in range(240)]
-    path = config(data={"train": str(write_corpus(tmp_path / "many.jsonl", texts))})
+    path = config(data={"train": str(write_corpus(tmp_path / "many.jsonl", MANY))})
     guess = estimated(path)
     assert not (tmp_path / "run").exists()
     assert {folder.name for folder in (tmp_path / "cache").iterdir()} <= {"corpora", "weights"}
@@ -128,8 +129,7 @@ def test_an_estimate_is_of_one_process(config, commands, capsys):
 @pytest.fixture
 def commands(tmp_path, teacher_model):
     """`vocagno score` of a corpus of 60 shards, with the options to come."""
-    texts = [f"{i}: {TEXTS[i % len(TEXTS)]} {TEXTS[(i * i) % len(TEXTS)]}" for i in range(240)]
-    corpus = write_corpus(tmp_path / "c.jsonl", texts)
+    corpus = write_corpus(tmp_path / "c.jsonl", MANY)
     given = ["--cache", str(tmp_path / "cache"), "--shard_bytes", "300", "--json"]
     return ["score", str(corpus), "--teacher.model", str(teacher_model), *given]
 

@@ -32,18 +32,13 @@ ITEMS = {"gsm8k": 2, "sat_math": 2}
 
 
 @pytest.fixture
-def config(tmp_path, tokenizer_files, teacher_model):
+def config(tmp_path, config):
     """Writes the configuration of a run with dropout, so that a number drawn would be seen."""
-    corpus = write_corpus(tmp_path / "c.jsonl", TEXTS)
     data = write_benchmarks(tmp_path / "benchmarks")
     architecture = {**ARCHITECTURE, "attention_dropout": 0.2, "max_position_embeddings": 512}
 
     def write(name, **options):
-        return write_config(
-            tmp_path,
-            corpus,
-            tokenizer_files,
-            teacher_model,
+        return config(
             output=str(tmp_path / name),
             train={"log_every": 1, "micro_batch": 4},
             student={"architecture": architecture},
