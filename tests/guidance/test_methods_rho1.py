@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from live_documents import SEQ_LEN
-from method_runs import CPU, same_weights
-from runs import metrics, train_here
+from method_runs import CPU
+from runs import metrics, same_weights, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig

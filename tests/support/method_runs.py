@@ -20,10 +20,6 @@ from vocagno.tokens.student_tokenizer import student_tokenizer
 CPU = torch.device("cpu")
 
 
-def same_weights(first, second):
-    return distance(first, second) == 0
-
-
 def distance(first, second):
     """The largest difference of two weights."""
     one, other = final_weights(first), final_weights(second)
@@ -39,9 +35,9 @@ def prepared(tmp_path, tokenizer_files, documents=DOCUMENTS):
     return store, kept_texts(corpus, tmp_path, show_progress=False)
 
 
-def live_teacher(texts, model, guidance, *, limit=None, **options):
+def live_teacher(texts, model, guidance, *, limit=None, line_ends=None, **options):
     """A live teacher from a folder, and a collator for it. Args: texts: of the rows' documents."""
     config, spans = TeacherConfig(model=str(model), mode="live", **options), TokenSpans(model)
     pieces = LivePieces(texts, text_reader(config, spans), limit)
     live = TextTeacher(load_scorer(config, spans, CPU), guidance, CPU)
-    return live, Collator(pieces, guidance, DataConfig(train="", seq_len=SEQ_LEN))
+    return live, Collator(pieces, guidance, DataConfig(train="", seq_len=SEQ_LEN), line_ends)

@@ -6,19 +6,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vocagno
-from corpora import write_corpus
-from families import HARD_TEXTS, TEXTS
+from method_runs import live_teacher, prepared
 from runs import cut_back, metrics, same_weights, train_here
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
-from vocagno.config.teacher import TeacherConfig
-from vocagno.data.corpus import scan
-from vocagno.data.prepare import kept_texts, prepared_rows
-from vocagno.guidance.batches import Collator
-from vocagno.teacher.live import LivePieces, TextTeacher
-from vocagno.teacher.scoring import load_scorer, text_reader
-from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
 LINES = {"unit": "group", "max_threshold": 1.0, "window_max_loss": 9.0}
@@ -51,24 +42,10 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     tmp_path, tokenizer_files, teacher_model, guidance, name
 ):
     """Of each group the sum over the teacher's own tokens, found again from spans and texts."""
-    documents = [*TEXTS, *HARD_TEXTS, "".join(TEXTS)]
-    corpus = scan(write_corpus(tmp_path / "c.jsonl", documents))
-    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
-    rows, _ = prepared_rows(corpus, student, 32, tmp_path, show_progress=False)
-    texts = kept_texts(corpus, tmp_path, show_progress=False)
-    spans = TokenSpans(teacher_model)
-    run = Config(
-        student=StudentConfig(model="unused"),
-        data=DataConfig(train="unused", seq_len=32),
-        train=TrainConfig(steps=1),
-        output=tmp_path / "run",
-        guidance=GuidanceConfig(**guidance),
-        teacher=TeacherConfig(model=str(teacher_model), mode="live"),
-    )
-    pieces = LivePieces(texts, text_reader(run.teacher, spans))
-    cpu = torch.device("cpu")
-    live = TextTeacher(load_scorer(run.teacher, spans, cpu), run.guidance, cpu)
-    collator = Collator(pieces, run.guidance, run.data, student.spans.line_ends())
+    rows, texts = prepared(tmp_path, tokenizer_files)
+    line_ends = TokenSpans(tokenizer_files / "student.json").line_ends()
+    given = texts, teacher_model, GuidanceConfig(**guidance)
+    live, collator = live_teacher(*given, line_ends=line_ends)
     compared = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]

@@ -11,7 +11,8 @@ import vocagno
 from chaos import repeats
 from corpora import write_corpus
 from families import TEXTS
-from runs import cut_back, final_weights, metrics, train_here, write_config
+from method_runs import distance
+from runs import cut_back, metrics, train_here, write_config
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
@@ -80,8 +81,7 @@ def same_training(folder, other, rel):
             assert mine.get(name, 0) == pytest.approx(expected.get(name, 0), rel=rel), name
         for name in ("tokens", "kept_fraction", "coverage", "scored", "paired", "unmapped"):
             assert mine.get(name) == expected.get(name), name
-    weights = final_weights(folder), final_weights(other)
-    return max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
+    return distance(folder, other)
 
 
 @pytest.mark.slow
