@@ -103,11 +103,6 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
     return config.min_lr + (config.lr - config.min_lr) * left
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
 def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
     """Factor on a micro-batch's summed loss, so that a step's gradient is that of sum / count.
 
@@ -153,7 +148,8 @@ class Stepper:
         denominator = counts.predicted if is_mean_of_all else counts.kept
         scale = loss_scale(num_processes, len(micro_batches), denominator)
         rate = learning_rate(step, self.train.steps, self.optimizer_config)
-        set_learning_rate(self.optimizer, rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         sums, row_sums = [], []
         for micro, num_passes in zip(
             micro_batches, self._numbers_of_passes(micro_batches), strict=True
