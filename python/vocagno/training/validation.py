@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -86,38 +87,34 @@ def _unseen(student: Any) -> Iterator[None]:
             student.train()
 
 
+@dataclass(eq=False)
 class Evaluation:
     """The benchmarks of `eval`, asked whenever the run wants to know."""
 
-    def __init__(
-        self,
-        options: EvaluationConfig,
-        folder: Path,
-        accelerator: accelerate.Accelerator,
-        model: Any,
-        tokenizer: Any,
-        host_sum: HostSum,
-    ) -> None:
-        """`folder`: of the completions. Reads all questions and fits them to the student's context.
+    options: EvaluationConfig
+    folder: Path
+    """Of the completions."""
+    accelerator: accelerate.Accelerator
+    model: Any
+    tokenizer: Any
+    host_sum: HostSum
+    tasks: list[Task] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Reads all questions and fits them to the student's context.
 
         Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError where
             the weights lie in pieces that are not put together here.
         """
-        plugin = accelerator.state.deepspeed_plugin
+        options, plugin = self.options, self.accelerator.state.deepspeed_plugin
         if plugin is not None and plugin.zero_stage == 3:
             raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
-        self.options = options
-        self.accelerator = accelerator
-        self.host_sum = host_sum
-        self.folder = folder
-        self.model = model
-        self.tokenizer = tokenizer
         Judge()  # complains here, if it must
-        with _unseen(model):  # lm-eval switches dropout off, whenever it meets a model
-            lm = self._lm(model)
+        with _unseen(self.model):  # lm-eval switches dropout off, whenever it meets a model
+            lm = self._lm(self.model)
         benchmarks = map(named, dict.fromkeys(options.tasks))
-        self.tasks: list[Task] = prepared(
+        self.tasks = prepared(
             lm, benchmarks, Path(options.data), limit=options.limit, new_tokens=options.new_tokens
         )
 
