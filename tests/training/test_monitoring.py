@@ -18,7 +18,7 @@ from vocagno.guidance.tensors import LossSums, TokenCounts
 from vocagno.training import loop
 from vocagno.training.monitoring import (
     StepRecord,
-    ThresholdWatch,
+    Warnings,
     Window,
     _numbers,
     unusual_selection,
@@ -89,16 +89,17 @@ def test_a_window_without_tokens_or_reasons_is_no_fault():
 
 
 def test_a_threshold_above_zero_is_said_once():
-    def look(watch, step, threshold):
-        return watch.look(Entry(step=step, threshold=threshold))
+    def look(warnings, step, threshold):
+        return warnings.look(Entry(step=step, threshold=threshold))
 
-    watch = ThresholdWatch(GuidanceConfig(top_fraction=0.4), steps=100)
-    assert look(watch, 10, 2.0) is None  # at the start it always is
-    assert "+1.25 nats" in look(watch, 30, 1.25)
-    assert look(watch, 40, 1.25) is None
+    warnings = Warnings(GuidanceConfig(top_fraction=0.4), steps=100)
+    assert look(warnings, 10, 2.0) == []  # at the start it always is
+    (said,) = look(warnings, 30, 1.25)
+    assert "+1.25 nats" in said
+    assert look(warnings, 40, 1.25) == []
     for options, threshold in (({}, -0.1), ({}, None), ({"max_threshold": 1.0}, 1.0)):
         guidance = GuidanceConfig(top_fraction=0.4, **options)
-        assert look(ThresholdWatch(guidance, 100), 30, threshold) is None
+        assert look(Warnings(guidance, 100), 30, threshold) == []
 
 
 def test_a_good_window_is_covered():

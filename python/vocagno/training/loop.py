@@ -46,12 +46,11 @@ from vocagno.training.inputs import Inputs
 from vocagno.training.monitoring import (
     SPIKE_RATIO,
     Log,
-    ThresholdWatch,
+    Warnings,
     Watch,
     Window,
     described,
     tracking,
-    unusual_selection,
 )
 from vocagno.training.report import REPORT, keep_passages, write_report
 from vocagno.training.run_log import METRICS, Entry
@@ -116,8 +115,7 @@ class Training:
             given = accelerator, model, self.final_tokenizer, self.host_sum
             self.evaluation = Evaluation(config.eval, folder, *given)
         self.watch: Watch = Watch(self._batches(0), inputs.rows, config.data.seq_len, self.host_sum)
-        self.warned: bool = False
-        self.threshold_watch: ThresholdWatch = ThresholdWatch(config.guidance, self.train.steps)
+        self.warnings: Warnings = Warnings(config.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
@@ -295,12 +293,8 @@ class Training:
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}, over {SPIKE_RATIO} "
                     f"times the loss before; the run continues; {rows}"
                 )
-            line = Entry.of(entry)
-            if not self.warned and (unusual := unusual_selection(line, self.config.guidance)):
-                progress.say(unusual)
-                self.warned = True
-            if flattening := self.threshold_watch.look(line):
-                progress.say(flattening)
+            for warning in self.warnings.look(Entry.of(entry)):
+                progress.say(warning)
         progress.at(done, progress_note(entry))
         counts = window.counts
         if self.live is None:  # documents without scores were counted in the whole corpus

@@ -143,29 +143,33 @@ def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts)
     return entry | method.log(sums, counts)
 
 
-class ThresholdWatch:
-    """Says once if the paper's rule flattens the student (docs/guidance.md)."""
+class Warnings:
+    """Says once if the selection is unusual, and once if the paper's rule flattens the student
+    (docs/guidance.md)."""
 
     def __init__(self, guidance: GuidanceConfig, steps: int) -> None:
-        self._is_over = not (guidance.keeps_quota and guidance.criterion == "excess")
-        self._quota = guidance.top_fraction
+        self._guidance = guidance
         self._first_step = steps * _SETTLED
+        self._is_unusual = False
+        self._is_judged = not (guidance.keeps_quota and guidance.criterion == "excess")
 
-    def look(self, entry: Entry) -> str | None:
-        """A warning after a window, if its threshold is above zero, and a quarter of
-        the run is over."""
-        threshold = entry.threshold
-        if self._is_over or threshold is None or entry.step < self._first_step:
-            return None
-        self._is_over = True  # once, whatever it is
-        if threshold <= 0:
-            return None
-        return (
-            f"step {entry.step}: the threshold of guidance.top_fraction {self._quota} is "
-            f"{threshold:+.2f} nats: tokens on which the student is behind the teacher by less are "
-            "not trained, which raises the held-out loss of clean text; a run without "
-            "guidance.top_fraction drops lines of noise instead (docs/guidance.md)"
-        )
+    def look(self, entry: Entry) -> list[str]:
+        """What there is to say after a window; of its threshold if a quarter of the run is over."""
+        found, threshold = [], entry.threshold
+        if not self._is_unusual and (unusual := unusual_selection(entry, self._guidance)):
+            self._is_unusual = True
+            found.append(unusual)
+        if not self._is_judged and threshold is not None and entry.step >= self._first_step:
+            self._is_judged = True  # once, whatever it is
+            if threshold > 0:
+                found.append(
+                    f"step {entry.step}: the threshold of guidance.top_fraction "
+                    f"{self._guidance.top_fraction} is {threshold:+.2f} nats: tokens on which the "
+                    "student is behind the teacher by less are not trained, which raises the "
+                    "held-out loss of clean text; a run without guidance.top_fraction drops lines "
+                    "of noise instead (docs/guidance.md)"
+                )
+        return found
 
 
 def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:

@@ -10,7 +10,7 @@ from vocagno.config.options import Config
 from vocagno.guidance.tensors import REASONS
 from vocagno.system.files import appearing, write_json
 from vocagno.training.configuration import kept_config
-from vocagno.training.monitoring import ThresholdWatch, described, unusual_selection
+from vocagno.training.monitoring import Warnings, described
 from vocagno.training.run_log import Entry, Run, RunError, read_runs
 from vocagno.views.charts import Line, chart, key
 from vocagno.views.html import escaped, legend, page_of, plain_table, section_of, table_of
@@ -247,15 +247,9 @@ def kept_passages(output: Path) -> list[Passage]:
 
 def _warnings(entries: Sequence[Entry], config: Config) -> list[str]:
     """What the run said of itself while it trained."""
-    found, spikes = [], []
-    watch = ThresholdWatch(config.guidance, config.train.steps)
-    unusual: str | None = None
-    for entry in entries:
-        spikes += entry.spikes
-        unusual = unusual or unusual_selection(entry, config.guidance)
-        if flattening := watch.look(entry):
-            found.append(flattening)
-    found += [unusual] if unusual else []
+    warnings = Warnings(config.guidance, config.train.steps)
+    found = [warning for entry in entries for warning in warnings.look(entry)]
+    spikes = [spike for entry in entries for spike in entry.spikes]
     found += [
         f"step {spike['step']}: a loss of {spike['loss']:.3f}; {described(spike['rows'])}"
         for spike in spikes[:_MOST_SPIKES]
