@@ -114,36 +114,25 @@ def test_parts_finish_to_the_same_bytes_and_travel_as_parquet(made, scores, caps
     assert contents(made / "imported") == contents(scores)
 
 
-def test_training_counts_what_the_teacher_could_not_read(made, rows, scores, tmp_path, capsys):
-    config = {
-        "student.tokenizer": made / "student.json",
-        "student.eos": "</s>",
-        "student.architecture": "{model_type: llama, hidden_size: 32, intermediate_size: 48, "
-        "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1}",
-        "data.train": made / "c.jsonl",
-        "data.rows": rows,
-        "data.seq_len": 32,
-        "data.cache": tmp_path / "cache",
-        "teacher.scores": scores,
-        "optimizer.lr": 1e-3,
-        "train.steps": 40,
-        "train.global_batch": len(RowStore(rows)) // 40 + 1,
-        "train.micro_batch": len(RowStore(rows)) // 40 + 1,
-        "train.log_every": 40,
-        "output": tmp_path / "run",
-    }
-    path = tmp_path / "empty.yaml"
-    path.write_text("{}")
-    options = [f"--{name}={value}" for name, value in config.items()]
-    assert train_here(path, *options) == 0
+def test_training_counts_what_the_teacher_could_not_read(
+    made, rows, scores, tmp_path, config, capsys
+):
+    size = len(RowStore(rows)) // 40 + 1
+    schedule = {"steps": 40, "log_every": 40, "checkpoint_every": 40}
+    path = config(
+        student={"tokenizer": str(made / "student.json")},
+        teacher={"model": None, "scores": str(scores)},
+        data={"train": str(made / "c.jsonl"), "rows": str(rows)},
+        train=schedule | {"global_batch": size, "micro_batch": size},
+    )
+    assert train_here(path) == 0
     (entry,) = metrics(tmp_path / "run")[0]
     assert entry["unmapped"]["missing"] >= len(f"{KNIGHT}: {TEXTS[KNIGHT % 6]} ♞") // 2
     assert entry["coverage"] == entry["scored"] == 1
     said = capsys.readouterr().err
     assert "omitted 5 of 1,000 documents" in said
     assert "the teacher could not read 1 of " in said
-    options += ["--data.max_refused", "0", "--output", tmp_path / "none"]
-    assert train_here(path, *options) == 2
+    assert train_here(path, "--data.max_refused", 0, "--output", tmp_path / "none") == 2
     said = capsys.readouterr().err
     assert "of 1,000 documents cannot be placed in their text, and max_refused" in said
 

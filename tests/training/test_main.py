@@ -31,7 +31,7 @@ from runs import train_here as train
 from tiny_models import tiny_llama
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.options import Config, DataConfig, StudentConfig, TrainConfig
+from vocagno.config.options import DataConfig, TrainConfig
 from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator
@@ -39,6 +39,7 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import TokenCounts
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
+from vocagno.training.configuration import parse
 from vocagno.training.loop import Training
 from vocagno.training.report import REPORT
 from vocagno.training.step import GuidedStudent
@@ -472,7 +473,7 @@ def test_a_world_size_that_nobody_sees_is_refused(tmp_path, config):
 
 
 @pytest.mark.parametrize(("kind", "is_cpu"), [("mps", True), ("cuda", False), (None, False)])
-def test_a_run_uses_no_gpu_of_apple(kind, is_cpu, tmp_path, monkeypatch):
+def test_a_run_uses_no_gpu_of_apple(kind, is_cpu, config, monkeypatch):
     seen = []
 
     def noted(**options):
@@ -482,15 +483,8 @@ def test_a_run_uses_no_gpu_of_apple(kind, is_cpu, tmp_path, monkeypatch):
     found = None if kind is None else torch.device(kind)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
     monkeypatch.setattr(main_module.accelerate, "Accelerator", noted)
-    config = Config(
-        student=StudentConfig(model="unused"),
-        data=DataConfig(train="unused"),
-        train=TrainConfig(steps=1),
-        guidance=GuidanceConfig(method="cpt"),
-        output=tmp_path,
-    )
     with pytest.raises(ConfigError, match="started"):
-        main_module.start(config)
+        main_module.start(parse(["--config", str(config())]))
     assert seen == [is_cpu]
 
 
