@@ -52,8 +52,7 @@ def prepared(tmp_path_factory, tokenizers, teacher_model):
     student = ["--tokenizer", str(folder / "student"), "--eos", "</s>"]
     rows = ["--out", str(folder / "rows"), "--seq_len", str(SEQ_LEN)]
     assert command_line(["prepare", str(corpus), *student, *rows, *cache]) == 0
-    teacher = ["--teacher.model", str(teacher_model), "--out", str(folder / "scores")]
-    assert command_line(["score", str(corpus), *teacher, *cache]) == 0
+    runs.score_here(corpus, teacher_model, folder / "scores")
     return folder
 
 
@@ -89,9 +88,8 @@ def test_examples_run_and_learn(tmp_path, prepared, example):
 @pytest.mark.parametrize("example", LEARNING)
 def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_model, example):
     corpus = write_corpus(tmp_path / "other.jsonl", [f"{text}!" for text in TEXTS])
-    words = ["--teacher.model", str(teacher_model), "--out", str(tmp_path / "scores")]
-    assert command_line(["score", str(corpus), *words, "--cache", str(tmp_path / "cache")]) == 0
-    parts = prepared / "student", prepared / "rows", tmp_path / "scores", tmp_path / "out"
+    scores = runs.score_here(corpus, teacher_model, tmp_path / "scores")
+    parts = prepared / "student", prepared / "rows", scores, tmp_path / "out"
     said = run(example, *parts, status=1)
     assert "(100.00% of its tokens), and guidance.min_coverage is 99.00%" in said
 

@@ -94,6 +94,15 @@ def train_here(path, *arguments):
         signal.signal(signal.SIGTERM, before)
 
 
+def score_here(corpus, model, out, *options):
+    """Scores a corpus in this process; the folder of its scores, next to which the cache is."""
+    from vocagno.cli.app import main
+
+    command = ["score", corpus, "--teacher.model", model, "--out", out, *options]
+    assert main([*map(str, command), "--cache", str(out.parent / "cache")]) == 0
+    return out
+
+
 def run(processes, script, *arguments, check=True, timeout=300, **extra):
     """Runs to the end; the finished process, with what it printed."""
     result = subprocess.run(

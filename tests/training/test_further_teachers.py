@@ -4,8 +4,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import metrics, train_here
-from vocagno.cli.app import main
+from runs import metrics, score_here, train_here
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +15,7 @@ def stores(tmp_path_factory, teacher_model, same_vocabulary_model):
     of = {"first": (teacher_model, 8), "second": (same_vocabulary_model, 3)}
     of["plain"] = (teacher_model, 0)
     for name, (model, count) in of.items():
-        command = ["score", str(corpus), "--teacher.model", str(model), f"--candidates={count}"]
-        to = ["--cache", str(folder / "cache"), "--out", str(folder / name)]
-        assert main([*command, *to]) == 0
+        score_here(corpus, model, folder / name, "--candidates", count)
     made = {name: (str(folder / name), str(model)) for name, (model, _) in of.items()}
     return made | {"second, read as the first": (made["second"][0], made["first"][1])}
 

@@ -6,7 +6,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import metrics, same_weights, train_here
+from runs import metrics, same_weights, score_here, train_here
 from vocagno.cli.app import main
 from vocagno.teacher import scoring
 from vocagno.tokens.token_spans import TokenSpans
@@ -59,13 +59,11 @@ def test_a_start_builds_each_tokenizer_once(config, same_vocabulary_model, built
 @pytest.fixture
 def made(tmp_path, corpus, tokenizer_files, teacher_model):
     """Rows and scores of the corpus that were made beforehand, as options."""
-    rows, scores = tmp_path / "rows", tmp_path / "scores"
-    cache = ["--cache", str(tmp_path / "elsewhere")]
+    rows, cache = tmp_path / "rows", ["--cache", str(tmp_path / "elsewhere")]
     tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
     command = ["prepare", str(corpus), *tokenizer, "--seq_len", "32", "--workers", "1", *cache]
     assert main([*command, "--out", str(rows)]) == 0
-    command = ["score", str(corpus), "--teacher.model", str(teacher_model), *cache]
-    assert main([*command, "--out", str(scores)]) == 0
+    scores = score_here(corpus, teacher_model, tmp_path / "elsewhere" / "scores")
     return {"data.rows": rows, "teacher.scores": scores}
 
 

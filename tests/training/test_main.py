@@ -25,11 +25,11 @@ from runs import (
     metrics,
     run,
     same_weights,
+    score_here,
     write_config,
 )
 from runs import train_here as train
 from tiny_models import tiny_llama
-from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, TrainConfig
 from vocagno.data.rows import Row, RowStore
@@ -218,10 +218,9 @@ def test_resuming_with_stores_that_have_moved(
     data = {"train": str(write_corpus(corpus, TEXTS))}
     path = config(teacher={"model": None, "scores": str(scores)}, data=data)
     stopped_before(3, path, monkeypatch)
-    other, moved = tmp_path / "other", shutil.copytree(scores, tmp_path / "moved")
+    moved = shutil.copytree(scores, tmp_path / "moved")
     tiny_llama(500, seed=2).save_pretrained(shutil.copytree(teacher_model, tmp_path / "t"))
-    given = ["--teacher.model", str(tmp_path / "t"), "--cache", str(tmp_path / "cache")]
-    assert command_line(["score", str(corpus), "--out", str(other), *given]) == 0
+    other = score_here(corpus, tmp_path / "t", tmp_path / "other")
     assert "another teacher of the scores" in refused(path, capsys, "--teacher.scores", other)
     assert train(path, "--teacher.scores", moved) == 0
 
@@ -308,10 +307,7 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
 def scores(tmp_path_factory, teacher_model):
     """A store of the teacher's scores of `corpus`."""
     folder = tmp_path_factory.mktemp("scored")
-    model = ["--teacher.model", str(teacher_model), "--cache", str(folder / "cache")]
-    corpus = str(write_corpus(folder / "c.jsonl", TEXTS))
-    assert command_line(["score", corpus, "--out", str(folder / "scores"), *model]) == 0
-    return folder / "scores"
+    return score_here(write_corpus(folder / "c.jsonl", TEXTS), teacher_model, folder / "scores")
 
 
 @pytest.fixture
@@ -400,16 +396,12 @@ def test_a_device_without_bfloat16_is_named(config, monkeypatch, capsys):
 def test_a_corpus_that_changed_since_it_was_scored(tmp_path, config, corpus, teacher_model, capsys):
     """Moved documents guide as before; edited and added ones are counted, and stop the run."""
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
-    write_corpus(corpus, texts)
-    store = tmp_path / "store"
-    teacher = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache")]
-    assert command_line(["score", str(corpus), "--out", str(store), *teacher]) == 0
-    use = ["--teacher.scores", str(store)]
+    store = score_here(write_corpus(corpus, texts), teacher_model, tmp_path / "store")
 
     def run_on(name, documents, *arguments):
         write_corpus(corpus, documents)
         path = config(output=str(tmp_path / name), train={"steps": 3, "log_every": 3})
-        status = train(path, *use, *arguments)
+        status = train(path, "--teacher.scores", store, *arguments)
         return status, capsys.readouterr().err
 
     status, error = run_on("moved", texts[:3] + texts[:2:-1] + texts[5:6])  # one twice, too

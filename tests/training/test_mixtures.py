@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import TRAIN, cut_back, metrics, run, same_weights, train_here, write_config
+from runs import TRAIN, cut_back, metrics, run, same_weights, score_here, train_here, write_config
 from vocagno.cli.app import main as vocagno
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
@@ -128,11 +128,10 @@ def test_stores_of_scores_for_each_corpus_or_one_for_all(
 ):
     together = folder / "together.jsonl"
     together.write_bytes(b"".join(Path(corpus).read_bytes() for corpus in reversed(corpora)))
-    names = []
-    for number, text in enumerate([*corpora, together]):
-        names.append(str(folder / f"scores-{number}"))
-        words = ["score", str(text), "--teacher.model", str(teacher_model), "--out", names[-1]]
-        assert vocagno([*words, "--cache", str(folder / "cache2")]) == 0
+    names = [
+        str(score_here(text, teacher_model, folder / "scored" / str(number)))
+        for number, text in enumerate([*corpora, together])
+    ]
     for output, stores in (("each", names[:2]), ("all", names[2])):
         assert train_here(mixture(output, teacher={"model": None, "scores": stores})) == 0
         assert losses(folder / output) == losses(trained[0])
