@@ -173,11 +173,8 @@ class Sampler:
             [first, *(nothing if column is None else column[0, :count].tolist())]
             for first, column in zip(_UNPREDICTED, columns, strict=True)
         )
-        found = []
-        for index, (start, end), nll, teacher, weight, reason, excess, heard in zip(
-            row.ids.tolist(), row.spans.tolist(), *values, strict=True
-        ):
-            token = StudentToken(
+        return [
+            StudentToken(
                 text=self.tokenizer.spans.token(index) or "",
                 id=index,
                 start=start,
@@ -189,8 +186,10 @@ class Sampler:
                 unit_excess=_finite(excess),
                 neighbours_loss=_finite(heard),
             )
-            found.append(token)
-        return found
+            for index, (start, end), nll, teacher, weight, reason, excess, heard in zip(
+                row.ids.tolist(), row.spans.tolist(), *values, strict=True
+            )
+        ]
 
     def _reason(self, reason: int, teacher_loss: float) -> str:
         """In lower case; `partial` for a mapped token whose group lacks a teacher loss."""
