@@ -94,11 +94,6 @@ def test_the_order_of_a_mixture_needs_no_history():
     assert [fresh.row(sample) for sample in (49, 3, 20, 0)] == [whole[n] for n in (49, 3, 20, 0)]
 
 
-def test_one_corpus_is_a_mixture_of_one():
-    order, alone = MixedOrder([13], [1], 7), RowOrder(13, 7)
-    assert [order.row(sample) for sample in range(40)] == [alone.row(n) for n in range(40)]
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
