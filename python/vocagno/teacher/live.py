@@ -124,8 +124,11 @@ class LiveText:
 class LiveTeacher(ABC):
     """A teacher on this process's device (or sharded over all). It is never trained or saved."""
 
-    def __init__(self, scorer: TransformersScorer, device: torch.device) -> None:
+    def __init__(
+        self, scorer: TransformersScorer, guidance: GuidanceConfig, device: torch.device
+    ) -> None:
         self.scorer = scorer
+        self.guidance = guidance
         self.device = device
         self._unscored = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -172,12 +175,6 @@ class LiveTeacher(ABC):
 
 class TextTeacher(LiveTeacher):
     """Reads the text of each piece in its own tokens; works with any vocabulary."""
-
-    def __init__(
-        self, scorer: TransformersScorer, guidance: GuidanceConfig, device: torch.device
-    ) -> None:
-        super().__init__(scorer, device)
-        self.guidance = guidance
 
     def plan(self, text: LiveText | None) -> list[Pass]:
         if text is None:
@@ -274,21 +271,17 @@ class TextTeacher(LiveTeacher):
     @torch.inference_mode()
     def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
         """The inputs to the student's forward pass, from the losses of the teacher tokens."""
-        found = {"teacher_loss": self.spread(nll_M, text)}
+        if self.guidance.unit == "group":
+            found = {"teacher_loss": self._group_loss(nll_M, text)}
+        else:
+            loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.guidance.aggregation)
+            found = {"teacher_loss": self._placed(loss_N, text)}
         if self.guidance.unmapped == "mean":
             own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
             found["teacher_sums"] = row_sums(own_M, self._here(text.ranges_B2))
         if self.guidance.needs_group_loss:
             found["group_loss"] = self._group_loss(nll_M, text)
         return found
-
-    @torch.inference_mode()
-    def spread(self, nll_M: Tensor, text: LiveText) -> Tensor:
-        """(B, T): the teacher losses aggregated for each student token, at its place."""
-        if self.guidance.unit == "group":
-            return self._group_loss(nll_M, text)
-        mapping_N2 = self._here(text.mapping_N2)
-        return self._placed(segment_reduce(nll_M, mapping_N2, self.guidance.aggregation), text)
 
     def _group_loss(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(B, T): as `Units.group_loss_BT`."""
@@ -339,7 +332,7 @@ class RowTeacher(LiveTeacher):
     ) -> None:
         """`num_ids`: of the student, whose vocabulary begins the teacher's. Raises: ConfigError for
         `data.isolate` with a teacher that cannot keep documents apart."""
-        super().__init__(scorer, device)
+        super().__init__(scorer, guidance, device)
         model = scorer.model
         fits = mask_fits(model, data.seq_len)
         if data.isolate and not (fits and keeps_apart(model)):
@@ -348,7 +341,6 @@ class RowTeacher(LiveTeacher):
                 "row apart (or has a sliding window); use another teacher.attention (sdpa, eager), "
                 "another teacher, or isolate: false"
             )
-        self.guidance = guidance
         self._num_ids = num_ids
         self._rows = max(1, scorer.batch_tokens // data.seq_len)
 
