@@ -1,5 +1,7 @@
 """What the tests of methods share: rows of a few documents, live teachers, weights of runs."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,14 +9,13 @@ torch = pytest.importorskip("torch")
 from corpora import write_corpus
 from live_documents import DOCUMENTS, SEQ_LEN
 from runs import final_weights
-from vocagno import TokenSpans
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts, prepared_rows
 from vocagno.guidance.batches import Collator
 from vocagno.teacher.live import LivePieces, TextTeacher
-from vocagno.teacher.scoring import load_scorer, text_reader
+from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")
@@ -37,7 +38,8 @@ def prepared(tmp_path, tokenizer_files, documents=DOCUMENTS):
 
 def live_teacher(texts, model, guidance, *, limit=None, line_ends=None, **options):
     """A live teacher from a folder, and a collator for it. Args: texts: of the rows' documents."""
-    config, spans = TeacherConfig(model=str(model), mode="live", **options), TokenSpans(model)
-    pieces = LivePieces(texts, text_reader(config, spans), limit)
-    live = TextTeacher(load_scorer(config, spans, CPU), guidance, CPU)
+    config = TeacherConfig(model=str(model), mode="live", **options)
+    teacher = ConfiguredTeacher(config, Path("unused"), CPU)
+    pieces = LivePieces(texts, teacher.reader, limit)
+    live = TextTeacher(teacher.engine.load(), guidance, CPU)
     return live, Collator(pieces, guidance, DataConfig(train="", seq_len=SEQ_LEN), line_ends)

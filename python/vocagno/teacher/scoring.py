@@ -21,7 +21,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
 from vocagno.data.store.building import Advance, Made, Part, make_store, store_key
 from vocagno.data.store.shards import StoreError
-from vocagno.errors import ConfigError, InputError
+from vocagno.errors import ConfigError, InputError, require
 from vocagno.models.loading import (
     check_context,
     check_vocabulary,
@@ -245,17 +245,6 @@ def score_corpus(
     return made
 
 
-def text_reader(config: TeacherConfig, spans: TokenSpans) -> TextReader:
-    """The text reader. Raises: ConfigError if its windows have no room for new tokens."""
-    prefix = teacher_prefix(config, spans)
-    if config.context + 1 - len(prefix) <= config.context_before:
-        raise ConfigError(
-            f"teacher.min_context {config.context_before} and {len(prefix)} prefix tokens leave no "
-            f"room in teacher.context {config.context}; lower teacher.min_context"
-        )
-    return TextReader(spans, prefix, context=config.context, min_context=config.context_before)
-
-
 class ConfiguredTeacher:
     """A teacher before its weights are loaded. Builds the tokenizer and hashes the weights once, on
     first use."""
@@ -271,8 +260,17 @@ class ConfiguredTeacher:
 
     @cached_property
     def reader(self) -> TextReader:
-        """Its text reader. Raises: ConfigError as `text_reader`."""
-        return text_reader(self.config, self.spans)
+        """Its text reader. Raises: ConfigError if its windows have no room for new tokens."""
+        config = self.config
+        prefix = teacher_prefix(config, self.spans)
+        require(
+            config.context + 1 - len(prefix) > config.context_before,
+            f"teacher.min_context {config.context_before} and {len(prefix)} prefix tokens leave no "
+            f"room in teacher.context {config.context}; lower teacher.min_context",
+        )
+        return TextReader(
+            self.spans, prefix, context=config.context, min_context=config.context_before
+        )
 
     @cached_property
     def engine(self) -> "Engine":
