@@ -120,10 +120,7 @@ class _FileSource:
 
     def __init__(self, file: CorpusFile) -> None:
         self.file = file
-
-    @property
-    def name(self) -> str:
-        return self.file.name
+        self.name: str = file.name
 
     def identity(self) -> list[Any]:
         return self.file.stamp()
@@ -242,9 +239,8 @@ class ParquetSource(_FileSource):
             groups = list(range(group, file.num_row_groups))
             for batch in file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ():
                 skipped = min(max(0, record - first), batch.num_rows)
-                rest = batch.slice(skipped)
-                values = [rest.column(column).to_pylist() for column in columns]
-                yield from _rows(columns, values, first + skipped, self.name)
+                rows = batch.slice(skipped).to_pylist()
+                yield from _documents(rows, first + skipped, self.name)
                 first += batch.num_rows
 
 
@@ -281,32 +277,28 @@ class DatasetSource:
     def __init__(self, name: str) -> None:
         from datasets import load_dataset
 
-        self._name = name
+        self.name: str = DATASETS + name
         path, _, rest = name.partition(":")
         config, _, split = rest.partition(":")
         try:
             loaded = load_dataset(path, config or None, split=split or "train")
         except Exception as error:  # it raises many types of errors for a wrong name
             raise CorpusError(f"{self.name}: {type(error).__name__}: {error}") from error
-        self._columns = _columns(loaded.column_names, self.name)
-        self._dataset = loaded.select_columns(self._columns)
-        self._fingerprint = loaded._fingerprint
-
-    @property
-    def name(self) -> str:
-        return DATASETS + self._name
+        self._identity = [name, loaded._fingerprint]
+        self._dataset = loaded.select_columns(_columns(loaded.column_names, self.name))
 
     def identity(self) -> list[Any]:
-        return [self._name, self._fingerprint]
+        return self._identity
 
     def place(self, record: int) -> str:
         return f"{self.name}, row {record + 1}"
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for first in range(place.record, len(self._dataset), _ROWS_AT_ONCE):
-            rows = self._dataset[first : first + _ROWS_AT_ONCE]
-            values = [rows[column] for column in self._columns]
-            yield from _rows(self._columns, values, first, self.name)
+            columns = self._dataset[first : first + _ROWS_AT_ONCE]
+            cells = zip(*columns.values(), strict=True)
+            rows = [dict(zip(columns, row, strict=True)) for row in cells]
+            yield from _documents(rows, first, self.name)
 
 
 def _unreadable(name: str, error: Exception) -> CorpusError:
@@ -324,9 +316,8 @@ def _columns(names: list[str], where: str) -> list[str]:
     )
 
 
-def _rows(
-    columns: list[str], values: list[list[Any]], first: int, where: str
+def _documents(
+    rows: list[dict[str, Any]], first: int, where: str
 ) -> Iterator[tuple[Place, Document]]:
-    for record, cells in enumerate(zip(*values, strict=True), first + 1):
-        fields = dict(zip(columns, cells, strict=True))
+    for record, fields in enumerate(rows, first + 1):
         yield Place(record), document_of(fields, f"{where}, row {record}")
