@@ -36,7 +36,7 @@ LAST = 100
 def corpus_of(count: int) -> Corpus:
     """Of `count` shards without documents."""
     cut = (0, 0, 0, 0, 0, texts_hash(iter(())), "")
-    shards = [CorpusShard(*cut, f"shard-{number:05d}", 0, 0) for number in range(count)]
+    shards = [CorpusShard(*cut, 0, 0)] * count
     return Corpus("empty", [], shards)
 
 

@@ -51,7 +51,7 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, stop_after=None):
             raise KeyboardInterrupt
         found = corpus.read(shard)
         write_texts(path, found.texts, found.hashes, made_from)
-        made.append(shard.name)
+        made.append(path.stem)
 
     make_store(corpus, folder, TEXTS, made_from, make_one, show_progress=False, part=part)
     return made

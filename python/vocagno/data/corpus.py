@@ -40,7 +40,6 @@ class Cut:
 class CorpusShard(Cut):
     """A cut of a source with its place in the corpus."""
 
-    name: str
     source: int
     """Index of the source."""
     first_document: int
@@ -189,17 +188,12 @@ def _kept(
 
 
 def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
-    number = first_document = 0
+    first_document = 0
     for source, cuts in enumerate(found):
         for cut in cuts:
             if cut.documents:
-                yield CorpusShard(
-                    **asdict(cut),
-                    name=f"shard-{number:05d}",
-                    source=source,
-                    first_document=first_document,
-                )
-                number, first_document = number + 1, first_document + cut.documents
+                yield CorpusShard(**asdict(cut), source=source, first_document=first_document)
+                first_document += cut.documents
 
 
 def _cuts(source: Source, size: int) -> Iterator[Cut]:

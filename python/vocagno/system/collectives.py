@@ -35,9 +35,9 @@ class Together:
         self.leads: bool = torch.distributed.get_rank() == 0
         self._words: Any = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
-    def say(self, word: str | None) -> str | None:
-        """Broadcasts the first process's word; None means that there is nothing left to do."""
-        words = [word]
+    def say(self, number: int | None) -> int | None:
+        """Broadcasts the first process's number; None means that there is nothing left to do."""
+        words = [number]
         torch.distributed.broadcast_object_list(words, src=0, group=self._words)
         return words[0]
 

@@ -228,14 +228,14 @@ def score_corpus(
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         if together is not None:
-            together.say(shard.name)
+            together.say(shard.first_document)
         found = corpus.read(shard)
         write_scored(path, found, loaded().score(found.texts, advance), made_from)
 
     if together is not None and not together.leads:
-        shards = {shard.name: shard for shard in corpus.shards}
-        while (name := together.say(None)) is not None:
-            loaded().score(corpus.read(shards[name]).texts)
+        shards = {shard.first_document: shard for shard in corpus.shards}
+        while (first := together.say(None)) is not None:
+            loaded().score(corpus.read(shards[first]).texts)
         return Made(0, 0, 0.0)
     made = make_store(
         corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part
