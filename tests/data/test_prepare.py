@@ -3,9 +3,7 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ pytest.importorskip("pyarrow")
 from corpora import write_corpus
 from families import TEXTS
 from folders import contents
-from runs import environment
+from runs import started, wait_for_shards
 from vocagno.data.rows import RowStore
 
 pytestmark = pytest.mark.slow
@@ -33,13 +31,8 @@ def prepare(tmp_path, tokenizer_files):
 
     def start(cache, workers, seconds=0.0):
         own = f"--cache {tmp_path}/{cache} --workers {workers}"
-        return subprocess.Popen(
-            [sys.executable, str(SLOW), *f"prepare {corpus} {options} {own}".split()],
-            env=environment(SECONDS=str(seconds)),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        words = f"prepare {corpus} {options} {own}".split()
+        return started(sys.executable, SLOW, *words, SECONDS=str(seconds))
 
     return start
 
@@ -61,11 +54,7 @@ def test_workers_and_kills_change_no_byte(prepare, tmp_path):
     store = tmp_path / "killed" / "rows" / Path(alone["store"]).name
     for _ in range(3):
         process = prepare("killed", 2, 0.2)
-        before = len(list(store.glob("*.arrow")))
-        deadline = time.monotonic() + 60
-        while len(list(store.glob("*.arrow"))) < before + 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for_shards(store, len(list(store.glob("*.arrow"))) + 3, process)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)  # the helper has gone, too, or this would wait for it
     killed = finished(prepare("killed", 2))

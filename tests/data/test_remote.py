@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ pytest.importorskip("filelock")
 
 from corpora import write_corpus
 from folders import contents
-from runs import environment
+from runs import started
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import TEXTS, TextStore, write_texts
 from vocagno.data.store.building import Part, finish_parts, make_store
@@ -62,9 +61,7 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, then=lambda number: Non
 
 
 def start(corpus, part, attempts):
-    given = [corpus.name, STORE, part, json.dumps(attempts)]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, SCRIPT, *given], env=environment(), **streams)
+    return started(sys.executable, SCRIPT, corpus.name, STORE, part, json.dumps(attempts))
 
 
 def records(process):

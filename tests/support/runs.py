@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import yaml
@@ -116,6 +117,21 @@ def run(processes, script, *arguments, check=True, timeout=300, **extra):
     if check and result.returncode != 0:
         raise AssertionError(f"exit {result.returncode}\n{result.stderr[-4000:]}")
     return result
+
+
+def started(*words, **extra):
+    """A process whose output is text in pipes."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*map(str, words)], env=environment(**extra), **pipes)
+
+
+def wait_for_shards(store, count, process):
+    """Until the process has made so many of a store."""
+    deadline = time.monotonic() + 100
+    while len(list(store.glob("*.arrow"))) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no shards appeared"
+        time.sleep(0.01)
 
 
 def metrics(folder):

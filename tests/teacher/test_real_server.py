@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import vocagno
 from corpora import write_corpus
 from families import TEXTS
 from folders import contents
-from runs import environment
+from runs import started, wait_for_shards
 from vllm_server import PYTHON, VllmServer, save_teacher, vllm_environment
 from vocagno.cli.app import main
 from vocagno.teacher.scores import ScoreStore
@@ -124,21 +123,7 @@ def assert_same_candidates(first, second):
 def start(arguments, code=None):
     """The command in a process of its own."""
     program = ["-m", "vocagno"] if code is None else ["-c", code]
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        env=environment(),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def wait_for_shards(store, count, process, timeout=100):
-    deadline = time.monotonic() + timeout
-    while len(list(store.glob("*.arrow"))) < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no shards appeared"
-        time.sleep(0.01)
+    return started(sys.executable, *program, *arguments)
 
 
 def shards(store):

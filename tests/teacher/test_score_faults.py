@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import environment, free_port
+from runs import free_port, started, wait_for_shards
 from vocagno.teacher.scores import ScoreStore
 from warm_python import executable
 
@@ -37,21 +36,11 @@ def command(corpus, store, cache, teacher_model, candidates=4):
     return [str(word) for word in (*given, "--teacher.model", teacher_model)]
 
 
-def start(*arguments, **variables):
-    return subprocess.Popen(
-        [executable(), *map(str, arguments)],
-        env=environment(**variables),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 def score_with_kills(shard_bytes, kills, folder, arguments):
     """What each of the attempts left, the last of which is not killed."""
     (folder / "kills.json").write_text(json.dumps(kills))
     script = SCRIPTS / "killed_scoring.py"
-    process = start(script, shard_bytes, folder / "kills.json", *arguments)
+    process = started(executable(), script, shard_bytes, folder / "kills.json", *arguments)
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors[-2000:]
     records = [json.loads(line) for line in output.splitlines() if '"kill"' in line]
@@ -103,25 +92,18 @@ def job(tmp_path, teacher_model):
     def run(name="store", seconds=0.0):
         arguments = command(corpus, tmp_path / name, tmp_path / "cache", teacher_model)
         variables = {"SECONDS": str(seconds), "SHARD_BYTES": "1"}
-        return start(SCRIPTS / "slow_command.py", *arguments, **variables)
+        return started(executable(), SCRIPTS / "slow_command.py", *arguments, **variables)
 
     output, errors = run("whole").communicate(timeout=120)
     assert json.loads(output)["shards_made"] == 30, errors
     return run, tmp_path / "store", contents(tmp_path / "whole")
 
 
-def wait_for_shards(store, count, timeout=60):
-    deadline = time.monotonic() + timeout
-    while len(list(store.glob("*.arrow"))) < count:
-        assert time.monotonic() < deadline, "no shards appeared"
-        time.sleep(0.02)
-
-
 def test_processes_come_and_go(job):
     """Three share the shards; one is killed, a fourth joins; nothing is done twice or lost."""
     run, store, whole = job
     three = [run(seconds=0.3) for _ in range(3)]
-    wait_for_shards(store, 3)
+    wait_for_shards(store, 3, three[0])
     three[1].kill()
     fourth = run(seconds=0.3)
     results = []
@@ -139,19 +121,13 @@ def test_a_launcher_restarts_what_was_killed(tmp_path, job, teacher_model):
     that starts three processes."""
     _, store, whole = job
     command_line = command(tmp_path / "c.jsonl", store, tmp_path / "cache", teacher_model)
-    launcher = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3"),
-            *("--max-restarts", "1", "--master_addr", "127.0.0.1"),
-            *("--master_port", str(free_port())),
-            *(str(SCRIPTS / "slow_command.py"), *command_line),
-        ],
-        env=environment(SECONDS="0.3", SHARD_BYTES="1", PYTHON_EXEC=executable()),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    launcher = started(
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3"),
+        *("--max-restarts", "1", "--master_addr", "127.0.0.1", "--master_port", free_port()),
+        *(SCRIPTS / "slow_command.py", *command_line),
+        **{"SECONDS": "0.3", "SHARD_BYTES": "1", "PYTHON_EXEC": executable()},
     )
-    wait_for_shards(store, 3)
+    wait_for_shards(store, 3, launcher)
     workers = subprocess.run(
         ["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True
     ).stdout.split()
@@ -165,7 +141,7 @@ def test_a_launcher_restarts_what_was_killed(tmp_path, job, teacher_model):
 def test_sigterm_leaves_no_trace_and_says_unfinished(job):
     run, store, whole = job
     process = run(seconds=0.3)
-    wait_for_shards(store, 2)
+    wait_for_shards(store, 2, process)
     process.terminate()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 75
@@ -183,7 +159,7 @@ def test_sigterm_leaves_no_trace_and_says_unfinished(job):
 def test_counts_go_on_where_they_were_after_a_restart(job):
     run, store, _ = job
     process = run(seconds=0.1)
-    wait_for_shards(store, 10)
+    wait_for_shards(store, 10, process)
     process.kill()
     process.communicate()
     there = len(list(store.glob("*.arrow")))
