@@ -81,8 +81,11 @@ class Tally:
 
     def inside(self, shard: CorpusShard, fraction: float, tokens: int) -> None:
         """A fraction of a shard, and its tokens so far."""
+        text_bytes = self._bytes + int(fraction * shard.text_bytes)
         documents = self._documents + int(fraction * shard.documents)
-        self._show(self._bytes + int(fraction * shard.text_bytes), documents, self._tokens + tokens)
+        rate = (self._tokens + tokens) / max(1e-9, time.monotonic() - self._began)
+        note = f"{documents:,} of {self._of_documents:,} documents, {rate:,.0f} tokens/s"
+        self._progress.at(text_bytes, note)
 
     def done(self, shard: CorpusShard, tokens: int) -> None:
         """A shard that has been made since."""
@@ -90,12 +93,7 @@ class Tally:
         self._documents += shard.documents
         self._tokens += tokens
         self._shards += 1
-        self._show(self._bytes, self._documents, self._tokens)
-
-    def _show(self, text_bytes: int, documents: int, tokens: int) -> None:
-        rate = tokens / max(1e-9, time.monotonic() - self._began)
-        note = f"{documents:,} of {self._of_documents:,} documents, {rate:,.0f} tokens/s"
-        self._progress.at(text_bytes, note)
+        self.inside(shard, fraction=0.0, tokens=0)  # what follows has not begun
 
     def made(self) -> Made:
         return Made(self._shards, self._tokens, time.monotonic() - self._began)
