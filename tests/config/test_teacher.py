@@ -34,6 +34,9 @@ VLLM = {"model": "x", "engine": "vllm"}
         (VLLM | {"tensor_parallel": True}, "engine: vllm excludes teacher.tensor_parallel$"),
         (VLLM | {"batching": "packed"}, "engine: vllm excludes teacher.batching: packed$"),
         (VLLM | {"mode": "live"}, "engine: vllm excludes teacher.mode: live$"),
+        ({"mode": "live", "scores": "store"}, "scores: are for teacher.mode: stored"),
+        ({"mode": "live", "tensor_parallel": True}, "tensor_parallel: is for scoring"),
+        ({"shard": True}, "shard: is for teacher.mode: live"),
     ],
 )
 def test_options_that_contradict_one_another_are_refused(options, words):

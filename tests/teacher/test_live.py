@@ -212,19 +212,6 @@ def test_another_live_teacher_is_refused(tmp_path, config, teacher_model, capsys
     assert "was made with another teacher of the live teacher" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"mode": "live", "scores": "store"}, "teacher.scores: are for teacher.mode: stored"),
-        ({"mode": "live", "tensor_parallel": True}, "teacher.tensor_parallel: is for scoring"),
-        ({"shard": True}, "teacher.shard: is for teacher.mode: live"),
-    ],
-)
-def test_options_that_contradict_each_other_are_named(config, capsys, options, words):
-    assert train_here(config(teacher=options)) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
     """By the thread that collates; pinning itself needs a GPU, so it is only watched here."""
     rows, _, build = setting
