@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from vocagno.system import signals as statuses
 from vocagno.system.signals import Terminated, exit_status
 
 ROOT = Path(__file__).parents[2]
+KEPT = "Finished work is kept. Run the same command again to resume."
+missing = partial(ModuleNotFoundError, "")
 
 
 def failing(error):
@@ -31,43 +34,29 @@ def test_a_command_says_its_own_status(status, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_help_ends_with_success(capsys):
+    assert exit_status(failing(SystemExit(0))) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("error", "status", "printed"),
     [
-        (InputError("--x: wrong"), 2, "error: --x: wrong\n"),
-        (SpanError("row 3"), 2, "error: row 3\n"),
-        (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
-        (
-            ModuleNotFoundError("", name="pyarrow.lib"),
-            2,
-            "error: needs pyarrow: pip install 'vocagno[data]'\n",
-        ),
-        (
-            ModuleNotFoundError("", name="torch"),
-            2,
-            "error: needs torch: pip install 'vocagno[train]'\n",
-        ),
-        (
-            Terminated(),
-            75,
-            "stopped. Finished work is kept. Run the same command again to resume.\n",
-        ),
-        (
-            KeyboardInterrupt(),
-            130,
-            "interrupted. Finished work is kept. Run the same command again to resume.\n",
-        ),
-        (SystemExit(0), 0, ""),
+        (InputError("--x: wrong"), 2, "error: --x: wrong"),
+        (SpanError("row 3"), 2, "error: row 3"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'"),
+        (missing(name="pyarrow.lib"), 2, "error: needs pyarrow: pip install 'vocagno[data]'"),
+        (missing(name="torch"), 2, "error: needs torch: pip install 'vocagno[train]'"),
+        (Terminated(), 75, f"stopped. {KEPT}"),
+        (KeyboardInterrupt(), 130, f"interrupted. {KEPT}"),
     ],
 )
 def test_errors_become_a_status_and_one_line(error, status, printed, capsys):
     assert exit_status(failing(error)) == status
-    assert capsys.readouterr() == ("", printed)
+    assert capsys.readouterr() == ("", f"{printed}\n")
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("a bug"), ModuleNotFoundError("", name="vocagno.x"), SystemExit(3)]
-)
+@pytest.mark.parametrize("error", [ValueError("a bug"), missing(name="vocagno.x"), SystemExit(3)])
 def test_other_exceptions_pass(error):
     with pytest.raises(type(error)):
         exit_status(failing(error))
