@@ -102,7 +102,7 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
     _scored(teacher, texts)
     passes = list(scorer.done)
     places = sum(one_pass.ids_BT.numel() for one_pass in passes)
-    tokens = places - sum(one_pass.padding for one_pass in passes)
+    tokens = sum(len(window.ids) - 1 for window in scorer.windows)
 
     def ours() -> None:
         _scored(teacher, texts)

@@ -48,7 +48,6 @@ def test_a_layout_by_hand():
     assert layout.ids_BT.tolist() == [[1, 2, 3, 0], [4, 5, 6, 7]]
     assert layout.piece_BT.tolist() == [[0, 0, 1, -1], [0, 0, 0, 0]]
     assert layout.first_places == [0, 2, 4]
-    assert layout.padding == 1
 
 
 @pytest.mark.slow

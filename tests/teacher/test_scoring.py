@@ -204,7 +204,6 @@ def test_documents_read_together_do_not_see_each_other(teacher_model, batching, 
         np.testing.assert_array_equal(ours.spans, single.spans, err_msg=text)
         np.testing.assert_allclose(ours.nll, single.nll, atol=4e-3, err_msg=text)
     assert together.scorer.is_packed == (batching == "packed")
-    assert together.scorer.places - together.scorer.padding > 100
 
 
 def test_packing_that_leaks_is_refused(teacher_model):

@@ -72,11 +72,6 @@ class Layout:
     first_places: list[int]
     """First place of each sequence in the flattened batch, in the order of the rows."""
 
-    @property
-    def padding(self) -> int:
-        """Number of padding places."""
-        return int((self.piece_BT < 0).sum())
-
 
 def lay_out(rows: Rows, sequences: Sequence[NDArray[np.int64]]) -> Layout:
     """Copies sequences into rows, padded at their end."""

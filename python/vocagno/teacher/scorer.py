@@ -46,8 +46,6 @@ class Pass:
     """As `Layout.piece_BT`, if sequences are packed."""
     boundaries: dict[str, Any]
     """Boundaries of the sequences, for attention that takes them."""
-    padding: int
-    """Number of padding places."""
     places_N: Tensor
     """Places of the flattened batch whose states predict the requested tokens."""
     labels_N: Tensor
@@ -115,10 +113,6 @@ class TransformersScorer:
             if batching == "packed":
                 raise ConfigError(f"teacher.batching: {why}; use buckets")
             print(f"teacher.batching: auto: {why}; using buckets", file=sys.stderr)
-        self.places: int
-        self.padding: int
-        self.places = self.padding = 0
-        """Totals over all batches so far."""
 
     def batches(self, lengths: Sequence[int]) -> Iterator[Rows]:
         """Batches of sequences with these lengths."""
@@ -160,7 +154,6 @@ class TransformersScorer:
                 numbers,
                 self.on_host(layout.ids_BT),
                 *self._pieces(layout),
-                layout.padding,
                 self.on_host(np.concatenate(places)),
                 self.on_host(np.concatenate(labels)),
                 counts,
@@ -182,8 +175,6 @@ class TransformersScorer:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
     def _begin(self, one_pass: Pass) -> tuple[Pass, list[Callable[[], NDArray[Any]]]]:
-        self.places += one_pass.ids_BT.numel()
-        self.padding += one_pass.padding
         found = self.scored(one_pass) if self.candidates else (self.losses(one_pass),)
         return one_pass, list(map(leaving, found))
 
