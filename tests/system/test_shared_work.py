@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import time
 
 import pytest
@@ -41,20 +40,6 @@ def test_three_processes_do_each_item_once(tmp_path):
         assert worker.exitcode == 0
     done = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert sorted(name for name, _ in done) == sorted(names)
-
-
-def test_what_a_killed_process_had_claimed_is_done_by_another(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    slow = context.Process(target=work, args=(tmp_path, ["item"], 60))
-    slow.start()
-    deadline = time.monotonic() + 30
-    while not (tmp_path / ".locks" / "item").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.2)
-    os.kill(slow.pid, signal.SIGKILL)
-    work(tmp_path, ["item"], 0)
-    assert (tmp_path / "item").exists()
 
 
 def test_an_error_is_raised_and_the_item_stays_free(tmp_path):
