@@ -187,12 +187,16 @@ def write_rows(
 
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
-    """The byte at which the text of each piece begins: the start of its first non-empty span; 0
-    without one."""
-    starts, ends = row.spans.T
-    with_text = np.where(starts < ends, np.arange(len(starts)), len(starts))
+    """The byte at which the text of each piece begins: the start of its first non-empty span."""
     heads = np.cumsum(row.num_tokens) - row.num_tokens
-    return np.append(starts, np.int32(0))[np.minimum.reduceat(with_text, heads)]
+    filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
+    next_filled = np.searchsorted(filled, heads)
+    stops = heads + row.num_tokens
+    firsts = np.zeros(len(heads), np.int32)
+    found = next_filled < len(filled)
+    found[found] &= filled[next_filled[found]] < stops[found]
+    firsts[found] = row.spans[filled[next_filled[found]], 0]
+    return firsts
 
 
 class RowStore(ShardedStore["RowsShard"]):
