@@ -17,10 +17,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_299,
+    "lines of python/vocagno": 28_053,
     "modules of python/vocagno": 129,
-    "lines of research": 2_196,
-    "lines of tests": 31_149,
+    "lines of research": 2_162,
+    "lines of tests": 30_530,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
