@@ -61,8 +61,8 @@ docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, ev
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
 
-check: $(VENV)/.built ## the tests of a developer's loop: nothing that starts processes or takes more than a second
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+check: $(VENV)/.built ## the tests of a developer's loop: nothing that starts processes or takes more than half a second
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test: test-rust test-python ## all tests
 

@@ -137,6 +137,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_child_forked_during_a_call_may_use_its_arrays():
     assert run_alone(FORK) == ["0"]
@@ -223,6 +224,7 @@ for name, call in calls.items():
 """
 
 
+@pytest.mark.slow
 @LINUX
 def test_no_memory_for_a_result_is_an_error():
     # What is freed goes back to the system, so that the limit is felt by every call.

@@ -268,6 +268,7 @@ def test_groups_of_batches():
         assert found.cu_seqlens[-1] == len(found.student) == len(found.teacher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [("byte-level", "unigram"), ("unigram", "byte-level")])
 def test_trl_finds_the_same_where_each_token_has_text_of_its_own(tokenizers, pair):
     """Its walk needs both sides to tile the text without repetition; ours does not."""

@@ -25,6 +25,7 @@ def test_overlap_is_its_definition_for_any_mapping(student, teacher, data):
         np.testing.assert_array_equal(found, oracle.overlap(student, teacher, mapping))
 
 
+@pytest.mark.slow
 def test_overlap_of_batches_with_any_mapping():
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -182,6 +182,7 @@ def test_describe(pair, cli):
     assert cli.json("describe", pair[1])["path"] == "ids"
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops(pair):
     """`vocagno align ... | head -c 1`."""
     command = [sys.executable, "-m", "vocagno", "align", *pair, "word " * 20_000]

@@ -63,6 +63,7 @@ def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, cli):
     ]
 
 
+@pytest.mark.slow
 def test_stores_that_were_made_before_give_the_same(tmp_path, command, cli):
     junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
     found = cli.json(*command, "--corpus", junk)

@@ -70,6 +70,7 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
     assert (out / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--candidates", "3"]], ids=["losses", "candidates"])
 def test_parts_of_a_store(tmp_path, corpus, teacher_model, cli, more):
     """Two parts, and one command that finishes them, give the bytes of one process."""

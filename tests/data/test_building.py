@@ -265,6 +265,7 @@ def test_how_far_another_store_is_is_not_said(tmp_path, corpus, begun):
         state_of(same, folder, ROWS)
 
 
+@pytest.mark.slow
 def test_a_process_that_meets_another_continues_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_work, "_SPREAD", random.Random(1))
     names, made = [f"{number // 4}/item-{number}" for number in range(40)], []

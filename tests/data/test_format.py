@@ -213,6 +213,7 @@ def test_truncation_anywhere_is_seen_and_named(tmp_path):
     assert [what for _, what in store.damages()] == [f"{path}: the shard is missing"]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path, count):
     """1,000 random bits of a shard, one after the other; each document is either refused or right.
 

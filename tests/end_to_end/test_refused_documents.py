@@ -77,6 +77,7 @@ def scores(made):
     return made / "scores"
 
 
+@pytest.mark.slow
 def test_rows_leave_documents_out_and_name_file_line_and_reason(made, rows, capsys):
     store = RowStore(rows)
     counts = [store.manifest.count(unit) for unit in ("documents", "refused_documents")]
@@ -114,6 +115,7 @@ def test_parts_finish_to_the_same_bytes_and_travel_as_parquet(made, scores, caps
     assert contents(made / "imported") == contents(scores)
 
 
+@pytest.mark.slow
 def test_training_counts_what_the_teacher_could_not_read(
     made, rows, scores, tmp_path, config, capsys
 ):

@@ -71,6 +71,7 @@ def test_lines_and_table_of_a_tiny_shape(options, monkeypatch):
     assert "0.75, 0.75, 0.75" in table[2]
 
 
+@pytest.mark.slow
 def test_each_way_computes_the_logits_that_it_should(options, tmp_path, monkeypatch):
     steps = thresholds.ThresholdSteps(options, tmp_path)
     seen = []

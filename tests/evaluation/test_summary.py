@@ -45,6 +45,7 @@ def test_what_was_written_is_read_again(tmp_path):
     assert read_stored(tmp_path / "none", ABOUT) == measured()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 1319, 99_991])
 def test_a_rounded_percentage_gives_the_exact_share(tmp_path, count):
     for right in {0, 1, count // 3, count - 1, count}:

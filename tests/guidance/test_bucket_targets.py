@@ -184,6 +184,7 @@ def test_a_token_that_followed_is_kept_where_others_could_not(sides):
     assert found.mass_nS.tolist() == [[1.0], [0.0]]
 
 
+@pytest.mark.slow
 def test_columns_and_shares_of_several_teachers(sides):
     names, counts = ["byte-level", "metaspace-first"], [4, 2]
     student, both = sides["llama"], [vocagno.buckets(sides["llama"], sides[one]) for one in names]

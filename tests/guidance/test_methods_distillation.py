@@ -250,6 +250,7 @@ def test_a_distance_of_no_weight_is_naive_training(tmp_path, config, method):
         assert "mean_excess_loss" not in entry
 
 
+@pytest.mark.slow
 def test_a_student_moves_away_from_itself(tmp_path, config, same_vocabulary_model, tokenizers):
     start = save_llama(tmp_path / "start", tokenizers["llama"], seed=5)
     student = {"model": str(start), "architecture": None, "eos": "</s>", "tokenizer": None}
@@ -262,6 +263,7 @@ def test_a_student_moves_away_from_itself(tmp_path, config, same_vocabulary_mode
     assert distances[-1] > 1e-4
 
 
+@pytest.mark.slow
 def test_heads_may_be_larger_than_the_vocabulary(tmp_path, config):
     """Of both sides; what is compared are the ids that both tokenizers know."""
     path = config(
@@ -274,6 +276,7 @@ def test_heads_may_be_larger_than_the_vocabulary(tmp_path, config):
     assert all(entry["mean_distance"] > 0 for entry in metrics(tmp_path / "run")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["positional", "aligned"])
 def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairing):
     """Piece by piece with plain models, sorted distributions and the oracle's mapping."""

@@ -133,6 +133,7 @@ def test_no_more_is_kept_than_the_host_expects(unmapped):
         assert kept <= most < kept + 3 * 3 * 4
 
 
+@pytest.mark.slow
 def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_path, config):
     guidance = {"method": "chunk", "selection": "random", "chunks": 4, "top_fraction": 0.5}
     for name, rows in (("whole", 8), ("cut", 2)):

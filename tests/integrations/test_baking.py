@@ -244,6 +244,7 @@ def test_parts_and_batches_give_the_streams_of_one(whole_file, tmp_path, small, 
     }
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_batch(tmp_path, tokenizers, monkeypatch):
     """Of a file eight times as large the peak is the same, and no batch is larger than a document
     and the limit."""

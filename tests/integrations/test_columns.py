@@ -159,6 +159,7 @@ def test_a_padded_batch_is_that_of_our_own_collator(
         assert text or not np.isfinite(example["teacher_loss"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["default", "groups", "lines of tokens", "alm", "distill"])
 def test_rows_may_be_longer_than_a_chunk_of_logits(
     monkeypatch, student, teacher, over_buckets, rule
@@ -182,6 +183,7 @@ def test_rows_may_be_longer_than_a_chunk_of_logits(
     assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_proc", [None, 2])
 @pytest.mark.parametrize("source", ["teacher", "store"])
 def test_map_gives_the_columns_in_any_number_of_processes(request, student, source, num_proc):

@@ -108,6 +108,7 @@ def equal(one, other):
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__slots__)
 
 
+@pytest.mark.slow
 def test_a_task_for_each_file_makes_the_rows_of_prepare(tmp_path, folder, pipeline, student):
     """In its order: the shards of a corpus begin anew with each file, too."""
     found = pipeline("rows")
@@ -122,6 +123,7 @@ def test_a_task_for_each_file_makes_the_rows_of_prepare(tmp_path, folder, pipeli
     assert list(found.damages()) == []
 
 
+@pytest.mark.slow
 def test_tasks_of_several_files_pack_the_same_documents(pipeline):
     """In another order, and cut elsewhere."""
     four, two = pipeline("four"), pipeline("two", tasks=2)
@@ -183,6 +185,7 @@ def test_a_killed_task_resumes(tmp_path, folder, pipeline, tokenizer_files):
     pipeline("killed")  # nothing is left to do
 
 
+@pytest.mark.slow
 def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeline, student):
     rows = pipeline("rows")
     with pytest.raises(StoreError, match=r"another seq len \(8, now 32\); make them again"):
@@ -252,6 +255,7 @@ def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_fi
         list(FinishRows(tmp_path / "none").run())
 
 
+@pytest.mark.slow
 def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeline, folder):
     without_unknown_token("☃").save(str(tmp_path / "unigram.json"))
     write_corpus(folder / "4.jsonl", ["one", "two ☃", "three"])
@@ -276,6 +280,7 @@ def by_text(store):
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_command(tmp_path, scoring, folder, teacher_model):
     scoring("ours")
     command = ["score", str(folder), "--teacher.model", str(teacher_model), "--teacher.context"]
@@ -312,6 +317,7 @@ def test_rows_and_scores_in_one_pipeline_of_processes(
     assert step["tokens"]["total"] == store.num_tokens
 
 
+@pytest.mark.slow
 def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):
     """A task that resumes writes no shard of another model under the same name."""
     pytest.importorskip("requests")

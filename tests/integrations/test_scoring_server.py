@@ -208,6 +208,7 @@ def read_window(window):
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", BY_ID)
 def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
     read = read_window(Window(np.arange(5, 9), 1))
@@ -355,6 +356,7 @@ def test_recorded_answers_of_vllm(recorded, protocol):
         assert (np.abs(found[number] - ours) <= step).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol):
     (one,) = (
@@ -428,6 +430,7 @@ def score(served, corpus, tmp_path, tokenizer_files):
     return run
 
 
+@pytest.mark.slow
 def test_the_command(served, score, tmp_path, capsys):
     """A server that dies in the middle costs a shard; the store ends in the same bytes."""
     _, state = served
@@ -449,6 +452,7 @@ def test_the_command(served, score, tmp_path, capsys):
     assert "(vllm server: tiny, now vllm server: another)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_with_candidates(served, score, tmp_path):
     assert score("losses") == score("store", "--candidates", "4") == 0
     without, store = (ScoreStore(tmp_path / name) for name in ("losses", "store"))
@@ -459,6 +463,7 @@ def test_the_command_with_candidates(served, score, tmp_path):
         assert ((found.candidates.ids >= 0).any(1) == has_loss).all()
 
 
+@pytest.mark.slow
 def test_a_run_whose_scores_a_server_gives(served, config, tmp_path, tokenizer_files):
     url, state = served
     tokenizer = str(tokenizer_files / "teacher.json")

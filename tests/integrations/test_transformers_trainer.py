@@ -84,6 +84,7 @@ def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options)
     return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **options)
 
 
+@pytest.mark.slow
 def test_a_step_of_an_example_without_scores_stops_nothing(tmp_path):
     """Where other examples have scores: add_teacher_loss has counted those without."""
     (missing,) = examples(1, with_text=0, mapped=0, scorable=0, scored=0, missing=11)
@@ -166,6 +167,7 @@ def test_every_loop_takes_the_step_of_train_py(tmp_path, tokenizer_files, teache
     assert found == pytest.approx([loss.item(), norm.item()], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
     trained = trainer(tmp_path)
     trained.train()
@@ -228,6 +230,7 @@ def test_a_forward_pass_that_another_library_has_wrapped(tmp_path):
     assert trained.model(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
+@pytest.mark.slow
 def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
     trained = trainer(tmp_path, arguments={"bf16": True})
     trained.train()
@@ -235,6 +238,7 @@ def test_a_precision_of_its_own_is_taken_off_the_model(tmp_path):
     assert usual(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
+@pytest.mark.slow
 def test_weights_of_several_types_are_trained_under_autocast(tmp_path):
     """As axolotl makes them; without autocast torch refuses their products."""
     student = tiny_llama(50).to(torch.bfloat16)
@@ -245,6 +249,7 @@ def test_weights_of_several_types_are_trained_under_autocast(tmp_path):
     assert np.isfinite(trained.train().training_loss)
 
 
+@pytest.mark.slow
 def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
     guidance = GuidanceConfig(top_fraction=None, max_threshold=0.0)
     options = {"max_steps": 1, "logging_nan_inf_filter": False}
@@ -256,6 +261,7 @@ def test_a_student_that_diverges_has_a_loss_of_nan(tmp_path):
     assert math.isnan(losses[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accepts", [True, False])
 def test_accumulation_divides_nothing(tmp_path, accepts):
     """Also for models that say that they do not divide by the count of a step."""
@@ -271,6 +277,7 @@ def test_accumulation_divides_nothing(tmp_path, accepts):
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_kept_and_covered_tokens_are_logged(tmp_path):
     trained = trainer(tmp_path, arguments={"logging_steps": 2, "max_steps": 3})
     trained.train()
@@ -285,6 +292,7 @@ def test_kept_and_covered_tokens_are_logged(tmp_path):
     assert "unmapped" not in last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logging_steps", [1, 500])
 @pytest.mark.parametrize(
     ("counts", "message"),

@@ -103,6 +103,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "pure bf16"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_stays_on_the_device_without_waiting(case, precision):

@@ -178,6 +178,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_forward_pass_of_a_step_waits(
     method, tmp_path_factory, tokenizer_files, teacher_model, same_vocabulary_model, monkeypatch

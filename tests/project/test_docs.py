@@ -70,6 +70,7 @@ def test_figures_of_pages_are_those_of_the_results(tmp_path, monkeypatch, comman
     assert Path(written).read_text() == (ROOT / "docs" / page).read_text()
 
 
+@pytest.mark.slow
 def test_the_plan_s_bounds_follow_from_the_operations(monkeypatch):
     """Of fake tensors, so they are the same on any machine with this release of torch."""
     pytest.importorskip("transformers")

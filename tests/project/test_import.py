@@ -15,6 +15,7 @@ from imports import modules_after
 HEAVY = ("torch", "transformers", "tokenizers", "accelerate", "pyarrow", "jsonargparse", "tqdm")
 
 
+@pytest.mark.slow
 def test_aligning_needs_numpy_alone():
     statement = (
         "import vocagno; m = vocagno.align([[0, 2]], [[0, 1], [1, 2]]); "
@@ -27,6 +28,7 @@ def test_aligning_needs_numpy_alone():
     assert {name for name in third_party if not name.startswith("_")} == {"vocagno"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["guidance", "teacher"])
 def test_a_package_imports_torch_with_the_first_name_that_needs_it(package):
     pytest.importorskip("torch")

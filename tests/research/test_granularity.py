@@ -76,6 +76,7 @@ def expected_shares(student, teacher, seq_len, chunks):
     return np.array(shares).reshape(-1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("student", "teacher"), PAIRS)
 @settings(max_examples=25)
 @given(

@@ -78,6 +78,7 @@ def expected_noise(rows, documents):
     return found
 
 
+@pytest.mark.slow
 def test_the_oracle_trains_on_all_but_noise(tmp_path, corpus, train, tokenizer_files):
     write_oracle(corpus, tmp_path / "known")
     tokenizer = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
@@ -145,6 +146,7 @@ def test_ranges_out_of_order_are_refused(tmp_path):
             read_noise(path)
 
 
+@pytest.mark.slow
 def test_runs_without_a_choice_train_on_noise(train):
     found = noise_kept(train(method="cpt", top_fraction=0.4, max_threshold=None), 3)
     assert found["rows"] == 3

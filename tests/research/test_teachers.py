@@ -54,6 +54,7 @@ def test_the_mapping_as_csv(sides, tmp_path):
                 assert json.loads(mapped[2]) == one.teacher.tokens[first:stop]
 
 
+@pytest.mark.slow
 def test_figure_1_of_the_paper():
     """TinyLlama shares 6.32 % of Qwen2.5's entries, and most of Mistral's."""
     student, *teachers = map(real, ("tinyllama", "qwen2.5", "mistral-v0.1"))

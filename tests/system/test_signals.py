@@ -151,6 +151,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_every_program_has_the_policy(program, tmp_path):
     """From a folder that is not the project's."""

@@ -93,6 +93,7 @@ def test_live_is_scoring_the_pieces_as_documents(
     assert np.isfinite(flat).mean() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"context": 16, "min_context": 5, "batch_tokens": 40}])
 def test_live_candidates_are_those_of_a_store_of_the_pieces(
     tmp_path, setting, teacher_model, options
@@ -175,6 +176,7 @@ def test_a_damaged_text_is_refused(setting):
     assert "document 0" in damage
 
 
+@pytest.mark.slow
 def test_a_run_with_a_live_teacher(tmp_path, config):
     live = {"teacher": {"mode": "live", "context": 64, "min_context": 16}}
     assert train_here(config(**live, data={"num_workers": 2})) == 0
@@ -189,6 +191,7 @@ def test_a_run_with_a_live_teacher(tmp_path, config):
     assert (identity["context"], identity["unit"]) == (64, "nats")
 
 
+@pytest.mark.slow
 def test_another_live_teacher_is_refused(tmp_path, config, teacher_model, capsys, monkeypatch):
     from vocagno.training import loop
 

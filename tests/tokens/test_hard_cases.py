@@ -220,6 +220,7 @@ def test_21_long_tokens_over_many():
     assert (vocagno.reduce([1.5], mapping, "sum") == 1.5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a" * 2_000, " " * 70_000, "0 1 " * 5_000], ids=["a", "␣", "0 1"])
 def test_21_long_runs(families, text):
     llama = families["llama"]

@@ -349,6 +349,7 @@ def test_t5_and_a_mark_behind_a_character_that_it_takes_apart(text, pieces):
     ]
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=20))
 @example(text="a\x00b\r\rc\U0001f60a\u1112\x7f")
 @example(text="\x00")

@@ -52,6 +52,7 @@ def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
     assert "teacher.also is" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("also", "options", "message"),
     [

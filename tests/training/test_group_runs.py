@@ -33,6 +33,7 @@ def test_a_run_logs_its_threshold_and_resumes_to_the_same_bits(tmp_path, config,
     assert same_weights(tmp_path / "run", copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("guidance", "name"),
     [(GROUPS, "teacher_loss"), ({"unit": "token", "window_max_loss": 1.5}, "group_loss")],

@@ -71,6 +71,7 @@ def options(values):
     return [f"--{name}={value}" for name, value in values.items()]
 
 
+@pytest.mark.slow
 def test_rows_made_beforehand_train_as_those_in_the_cache(tmp_path, config, made):
     """With scores, too, the corpus is not read."""
     assert train_here(config()) == 0

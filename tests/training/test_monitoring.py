@@ -212,6 +212,7 @@ def test_a_selection_far_from_the_fraction_is_said_once(tmp_path, config, capsys
     assert "special), and guidance.unmapped is include" in error
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     validation = write_corpus(tmp_path / "v.jsonl", TEXTS[:5])

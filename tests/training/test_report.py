@@ -103,6 +103,7 @@ def test_coverage_reasons_and_warnings(tmp_path):
     assert "the threshold of guidance.top_fraction 0.4 is +0.70 nats" in page
 
 
+@pytest.mark.slow
 def test_every_run_leaves_its_page(tmp_path, config, corpus):
     held_out = {"a": str(corpus), "b": str(write_corpus(tmp_path / "v.jsonl", ["Some text."]))}
     path = config(data={"validation": held_out}, guidance={"top_fraction": None})

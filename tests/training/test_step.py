@@ -118,6 +118,7 @@ def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
     assert torch._dynamo.config.optimize_ddp  # for others in this process
 
 
+@pytest.mark.slow
 def test_a_run_compiles_inside_that_scope(config, monkeypatch):
     seen, step = [], Stepper.step
 

@@ -59,6 +59,7 @@ def test_marks_take_no_column():
         assert columns(text) == cells.cell_len(text)
 
 
+@pytest.mark.slow
 def test_a_token_over_thousands_is_drawn_in_linear_time():
     size = 20_000
     drawn = passage("a" * size, [(0, size)], [(i, i + 1) for i in range(size)])

@@ -59,6 +59,7 @@ def test_links_are_what_brute_force_counts():
             assert kind == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("student", FAMILIES)
 def test_every_text_can_be_shown(tokenizers, student):
     pytest.importorskip("rich")
