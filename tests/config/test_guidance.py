@@ -58,7 +58,7 @@ LINES = {"unit": "group", "top_fraction": None, "window": "line", "window_max_lo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_threshold": math.nan}, "not finite"),
+        ({"max_threshold": math.nan}, "a finite number"),
         ({"unit": "group", "aggregation": "sum"}, "omit it"),
         ({"aggregation": "mean"}, "or give guidance.top_fraction"),
         ({"normalize": "selected"}, "give only guidance.top_fraction"),

@@ -1,6 +1,7 @@
 """Options that are made in Python are checked like those of files and of the command line."""
 
 import importlib
+import math
 import pkgutil
 import re
 from dataclasses import fields, is_dataclass
@@ -64,7 +65,7 @@ def test_a_value_of_another_type_is_refused(kind, name):
     hint = get_type_hints(kind)[name]
     types = types_in(hint)
     wrong = [object(), 1 if bool in types else True]
-    wrong += [] if float in types else [1.5]
+    wrong += [math.nan, -math.inf] if float in types else [1.5]
     wrong += [] if types & {str, Path} else ["no such word", ["no such word"]]
     for value in wrong:
         with pytest.raises(ConfigError) as error:

@@ -203,6 +203,7 @@ def test_a_damaged_file_is_named(tmp_path, lines, message):
         ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
         ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),
         ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
+        ("mawps", {"input": "a", "target": 1, "idx": 0.7}, "base 10: '0.7'"),
     ],
 )
 def test_an_item_that_cannot_be_is_named(tmp_path, name, record, message):

@@ -125,11 +125,6 @@ class GuidanceConfig:
             self.top_fraction is None or 0 < self.top_fraction <= 1,
             f"guidance.top_fraction must be in (0, 1] or null, got {self.top_fraction}",
         )
-        for name in ("max_threshold", "window_max_loss"):
-            value = getattr(self, name)
-            require(
-                value is None or math.isfinite(value), f"guidance.{name} is not finite: {value}"
-            )
         require(
             0 <= self.min_coverage <= 1,
             f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",

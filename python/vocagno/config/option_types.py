@@ -1,5 +1,6 @@
 """The types that options are declared with: whether a value has its type, and the type in words."""
 
+import math
 import numbers
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from vocagno.errors import ConfigError
 
 _WORDS = {
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     bool: "true or false",
     str: "text",
     Path: "a path",
@@ -69,4 +70,6 @@ def _has_type(value: Any, hint: Any) -> bool:
         return is_one and all(all(map(_has_type, item, inner)) for item in value.items())
     if isinstance(value, bool):  # which is an int
         return hint in (bool, Any)
-    return hint is Any or isinstance(value, _ALSO.get(hint, hint))
+    return hint is Any or (
+        isinstance(value, _ALSO.get(hint, hint)) and (hint is not float or math.isfinite(value))
+    )

@@ -1,6 +1,5 @@
 """Options of the teacher: the model, how it reads, or the scores that it left."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -108,7 +107,7 @@ class TeacherConfig:
         )
         for one in self.also or []:
             check_types("teacher.also", one)
-            require(0 < one.share < math.inf, f"teacher.also.share: not above 0: {one.share}")
+            require(one.share > 0, f"teacher.also.share: not above 0: {one.share}")
         live = self.mode == "live"
         require(
             self.server is None or self.tokenizer is not None,

@@ -259,9 +259,9 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
     path = _file_of(benchmark, data)
     items: dict[int, Item] = {}
     for position, (where, record) in enumerate(_records(path)):
-        index = record.get("idx", position)
         try:
-            items[int(index)] = benchmark.item(record, int(index))
+            index = int(str(record.get("idx", position)))  # not 0.7, nor true
+            items[index] = benchmark.item(record, index)
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except (TypeError, ValueError, IndexError) as error:
