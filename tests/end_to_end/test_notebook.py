@@ -26,8 +26,8 @@ def project(tmp_path, monkeypatch):
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
-    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 300)
-    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 150)
+    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 100)
+    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 60)
     monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
     monkeypatch.setattr(students, "CONFIGS", tmp_path / "cut-down")
     (tmp_path / "cut-down").mkdir()
