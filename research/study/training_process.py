@@ -41,15 +41,18 @@ def train(run: Run) -> Usage:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with path.open("ab") as log:
         start = log.tell()  # what follows is of this process
-        with subprocess.Popen(
+        process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log
-        ) as process:
-            try:
-                usage = _waited(process)
-            except BaseException:
-                process.terminate()
-                process.wait()
-                raise
+        )
+        try:
+            usage = _waited(process)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
     if process.returncode != 0:
         log_of_process = path.read_bytes()[start:].decode(errors="replace")
         raise InputError(
