@@ -29,10 +29,6 @@ from vocagno.tokens.buckets import Boundaries, Buckets
 NO_BUCKET = -1
 _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
-_LEAST_COMPARED = 0.05
-"""Buckets of this pair of tokenizers give 60 % or more, those of another pair 1 %."""
-_ENOUGH = 64
-"""Tokens with a teacher loss before the share of those that can be compared says something."""
 _AT_A_TIME = 1 << 21
 """Numbers that stored candidates are added up in at a time: K x K for each token."""
 _DEFINITION = 2
@@ -202,16 +198,6 @@ def check_targets(
             f"targets: their buckets are of another {side} tokenizer; make buckets of this one "
             "with vocagno.buckets",
         )
-
-
-def check_compared(compared: int, scored: int) -> None:
-    """Args: compared: tokens with candidates over buckets, of those with a teacher loss.
-    Raises: ConfigError if these are so few that the buckets must be of other tokenizers."""
-    require(
-        scored < _ENOUGH or compared >= _LEAST_COMPARED * scored,
-        f"targets: only {compared:,} of {scored:,} tokens with a teacher loss can be compared: the "
-        "buckets are of another teacher tokenizer than the losses and candidates",
-    )
 
 
 def _looked_up(table: NDArray[np.int32], ids: NDArray[Any]) -> NDArray[np.int32]:

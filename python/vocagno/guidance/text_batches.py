@@ -17,7 +17,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Collator, line_ends
-from vocagno.guidance.bucket_targets import BucketTargets, check_compared, check_targets
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import GuidanceTensors, TokenCounts
@@ -28,6 +28,10 @@ from vocagno.tokens.token_spans import TokenSpans
 
 _BELOW_ZERO = -1e-3
 """Least that rounding may make of a loss."""
+_ENOUGH = 64
+"""Tokens with text before the share of those that can be compared says something."""
+LEAST_COMPARED = 0.05
+"""Buckets of this pair of tokenizers give 60 % or more, those of another pair 1 %."""
 
 
 class GuidedBatch(NamedTuple):
@@ -118,7 +122,12 @@ def guided_batch(
             f"{guidance.min_coverage}): are these the same texts in the same order?"
         )
     if targets is not None:
-        check_compared(int((given["candidates"] >= 0).any(-1).sum()), counts.scored)
+        compared = int((given["candidates"] >= 0).any(-1).sum())
+        if counts.with_text >= _ENOUGH and compared < LEAST_COMPARED * counts.with_text:
+            raise ConfigError(
+                f"targets: only {compared} of {counts.with_text} tokens can be compared: their "
+                "buckets are of another teacher tokenizer than `other` and `candidates`"
+            )
     teacher = GuidanceTensors.of(
         batch.inputs(),
         num_kept=counts.kept if method.knows_kept else None,

@@ -30,11 +30,12 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
-from vocagno.guidance.bucket_targets import BucketTargets, check_compared, check_targets
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
 from vocagno.guidance.rules import Units, known_weights
+from vocagno.guidance.text_batches import LEAST_COMPARED
 from vocagno.integrations.baked_files import (
     CANDIDATE_MASS,
     CANDIDATES,
@@ -482,10 +483,14 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
 
 
 def _check_scored(counts: Counter[str], limit: float) -> None:
-    """Raises: GuidanceError if too few of the tokens with text have a teacher loss; ConfigError as
-    `check_compared`."""
-    if "with_candidates" in counts:
-        check_compared(counts["with_candidates"], counts["scored"])
+    """Raises: GuidanceError if too few of the tokens with text have a teacher loss, or candidates
+    of those that have one."""
+    covered = counts["with_candidates"]
+    if "with_candidates" in counts and covered < LEAST_COMPARED * counts["losses"]:
+        raise GuidanceError(
+            f"only {covered:,} of {counts['losses']:,} tokens with a teacher loss have candidates: "
+            "are these the buckets of the scores' teacher?"
+        )
     share = counts["scored"] / max(1, counts["scorable"])
     if counts["scorable"] and share < limit:
         reasons = {name: counts[name] for name in ("truncated", "hole", "unscored")}
