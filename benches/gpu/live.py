@@ -22,7 +22,7 @@ from vocagno.data.corpus import scan
 from vocagno.data.prepare import kept_texts
 from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
-from vocagno.teacher.live import LivePieces, LiveTeacher, TextTeacher
+from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.windows import TextReader
 from vocagno.training.step import GuidedStudent
@@ -34,8 +34,7 @@ class DrawnTeacher(TextTeacher):
     def __init__(self, fields: dict[str, Any], guidance: GuidanceConfig, batch_tokens: int) -> None:
         model = drawn_model(fields, torch.bfloat16).eval().requires_grad_(False)
         scorer = TransformersScorer(model, batch_tokens=batch_tokens, width=2048)
-        LiveTeacher.__init__(self, scorer, local_device())
-        self.guidance = guidance
+        super().__init__(scorer, guidance, local_device())
 
 
 class LiveSteps(Kinds):

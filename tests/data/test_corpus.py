@@ -145,6 +145,11 @@ GOOD = b'{"text": "ok"}\n'
         ("x.parquet", b"PAR1 no", "damaged or truncated"),
         ("x.parquet", pa.table({"a": [1]}), "column `text`"),
         ("x.parquet", pa.table([[1], [2]], ["text", "text"]), "one column `text`.* got text, text"),
+        (
+            "x.parquet",
+            pa.table([["a"]] * 4, ["text", "text", "prompt", "completion"]),
+            "one column `text`.* got text, text, prompt",
+        ),
         ("x.parquet", pa.table({"text": ["a", None]}), r"x\.parquet, row 2: `text` .*got NoneType"),
     ],
 )

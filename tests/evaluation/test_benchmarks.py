@@ -272,6 +272,7 @@ def test_what_cannot_be_fetched(tmp_path, hub, cli):
     assert not (data / "gsm8k").exists()
     assert "asdiv: not on the hub in the form" in error("--tasks", "asdiv")
     assert "did you mean gsm8k" in error("--tasks", "GSM9K")
+    assert "did you mean math or " in error("--tasks", "MATH")
     assert "--fetch goes with no model" in cli.error("eval", "MODEL", "--fetch", "--data", data)
 
     hub("svamp", {("main", "train"): RECORDS["svamp"]})  # has no test

@@ -309,8 +309,10 @@ def _unreadable(name: str, error: Exception) -> CorpusError:
 
 def _columns(names: list[str], where: str) -> list[str]:
     for wanted in (["text"], ["prompt", "completion"]):
-        if all(names.count(name) == 1 for name in wanted):
-            return wanted
+        if set(wanted) <= set(names):
+            if all(names.count(name) == 1 for name in wanted):
+                return wanted
+            break
     raise CorpusError(
         f"{where}: expected one column `text`, or `prompt` and `completion`, got {', '.join(names)}"
     )

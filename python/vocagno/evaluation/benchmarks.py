@@ -7,13 +7,13 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vocagno.config.arguments import did_you_mean
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extracted, normalized
 from vocagno.system.files import appearing
@@ -224,11 +224,12 @@ PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column
 
 
 def named(task: str) -> Benchmark:
-    """The benchmark with a name. Raises: InputError that suggests a similar name."""
+    """The benchmark with a name. Raises: InputError that suggests similar names."""
     if task in BENCHMARKS:
         return BENCHMARKS[task]
-    near = did_you_mean(task.lower(), BENCHMARKS) or f"; known: {', '.join(BENCHMARKS)}"
-    raise InputError(f"task {task!r}: no such benchmark{near}")
+    near = get_close_matches(task.lower(), BENCHMARKS, n=3)
+    offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
+    raise InputError(f"task {task!r}: no such benchmark; {offered}")
 
 
 class BenchmarkError(InputError):
@@ -259,9 +260,9 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
     path = _file_of(benchmark, data)
     items: dict[int, Item] = {}
     for position, (where, record) in enumerate(_records(path)):
+        given = str(record.get("idx", position))  # not 0.7, nor true
         try:
-            index = int(str(record.get("idx", position)))  # not 0.7, nor true
-            items[index] = benchmark.item(record, index)
+            items[int(given)] = benchmark.item(record, int(given))
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except (TypeError, ValueError, IndexError) as error:

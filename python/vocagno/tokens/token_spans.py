@@ -181,6 +181,10 @@ class TokenSpans:
 
     def line_ends(self) -> NDArray[np.bool_]:
         """(V,): whether each id contains a line break, and so ends a line of text."""
+        return self._line_ends.copy()  # `guided_batch` asks for each batch
+
+    @cached_property
+    def _line_ends(self) -> NDArray[np.bool_]:
         return np.array([piece is not None and b"\n" in piece for piece in self._vocabulary.pieces])
 
     def vocabulary(self) -> dict[str, int]:
