@@ -99,6 +99,8 @@ FAULTS = [
     Fault("guidance/mappings.py",
           "ends_early = teacher[last, 1] <", "ends_early = teacher[last, 1] >",
           "a group that the teacher saw a part of is compared", "guidance/test_mappings.py"),
+    Fault("guidance/bucket_targets.py", "is_asked_nK &= ids_nK !=", "ids_nK !=",
+          "the candidate that followed is refused like others", "guidance/test_bucket_targets.py"),
     Fault("guidance/rules.py", "/ (size_BT + SMOOTHING_BYTES)", "/ size_BT",
           "short lines with a hard token are noise", "guidance/test_rules.py"),
     Fault("guidance/batches.py", "generator=torch.Generator()", "generator=None",
