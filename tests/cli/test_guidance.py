@@ -21,6 +21,7 @@ def command(corpus, tmp_path, teacher_model, tokenizer_files):
     return ["limit", corpus, *options, *teacher]
 
 
+@pytest.mark.slow
 def test_a_run_with_the_limit_keeps_that_share(
     corpus, tmp_path, teacher_model, tokenizer_files, command, cli
 ):

@@ -121,6 +121,7 @@ def test_damage_is_named_removed_and_made_again(made, cli):
     assert contents(store) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
 def test_out_and_in_again_are_the_same_bytes(made, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)

@@ -27,9 +27,9 @@ DOCUMENTS = [*TEXTS[:6], *HARD_TEXTS, "".join(TEXTS[:4])]
 DISTILL = GuidanceConfig(method="distill", distill_where="all")
 PAIRS = [
     ("llama", "byte-level"),
-    ("byte-level", "metaspace-first"),
-    ("metaspace-never", "byte-level-prefix-space"),
-    ("byte-level", "byte-level"),
+    pytest.param("byte-level", "metaspace-first", marks=pytest.mark.slow),
+    pytest.param("metaspace-never", "byte-level-prefix-space", marks=pytest.mark.slow),
+    pytest.param("byte-level", "byte-level", marks=pytest.mark.slow),
 ]
 
 

@@ -21,6 +21,7 @@ from vocagno.teacher.live import RowTeacher
 from vocagno.teacher.scoring import load_scorer
 
 
+@pytest.mark.slow
 def test_with_one_vocabulary_vocagno_is_rho1(tmp_path, config):
     for method in ("vocagno", "rho1", "cpt"):
         assert train_here(config(method, guidance={"method": method})) == 0
@@ -44,6 +45,7 @@ def test_another_vocabulary_is_refused_by_a_token(config, teacher_model, capsys,
     assert "is no token of" in message
 
 
+@pytest.mark.slow
 def test_scores_of_another_tokenizer_are_refused_without_naming_a_teacher(
     tmp_path, config, teacher_model, capsys
 ):

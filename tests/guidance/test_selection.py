@@ -159,6 +159,7 @@ def test_random_ranks_follow_from_seed_and_sample():
     assert len(ranks.unique()) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stored", "live"])
 def test_chunks_in_a_run(tmp_path, config, teacher_model, mode):
     path = config(

@@ -55,6 +55,7 @@ def all_losses(folder):
     return np.concatenate([store.document(n).nll for n in range(len(store))])
 
 
+@pytest.mark.slow
 def test_the_command(teacher_model, corpus, tmp_path, capsys):
     """The losses are ours, also over windows that overlap; the engine stands in what they are
     made from."""

@@ -72,6 +72,7 @@ def check_same(ours, theirs):
         assert (ours[name] - gradient).norm() <= 1e-6 * largest + 1e-5 * gradient.norm(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_both_ways_give_the_same_of_a_product(number):
     model = product_models()[number]

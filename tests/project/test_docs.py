@@ -191,11 +191,15 @@ def test_the_table_of_teachers_follows_from_its_runs():
 
 
 def test_the_tables_of_distributions_follow_from_their_runs():
-    texts = ("clean", "second", "junk", "nothing")
-    of_text = [differences_of_rules(text, "distributions") for text in texts]
-    shown = [name for name in dict.fromkeys(chain(*of_text)) if name != "naive"]
-    expected = [[found.get(name, "") for found in of_text] for name in shown]
-    assert sorted(cells_of_table("distributions", "distributions")) == sorted(expected)
+    tables = {
+        "distributions": ("clean", "second", "junk", "nothing"),
+        "other texts and students": ("longer", "large"),
+    }
+    for table, texts in tables.items():
+        of_text = [differences_of_rules(text, "distributions") for text in texts]
+        shown = [name for name in dict.fromkeys(chain(*of_text)) if name != "naive"]
+        expected = [[found.get(name, "") for found in of_text] for name in shown]
+        assert sorted(cells_of_table("distributions", table)) == sorted(expected)
 
     found = differences_of_rules("quickstart", "distributions", "naive 0")
     longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]

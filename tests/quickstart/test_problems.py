@@ -144,6 +144,7 @@ STRINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", STRINGS)
 def test_both_tokenizers_are_lossless(tokenizer, text):
     ids = tokenizer(text)["input_ids"]
@@ -172,6 +173,7 @@ def test_the_families_differ(folders):
     assert len(teacher.tokenize("x = 42")) < len(student.tokenize("x = 42"))
 
 
+@pytest.mark.slow
 def test_training_a_tokenizer_is_deterministic(texts, folders, tmp_path):
     again = tokenizers.train_tokenizers(texts, tmp_path)
     for first, second in zip(folders, again, strict=True):

@@ -76,6 +76,7 @@ def test_the_tables_of_levels(run, tokenizers, capsys):
     assert shown["teachers"][0] == expected | {"student": "student", "teacher": "teacher"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "out", "magic", "num_lines"),
     [

@@ -409,6 +409,7 @@ def origins(text):
     return contracted, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", LOSSLESS)
 def test_what_a_normaliser_contracts_is_placed(tokenizers, family):
     """Where the same tokenizer has it in a text that is contracted before."""

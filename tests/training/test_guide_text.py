@@ -265,6 +265,7 @@ def test_a_page_and_a_notebook_draw_every_token(guide, text):
     assert "<html" not in in_notebook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [44, 70, 80, 120])
 def test_the_table_fits_the_terminal(guide, width):
     from rich.console import Console

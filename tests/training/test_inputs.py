@@ -44,6 +44,7 @@ CASES = {
 OF_THE_SAME_VOCABULARY = {"rho1": "teacher", "kld": "teacher", "own tokenizer": "student"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_start_builds_each_tokenizer_once(config, same_vocabulary_model, built, case):
     sections = {"train": {}, **CASES[case]}
@@ -84,6 +85,7 @@ def test_rows_made_beforehand_train_as_those_in_the_cache(tmp_path, config, made
     assert same_weights(tmp_path / "run", tmp_path / "given")
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_of_this_run_are_refused(
     tmp_path, config, corpus, tokenizer_files, made, capsys
 ):
@@ -101,6 +103,7 @@ def test_rows_that_are_not_of_this_run_are_refused(
     assert "are not those of data.train in its order" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
     tmp_path, config, corpus, same_vocabulary_model
 ):
