@@ -20,7 +20,7 @@ BOUNDS = {
     "lines of python/vocagno": 28_057,
     "modules of python/vocagno": 129,
     "lines of research": 2_165,
-    "lines of tests": 30_601,
+    "lines of tests": 30_625,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -234,6 +234,7 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
 
     third = TokenSpans(tokenizers["metaspace-first"])
     moved = replace(known, tokens=np.roll(known.tokens, 1))
+    of_another = {**both, "targets": BucketTargets(vocagno.buckets(sides[0], third), 3)}
     for wrong, message in (
         ({}, "^targets: guidance.method: distill needs BucketTargets"),
         ({"candidates": known}, "^targets: guidance.method: distill needs BucketTargets"),
@@ -244,11 +245,13 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
             {**both, "targets": BucketTargets(vocagno.buckets(third, sides[1]), 3)},
             "^targets: their buckets are of another student tokenizer",
         ),
-        ({**both, "targets": BucketTargets(vocagno.buckets(sides[0], third), 3)}, "^targets: only"),
+        (of_another, "^targets: only"),
         ({**both, "targets": BucketTargets(targets.buckets, 4)}, "needs scores with 4 candidates"),
     ):
         with pytest.raises(ValueError, match=message):
             made(sides, texts, rule, **wrong)
+    with pytest.raises(ConfigError, match=r"^targets: only"):  # also without a teacher loss
+        made(sides, texts, rule, np.full(len(other.ids), np.nan), **of_another)
     with pytest.raises(ConfigError, match=r"^candidates: guidance.method: vocagno needs none"):
         made(sides, texts, PAPER, candidates=known)
 
