@@ -1,8 +1,8 @@
 #!/bin/bash
-# The study of distributions across vocabularies: five hours on two cores, two of them for the web teacher and its scores.
+# The study of distributions across vocabularies: seven hours on two cores, two of them for the web teacher and its scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
-# used, and half of the held-out ones; `second` is the rest of both. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
+# used, and half of the held-out ones; `second` is the rest of both, `longer` all of dev and of test. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
 set -euo pipefail
 train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
@@ -32,7 +32,11 @@ half() { awk '{ print; bytes += length($0) } bytes > 750000 { exit }' "$1" > "$2
 cell() {  # NAME TEXT HELD_OUT OPTIONS...
   local folder=$out/$1
   mkdir -p "$folder"
-  half "$texts/$2.jsonl" "$folder/text.jsonl"
+  if [ "$1" = longer ]; then
+    cat "$texts/dev-clean.jsonl" "$texts/$2.jsonl" > "$folder/text.jsonl"
+  else
+    half "$texts/$2.jsonl" "$folder/text.jsonl"
+  fi
   if [ "$1" = second ]; then  # the documents after those of the cell `clean`
     tail -n "+$(($(wc -l < "$folder/text.jsonl") + 1))" "$texts/$2.jsonl" > "$folder/rest.jsonl"
     mv "$folder/rest.jsonl" "$folder/text.jsonl"
@@ -44,11 +48,15 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/same/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/same"
   fi
-  if [ "$1" != nothing ]; then
+  if [ "$1" = longer ]; then
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/strong-100/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 16 --out "$folder/strong"
+  fi
+  if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/weak"
   fi
-  if [ "$1" != dev ] && [ "$1" != nothing ]; then
+  if [[ "$1" =~ ^(clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
@@ -75,3 +83,6 @@ cell nothing test-clean "$out/valid-test-half.jsonl" student.model=null optimize
     "num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": true}' \
   --only distill alm "naive, 116 steps" "naive, 170 steps"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle
+cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill alm "distill, strong" "naive, 300 steps"
+cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill
+cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill"
