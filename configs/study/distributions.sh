@@ -86,3 +86,4 @@ cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "
 cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill alm "distill, strong" "naive, 300 steps"
 cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill
 cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill"
+cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill

@@ -193,7 +193,7 @@ def test_the_table_of_teachers_follows_from_its_runs():
 def test_the_tables_of_distributions_follow_from_their_runs():
     tables = {
         "distributions": ("clean", "second", "junk", "nothing"),
-        "other texts and students": ("longer", "large", "pages"),
+        "other texts and students": ("longer", "large", "pages", "swap"),
     }
     for table, texts in tables.items():
         of_text = [differences_of_rules(text, "distributions") for text in texts]
