@@ -52,32 +52,44 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/strong-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/strong"
   fi
-  if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
+  if [[ "$1" =~ ^(dev|clean|second)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/weak"
   fi
-  if [[ "$1" =~ ^(clean|second|junk)$ ]]; then
+  if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
+  fi
+  if [ "$1" = pages ] || [ "$1" = swap ]; then  # losses alone
+    vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype bfloat16 \
+      --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --out "$folder/web"
   fi
   if [ "$1" = clean ] || [ "$1" = second ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/adapted/final" --teacher.context 512 --teacher.min_context 128 \
       --teacher.batch_tokens 2048 --candidates 16 --out "$folder/adapted"
   fi
-  python -m research.study configs/study/distributions.yaml --out "$folder" --set "data.train=$folder/text.jsonl" "data.validation=$3" "${@:4}"
+  train "$folder" "$folder" "$3" "${@:4}"
+}
+
+train() {  # FOLDER FOLDER_OF_TABLES HELD_OUT OPTIONS...
+  python -m research.study configs/study/distributions.yaml --out "$1" --to "$2" --set "data.train=$1/text.jsonl" "data.validation=$3" "${@:4}"
+}
+
+teachers() {  # NAME HELD_OUT OPTIONS...: teachers that have read less of the domain, on the text of a cell
+  train "$out/$1" "$out/$1-teachers" "$2" "${@:3}"
 }
 
 for part in dev test; do
   awk 'NR % 2' "$texts/valid-$part.jsonl" > "$out/valid-$part-half.jsonl"
 done
 awk 'NR % 2 == 0' "$texts/valid-test.jsonl" > "$out/valid-second.jsonl"
-cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, ahead" "distill, 2e-4" alm "distill, 0.25" "distill, 0.75" \
+cell dev dev-clean "$out/valid-dev-half.jsonl" --seeds 20 --only distill "distill, 2e-4" alm "distill, 0.25" "distill, 0.75" \
   kld "distill, same ids" \
   "naive, 5e-5" "naive, 2e-4" "naive, 5e-4"
-cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" \
+cell clean test-clean "$out/valid-test-half.jsonl" --only distill alm "distill, adapted" "alm, adapted" \
   paper "groups -1" default lines "lines and groups -1"
 cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, adapted" "alm, adapted" \
-  "distill, SmolLM2" "distill, all, SmolLM2" "distill, weak" default "distill, two" kld "distill, same ids"
+  default "distill, two" kld "distill, same ids"
 cell nothing test-clean "$out/valid-test-half.jsonl" student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4 \
   'student.architecture={"model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
     "num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": true}' \
@@ -85,5 +97,9 @@ cell nothing test-clean "$out/valid-test-half.jsonl" student.model=null optimize
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle
 cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill alm "distill, strong" "naive, 300 steps"
 cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill
-cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill"
-cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill
+cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" paper default lines oracle
+cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill paper default lines oracle
+others=("distill, surer" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak")
+teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "distill, all, SmolLM2" "distill, all, weak"
+teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
+teachers second "$out/valid-second.jsonl" --only "${others[@]}"

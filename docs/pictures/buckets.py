@@ -20,11 +20,11 @@ from vocagno.views.figure import COLOURS, GREY, save
 from vocagno.views.passage import visible
 
 HERE = Path(__file__).parent
-QUESTION = "Renée had 5 books, got 4 and gave away 7. How many books are left?\n5 + 4 = 9\n"
-BEFORE, NEXT = "9 − 7 = ", "2"
+QUESTION = ""
+BEFORE, NEXT = "Solve $3x + 6 = ", "15"
 MODELS = {"teacher": "teacher", "naive": "student, naive", "distilled": "student, distilled"}
 """Runs of the quickstart, and their names in the picture."""
-CANDIDATES, BUCKETS, TOKENS, LEAST = 16, 4, 4, 0.0005
+CANDIDATES, BUCKETS, TOKENS, LEAST = 16, 3, 4, 0.0005
 """Of the teacher; drawn; drawn of a side in each, and what a student's has at least."""
 
 OF_TEACHER, OF_BUCKET, OF_STUDENT = 0.0, 2.9, 4.1

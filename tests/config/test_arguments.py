@@ -14,7 +14,7 @@ RUN = {"student": {"model": "S"}, "data": {"train": "c"}, "train": {"steps": 1},
 RUN |= {"teacher": {"model": "T"}}
 BEFORE = {
     "guidance": {"weight": "hard", "weight_scale": 1.0, "min_weight": 0.0, "window": "line"}
-    | {"window_max_loss": 2.0, "window_threshold": None, "unit": "group"},
+    | {"window_max_loss": 2.0, "window_threshold": None, "unit": "group", "distill_where": "ahead"},
     "train": {"steps": 1, "head_loss": "auto"},
 }
 """As the folder of a run has it."""
@@ -28,6 +28,8 @@ def kept(folder, sections):
 def test_a_file_with_an_option_that_is_gone_is_read_if_it_says_what_holds(tmp_path):
     before = kept(tmp_path, BEFORE)
     assert parse(["--config", str(tmp_path / "config.yaml")]) == before == kept(tmp_path, {})
+    with pytest.raises(ConfigError, match=r"distill_where.*ahead"):
+        kept(tmp_path, {"guidance": {"method": "distill", "distill_where": "ahead"}})
 
 
 @pytest.mark.parametrize(

@@ -93,26 +93,35 @@ def drawn(seed, *, double=True):
     return tables, first, table, torch.from_numpy(bucket.astype(np.int32)), mass
 
 
-def by_autograd(logits, labels, tables, first, table, bucket, mass, shares, weights):
-    """The definition, token by token. A teacher without buckets at a token does not count there."""
+def entropy(parts):
+    return sum(-part * part.log() for part in map(torch.as_tensor, parts) if part > 1e-12)
+
+
+def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weights, only=None):
+    """The definition, token by token. A teacher without buckets at a token does not count there;
+    with `only`, a list, nor one that is not surer than the student: it gets which ones are."""
     log_p, total = logits.log_softmax(1), 0.0
     for token in (labels != -100).nonzero()[:, 0].tolist():
         cross, told = 0.0, 0.0
         for number, columns in enumerate((slice(0, 3), slice(3, 5))):
             p = log_p[token].exp()
-            rest, left, part = torch.ones((), dtype=p.dtype), 1.0, 0.0
+            rest, left, part, theirs, own = torch.ones((), dtype=p.dtype), 1.0, 0.0, [], []
             for place, mine in zip(
                 bucket[token, columns].tolist(), mass[token, columns], strict=True
             ):
                 if place >= 0:
                     of = p[torch.from_numpy(tables[number]) == place - first[number]].sum()
                     part, rest, left = part - mine * of.log(), rest - of, left - float(mine)
-            share = table.shares[number] * bool((bucket[token, columns] >= 0).any())
-            told += share
-            cross = cross + share * (part - left * rest.log() if left > 1e-12 else part)
-        cross = cross / (told or 1)
+                    theirs, own = [*theirs, mine], [*own, of.detach()]
+            counts = table.shares[number] * bool(own)
+            if only is not None and own:
+                only.append(bool(entropy([*theirs, left]) < entropy([*own, rest.detach()])))
+                counts *= only[-1]
+            told += counts
+            cross = cross + counts * (part - left * rest.log() if left > 1e-12 else part)
         plain = -log_p[token, labels[token]]
-        total = total + weights[token] * ((1 - shares[token]) * plain + shares[token] * cross)
+        mixed = (1 - share) * plain + share * cross / told if told else plain
+        total = total + weights[token] * mixed
     return total
 
 
@@ -124,15 +133,12 @@ def test_the_gradient_over_buckets_is_that_of_autograd_in_float64(seed):
     labels = torch.randint(0, 11, (24,))
     labels[2] = -100
     weights = torch.rand(24, dtype=torch.float64)
-    weights[7] = 0
-    shares = torch.where((bucket >= 0).any(1), 0.4, 0.0).double()
-    objective = BucketCrossEntropy(
-        labels, bucket, mass, table, lambda _, place: (weights[place], shares[place])
-    )
+    weights[[2, 7]] = 0
+    objective = BucketCrossEntropy(labels, bucket, mass, table, weights, 0.4)
     gradient = logits.clone()
     parts = objective(gradient, slice(0, 24))
     leaf = logits.clone().requires_grad_()
-    expected = by_autograd(leaf, labels, tables, first, table, bucket, mass, shares, weights)
+    expected = by_autograd(leaf, labels, tables, first, table, bucket, mass, 0.4, weights)
     expected.backward()
     torch.testing.assert_close(gradient, leaf.grad, atol=1e-12, rtol=1e-9)
     torch.testing.assert_close(parts[:, 0].sum(), expected.detach(), atol=1e-10, rtol=1e-10)
@@ -146,27 +152,21 @@ def distilled(where, *, share=0.4, **more):
     tables, first, table, bucket, mass = drawn(0, double=False)
     guidance = GuidanceConfig(method="distill", distillation_weight=share, distill_where=where)
     given = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table} | more
-    groups = teacher.groups if where == "ahead" else None
-    teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, groups=groups, **given)
+    teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **given)
     hidden = logits[None].clone().requires_grad_()
     loss, metrics = selective_cross_entropy(hidden, torch.eye(11), labels, teacher, guidance)
     loss.backward()
-    is_ahead = torch.ones(24, dtype=torch.bool)
-    if where == "ahead":
-        groups, means = teacher.groups[0], torch.zeros(24)
-        for group in groups[groups >= 0].unique():
-            means[groups == group] = metrics.nll_BT[0, groups == group].mean()
-        is_ahead = (groups >= 0) & (means > teacher.teacher_loss[0])
-        assert 0 < is_ahead.sum() < 22
-    shares = torch.where((bucket >= 0).any(1) & is_ahead, share, 0.0)
+    assert (metrics.weights_BT == 1).all()
     leaf = logits.clone().requires_grad_()
-    given = tables, first, table, bucket, mass, shares, torch.ones(24)
-    expected = by_autograd(leaf, labels[0], *given)
+    given = tables, first, table, bucket, mass, share, torch.ones(24)
+    only = [] if where == "surer" else None
+    expected = by_autograd(leaf, labels[0], *given, only)
     expected.backward()
+    assert only is None or 5 < sum(only) < len(only) - 5
     return loss.detach(), hidden.grad[0], expected.detach(), leaf.grad
 
 
-@pytest.mark.parametrize("where", ["ahead", "all"])
+@pytest.mark.parametrize("where", ["surer", "all"])
 def test_distill_in_chunks_is_its_definition(small_chunks, where):
     loss, gradient, expected, slope = distilled(where)
     torch.testing.assert_close(loss, expected)
@@ -184,18 +184,18 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
     tables, first, table, bucket, mass = drawn(0, double=False)
     logits, labels = torch.zeros(24, 11), torch.full((24,), 5)
     logits[:, torch.from_numpy(tables[0] == 0)] = -40.0  # all of a bucket
-    shares, weights = torch.where((bucket >= 0).any(1), 0.4, 0.0), torch.ones(24)
-    objective = BucketCrossEntropy(labels, bucket, mass, table, lambda *_: (weights, shares))
+    weights = torch.ones(24)
+    objective = BucketCrossEntropy(labels, bucket, mass, table, weights, 0.4)
     gradient, leaf = logits.clone(), logits.double().requires_grad_()
     objective(gradient, slice(0, 24))
-    given = tables, first, table, bucket, mass.double(), shares.double(), weights.double()
+    given = tables, first, table, bucket, mass.double(), 0.4, weights.double()
     by_autograd(leaf, labels, *given).backward()
     torch.testing.assert_close(gradient.double(), leaf.grad, atol=1e-6, rtol=1e-5)
     assert leaf.grad[:, 0].min() < -0.1
     none = bucket < 0
     again = objective(logits.clone(), slice(0, 24))
     foreign = bucket.masked_fill(none, -2), mass.masked_fill(none, 0.6), table
-    padded = BucketCrossEntropy(labels, *foreign, lambda *_: (weights, shares))
+    padded = BucketCrossEntropy(labels, *foreign, weights, 0.4)
     assert torch.equal(padded(logits.clone(), slice(0, 24)), again)  # its mass does not count
 
 

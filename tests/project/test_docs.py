@@ -205,19 +205,16 @@ def test_the_tables_of_distributions_follow_from_their_runs():
     longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
     assert cells_of_table("distributions", "longer runs") == longer
 
-    losses = {name: run["held_out_loss"] for (name, _), run in runs_of("distributions/dev").items()}
+    runs = {name: run for (name, _), run in runs_of("distributions/dev").items()}
+    losses = {name: f"{float(run['held_out_loss']):.4f}" for name, run in runs.items()}
     rates = ("5e-5", "1e-4", "2e-4", "5e-4")
     of_method = {
         name: [losses.get(f"{name}, {rate}" if rate != "1e-4" else name, "") for rate in rates]
         for name in losses
         if not name.endswith(rates)
     }
-    of_method = {
-        name: [loss and f"{float(loss):.4f}" for loss in row] for name, row in of_method.items()
-    }
     assert sorted(cells_of_table("distributions", "learning rates")) == sorted(of_method.values())
-    starts = {run["start_loss"] for run in runs_of("distributions/dev").values()}
-    (start,) = starts
+    (start,) = {run["start_loss"] for run in runs.values()}
     page = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
     assert f"{float(start):.4f}" in page
 

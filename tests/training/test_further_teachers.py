@@ -59,7 +59,7 @@ def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
         ([("plain", 1.0)], {}, "have 0 candidates a token"),
         ([("second, read as the first", 1.0)], {}, "another tokenizer"),
         ([("second", 0.0)], {}, "teacher.also.share: not above 0: 0.0"),
-        ([("second", 1.0)], {"method": "alm", "distill_where": "ahead"}, "teacher.also: is for"),
+        ([("second", 1.0)], {"method": "alm", "distill_where": "surer"}, "teacher.also: is for"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(run, capsys, also, options, message):

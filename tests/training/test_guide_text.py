@@ -214,8 +214,8 @@ def test_why_is_said_of_each_kind_of_token(guide):
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
 
 
-def test_where_a_teacher_that_is_matched_is_ahead(guide, teacher_model):
-    """All tokens train; `distill` needs a token of the teacher that starts at the same byte."""
+def test_where_a_teacher_is_matched(guide, teacher_model):
+    """All train. `alm` asks which model is ahead, `distill` for a token that starts there."""
     text = f"{TEXT}\ndef f(a):\n    return -a\n    \n        pass"
     alm, distill = (guide(text, method=name, top_fraction=None) for name in ("alm", "distill"))
     groups = guide(text, unit="group", top_fraction=None, max_threshold=0.0).as_dict()["tokens"]
@@ -229,13 +229,13 @@ def test_where_a_teacher_that_is_matched_is_ahead(guide, teacher_model):
         if token["why"] not in ("not predicted", "included"):
             is_ahead = token["excess"] > 0
             assert by_alm["why"] == ("ahead" if is_ahead else "behind")
-            started = "ahead" if token["start"] in starts else "no start"
-            assert by_distill["why"] == (started if is_ahead else "behind")
+            is_compared = token["start"] in starts
+            assert by_distill["why"] == ("compared" if is_compared else "no start")
         else:
             assert by_alm["why"] == by_distill["why"] == token["why"]
         assert by_alm["kept"] == by_distill["kept"] == (token["why"] != "not predicted")
-        seen[by_distill["why"]] += 1
-    assert {"ahead", "behind", "no start"} <= seen.keys()
+        seen.update([by_alm["why"], by_distill["why"]])
+    assert {"ahead", "behind", "compared", "no start"} <= seen.keys()
     assert alm.threshold is None
     assert "method distill" in distill.html()
 

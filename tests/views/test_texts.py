@@ -207,7 +207,7 @@ CASES = {
         [1, 0, 1, 1, 1],
         {**MATCHING, "method": "distill", "window_max_loss": 2.75},
         {"b": 3.0},
-        ["behind", "noise", "no start", *INCLUDED],
+        ["compared", "noise", "no start", *INCLUDED],
     ),
 }
 

@@ -114,9 +114,9 @@ class GuidanceConfig:
     """alm, distill: the share of the teacher in a token's loss, from 0 to 1; default 0.5. kld, uld:
     what the distance is multiplied by before it is added to the cross-entropy; default 1 for kld
     and 0.5 for uld, as in the paper."""
-    distill_where: Literal["ahead", "all"] = "ahead"
-    """distill: ahead: only in groups that the teacher predicts better than the student; all:
-    wherever both models start a token."""
+    distill_where: Literal["surer", "all"] = "surer"
+    """distill: of the places where both models start a token: surer: where the teacher's
+    distribution has less entropy than the student's; all: all of them."""
 
     def __post_init__(self) -> None:
         check_types("guidance", self)
@@ -266,8 +266,7 @@ class GuidanceConfig:
     @property
     def needs_groups(self) -> bool:
         """Whether the loss has to know which tokens are a group."""
-        is_told = self.method == "alm" or (self.needs_candidates and self.distill_where == "ahead")
-        return is_told or (self.unit == "group" and not self.has_no_threshold)
+        return self.method == "alm" or (self.unit == "group" and not self.has_no_threshold)
 
     @property
     def needs_candidates(self) -> bool:

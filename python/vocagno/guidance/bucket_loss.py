@@ -4,7 +4,6 @@ C: tokens of a chunk, V: the student's vocabulary, S: places for buckets at a to
 buckets of a chunk, those of each token and place one after the other.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -15,17 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.guidance.chunked_loss import Objective, kept_rows
-from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED, losses_
 
 _LEAST = 1e-30
 """Least probability of a bucket under the student, so that its logarithm is finite."""
 _LEAST_OTHER = 1e-6
 """The same of all ids in no bucket of the teacher: a difference of float32 numbers."""
-
-Weigh = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
-"""Losses (C,) and place of a chunk to the weights (C,) of its tokens and the teacher's shares (C,)
-in their losses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +76,7 @@ def on_device(table: Tensor, device: torch.device) -> Tensor:
 
 class BucketCrossEntropy(Objective):
     """The loss of labels, a share of which is that of the teacher's distribution over buckets:
-    w ((1 - l) CE + l H(P, Q)), and the share l is 0 where there is none.
+    w ((1 - l) CE + l H(P, Q)), and the share l is 0 where there is none, or none that counts.
 
     Parts: that loss, the loss of the label, and KL(P || Q), 0 where l is 0. P: the teacher's
     probabilities of the buckets and of all other ids, Q: the student's.
@@ -96,18 +90,26 @@ class BucketCrossEntropy(Objective):
         bucket_NS: Tensor,
         mass_NS: Tensor,
         table: BucketTable,
-        weigh: Weigh,
-        ends: ChunkEnds = None,
+        weights_N: Tensor,
+        share: float,
+        *,
+        where_surer: bool = False,
         members_before: Any = None,
     ) -> None:
-        """Args: as `GuidanceTensors`, of all N tokens one after the other."""
+        """Args:
+        labels_N, bucket_NS, mass_NS, table, members_before: as `GuidanceTensors`, of all N tokens
+            one after the other.
+        weights_N: w of each token, 0 where nothing is predicted.
+        share: l where there is a teacher.
+        where_surer: a teacher counts only where it is surer of the next text than the student: the
+            entropy of its P is less than that of Q. That is known before the real token, so it
+            prefers none (Proposition 3 of docs/guidance.md).
+        """
         self._labels_N, self._bucket_NS, self._mass_NS = labels_N, bucket_NS, mass_NS
-        self._table, self._weigh, self._members_before = table, weigh, members_before
-        self.ends: ChunkEnds = ends
-        self.weights_N: Tensor = torch.zeros(labels_N.shape, device=labels_N.device)
-        """The weights of the chunks that were computed."""
-        self.shares_N: Tensor = torch.zeros_like(self.weights_N)
-        """The teacher's shares in their losses."""
+        self._table, self._weights_N, self._share = table, weights_N, share
+        self._where_surer, self._members_before = where_surer, members_before
+        self.is_told_N: Tensor = torch.zeros_like(labels_N, dtype=torch.bool)
+        """Where a teacher counted, in the chunks that were computed."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """In place, but for the numbers of the buckets."""
@@ -116,9 +118,7 @@ class BucketCrossEntropy(Objective):
         labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
         nll_C, sum_C1 = losses_(logits_CV, labels_C1)  # the logits are now exponentials
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
-        weights_C, share_C = self._weigh(nll_C, place)
-        weights_C = weights_C * is_asked_C
-        self.weights_N[place], self.shares_N[place] = weights_C, share_C
+        weights_C = self._weights_N[place]
 
         bucket_CS, mass_CS = self._bucket_NS[place], self._mass_NS[place].to(logits_CV)
         place_E, id_E = self._table.ids(bucket_CS, self._count(place))
@@ -128,41 +128,50 @@ class BucketCrossEntropy(Objective):
         q_CS = torch.zeros_like(mass_CS).flatten().index_add_(0, place_E, exponential_E)
         q_CS = (q_CS.view_as(mass_CS) / sum_C1).clamp_min(_LEAST)
 
-        factor_C, entropy_C = 1 - share_C, torch.zeros_like(nll_C)
-        divergence_C = torch.zeros_like(nll_C)
+        # Of all teachers that count: sums, each times its share of them.
+        told_C, lack_C, cross_C, divergence_C = nll_C.new_zeros(4, len(nll_C))
         slopes = []  # of the members of each place, next to that of all ids
         given = mass_CS, q_CS, bucket_CS >= 0
         of_each = [torch.split(one, self._table.places, 1) for one in given]
-        shares = [
-            is_one_CK.any(1).to(nll_C) * share
-            for share, is_one_CK in zip(self._table.shares, of_each[2], strict=True)
-        ]
-        told_C = sum(shares, torch.zeros_like(nll_C)).clamp_min(_LEAST)
-        for p_CK, q_CK, is_one_CK, part_C in zip(*of_each, shares, strict=True):
-            own_C = part_C / told_C
+        for p_CK, q_CK, is_one_CK, part in zip(*of_each, self._table.shares, strict=True):
             p_CK, q_CK = (torch.where(is_one_CK, of_CK, 0.0) for of_CK in (p_CK, q_CK))
             p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
+            entropy_C = _entropy(p_CK, p_C)
+            counts_C = is_one_CK.any(1)
+            if self._where_surer:
+                counts_C &= entropy_C < _entropy(q_CK, q_C)
+            part_C = counts_C.to(nll_C) * part
             ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
-            factor_C = factor_C + own_C * share_C * (1 - ratio_C)
-            slopes.append(own_C[:, None] * (ratio_C[:, None] - ratio_CK))
+            slopes.append(part_C[:, None] * (ratio_C[:, None] - ratio_CK))
             log_q_CK = torch.where(is_one_CK, q_CK, 1.0).log()
-            cross_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log()
-            entropy_C = entropy_C + own_C * cross_C
-            least_C = torch.special.entr(p_CK).sum(1) + torch.special.entr(p_C)
-            divergence_C = divergence_C + own_C * (cross_C - least_C)
-        slope_CS = torch.cat(slopes, 1) * (weights_C * share_C / sum_C1.squeeze(1))[:, None]
+            own_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log()
+            told_C += part_C
+            lack_C += part_C * (1 - ratio_C)
+            cross_C += part_C * own_C
+            divergence_C += part_C * (own_C - entropy_C)
+        is_told_C = told_C > 0
+        self.is_told_N[place] = is_told_C
+        share_C, told_C = self._share * is_told_C.to(nll_C), told_C.clamp_min(_LEAST)
+        factor_C = 1 - share_C + share_C * lack_C / told_C
+        of_members_C = weights_C * share_C / told_C / sum_C1.squeeze(1)
+        slope_CS = torch.cat(slopes, 1) * of_members_C[:, None]
 
         logits_CV.mul_((weights_C * factor_C)[:, None] / sum_C1)
         logits_CV.view(-1).index_add_(0, cell_E, exponential_E * slope_CS.flatten()[place_E])
         logits_CV.scatter_add_(1, labels_C1, -(weights_C * (1 - share_C))[:, None])
-        mixed_C = (1 - share_C) * nll_C + share_C * entropy_C
+        mixed_C = (1 - share_C) * nll_C + share_C * cross_C / told_C
         mixed_C = torch.where(weights_C != 0, weights_C * mixed_C, 0.0)
-        divergence_C = torch.where(share_C > 0, divergence_C, 0.0)
-        return torch.stack([mixed_C, nll_C, divergence_C], 1)
+        return torch.stack([mixed_C, nll_C, divergence_C / told_C], 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        return kept_rows(self.weights_N[place])
+        return kept_rows(self._weights_N[place])
 
     def _count(self, place: slice) -> int | None:
         before = self._members_before
         return None if before is None else int(before[place.stop] - before[place.start])
+
+
+def _entropy(p_CK: Tensor, other_C: Tensor) -> Tensor:
+    """(C,) of buckets and "other", in nats."""
+    found_C: Tensor = torch.special.entr(p_CK).sum(1) + torch.special.entr(other_C)
+    return found_C

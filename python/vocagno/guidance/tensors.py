@@ -308,8 +308,7 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
 def _of_columns(guidance: GuidanceConfig) -> dict[str, Any]:
     names = "method", "unit", "aggregation", "chunks", "window_max_loss"
     unmapped = guidance.unmapped if guidance.window else None  # of the weights
-    where = {"distill_where": guidance.distill_where} if guidance.needs_candidates else {}
-    return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped} | where
+    return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped}
 
 
 def _differences(made: Mapping[str, Any], used: Mapping[str, Any]) -> str:

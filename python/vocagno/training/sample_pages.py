@@ -285,7 +285,7 @@ def guide_text(
     data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)
     shown = guidance
     if guidance.needs_candidates:  # the losses and groups of `alm` are the same
-        shown = replace(guidance, method="alm", distill_where="ahead")
+        shown = replace(guidance, method="alm", distill_where="surer")
     collator = Collator(scores, shown, data, ends)
     sampler = Sampler([Sample("The text", text, row)], tokenizer, configured.spans, collator)
     (passage,) = sampler.passages(GuidedStudent(model.to(device), shown), device)

@@ -234,9 +234,9 @@ teacher's, of the whole group where groups are ranked; the deeper the shade, the
 dashed lines: only read.</li>
 <li><span class="tok teacher">tok<small>2.10</small></span> the teacher's loss of its token.</li>
 <li>Verdicts: top or below (the quota), reaches or below (the threshold), noise or not noise (its
-neighbours), included or excluded (no teacher loss). alm and distill: ahead or behind (the teacher
-predicts the group better than the student, or not), no start (nor does one of its tokens start
-there).</li>
+neighbours), included or excluded (no teacher loss). alm: ahead or behind (the teacher predicts the
+group better than the student, or not). distill: compared or no start (one of the teacher's tokens
+starts there, or not).</li>
 </ul>
 </div>"""
 

@@ -234,19 +234,19 @@ class Passage:
 
 Why = (
     Literal["top", "below", "reaches", "noise", "not noise", "included", "excluded"]
-    | Literal["not predicted", "ahead", "behind", "no start", "kept", "dropped"]
+    | Literal["not predicted", "ahead", "behind", "compared", "no start", "kept", "dropped"]
 )
 """The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
 largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
 decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
 has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
 
-alm, distill: ahead, behind: the teacher predicts the token's group better than the student, or not.
-no start: distill: it is not behind, but no token of the teacher starts where this one does. (Nor is
-the first word compared where only one tokenizer puts a space before it.)
+alm: ahead, behind: the teacher predicts the token's group better than the student, or not.
+distill: compared, no start: a token of the teacher starts where this one does, or not. (Nor is the
+first word compared where only one tokenizer puts a space before it.)
 kept, dropped: by another method."""
 
-COMPETING = {"top", "below", "reaches", "noise", "not noise", "ahead", "behind", "no start"}
+COMPETING = set("top below reaches noise ahead behind compared".split()) | {"not noise", "no start"}
 """Verdicts on tokens of which the excess loss decides, or that of the neighbours."""
 
 
@@ -256,8 +256,9 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     if not guidance.is_explained:
         return "kept", "dropped"
     if guidance.is_matching:
-        no_start: tuple[Why, ...] = ("no start",) if guidance.needs_candidates else ()
-        return "ahead", *no_start, "behind", *noise, "included", "excluded"
+        distill: tuple[Why, ...] = "compared", "no start"
+        said = distill if guidance.needs_candidates else ("ahead", "behind")
+        return *said, *noise, "included", "excluded"
     if guidance.has_quota_alone:
         return "top", "below", "included", "excluded"
     if guidance.has_no_threshold:
@@ -290,10 +291,10 @@ def _why(
     loss, most = token.neighbours_loss, guidance.window_max_loss
     if loss is not None and most is not None and loss > most:
         return "noise"
-    if guidance.is_matching and (token.excess is None or token.excess <= 0):
-        return "behind"
+    if guidance.needs_candidates:
+        return "compared" if token.start in starts else "no start"
     if guidance.is_matching:
-        return "no start" if guidance.needs_candidates and token.start not in starts else "ahead"
+        return "ahead" if token.excess is not None and token.excess > 0 else "behind"
     if kept:
         return "not noise" if guidance.has_no_threshold else "reaches"
     return "below"

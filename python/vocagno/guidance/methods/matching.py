@@ -17,9 +17,8 @@ from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
-from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, required
+from vocagno.guidance.rules import fixed_weights, group_means, required
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
-from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
 
 
@@ -47,14 +46,6 @@ class Matching(TokenSelection):
         if self.guidance.window is not None:
             return fixed_weights(teacher, labels_BT)
         return (labels_BT != IGNORED).float()
-
-    def ends(self, teacher: GuidanceTensors) -> ChunkEnds:
-        """Where a chunk may end: a group whose losses are added up is not cut."""
-        if not self.guidance.needs_groups:
-            return None
-        what = f"method: {self.guidance.method} needs the groups of the tokens"
-        groups_BT = required(teacher.groups, what)
-        return group_ends(groups_BT.cpu()) if teacher.chunk_ends is None else teacher.chunk_ends
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         loss, metrics = self.cross_entropy(student, teacher)
@@ -95,11 +86,11 @@ class LikelihoodMatching(Matching):
     def cross_entropy(
         self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """In one pass over the logits."""
-        ends = self.ends(teacher)
-        assert teacher.groups is not None
+        """In one pass over the logits. A chunk cuts no group, whose losses are added up."""
+        groups_BT = required(teacher.groups, "method: alm needs the groups of the tokens")
+        ends = group_ends(groups_BT.cpu()) if teacher.chunk_ends is None else teacher.chunk_ends
         kept_N = self.kept(student.labels_BT, teacher).flatten()
-        loss_N, groups_N = teacher.teacher_loss.flatten(), teacher.groups.flatten()
+        loss_N, groups_N = teacher.teacher_loss.flatten(), groups_BT.flatten()
 
         def weigh(nll_C: Tensor, place: slice) -> Tensor:
             given = (one[None] for one in (nll_C, loss_N[place], groups_N[place]))
@@ -141,7 +132,7 @@ class Distill(Matching):
         self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics, tuple[Tensor, Tensor]]:
         """The loss, its metrics, the sum of the divergences, and of how many tokens it is."""
-        labels_BT, ends = student.labels_BT, self.ends(teacher)
+        labels_BT = student.labels_BT
         what = "method: distill needs the candidates of the tokens, and their buckets"
         bucket_NS = required(teacher.candidates, what).flatten(0, -2)
         mass_NS = required(teacher.candidate_mass, what).flatten(0, -2)
@@ -156,30 +147,20 @@ class Distill(Matching):
                 f"head has {size:,}: they do not belong together"
             )
         kept_N = self.kept(labels_BT, teacher).flatten()
-        share_N = self.share * (bucket_NS >= 0).any(1)
-        groups_N = None if ends is None else required(teacher.groups, what).flatten()
-        loss_N = teacher.teacher_loss.flatten()
-
-        def weigh(nll_C: Tensor, place: slice) -> tuple[Tensor, Tensor]:
-            share_C = share_N[place]
-            if groups_N is not None:  # `distill_where: ahead`
-                means_C = group_means(nll_C[None], groups_N[None, place])[0]
-                share_C = share_C * (excess_loss(means_C, loss_N[place]) > 0)
-            return kept_N[place], share_C
-
         objective = BucketCrossEntropy(
             labels_BT.flatten(),
             bucket_NS,
             mass_NS,
             table.on(labels_BT.device),
-            weigh,
-            ends,
-            teacher.members_before,
+            kept_N,
+            self.share,
+            where_surer=self.guidance.distill_where == "surer",
+            members_before=teacher.members_before,
         )
         total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
         nll_BT = parts_N3[:, 1].view(labels_BT.shape)
         metrics = TokenMetrics(nll_BT, kept_N.view(labels_BT.shape))
-        is_used_N = (objective.shares_N > 0) & (kept_N > 0)
+        is_used_N = objective.is_told_N & (kept_N > 0)
         divergence = torch.where(is_used_N, parts_N3[:, 2], 0.0).sum()
         return total, metrics, (divergence, is_used_N.sum())
 
