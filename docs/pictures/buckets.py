@@ -20,7 +20,6 @@ from vocagno.views.figure import COLOURS, GREY, save
 from vocagno.views.passage import visible
 
 HERE = Path(__file__).parent
-QUESTION = ""
 BEFORE, NEXT = "Solve $3x + 6 = ", "15"
 MODELS = {"teacher": "teacher", "naive": "student, naive", "distilled": "student, distilled"}
 """Runs of the quickstart, and their names in the picture."""
@@ -35,7 +34,7 @@ FILLS = {"teacher": COLOURS[0], "naive": "#BBBBBB", "distilled": COLOURS[1]}
 
 def measure(folder: Path) -> dict[str, Any]:
     """The probabilities of tokens and buckets where `NEXT` starts, by the models in `folder`."""
-    text = QUESTION + BEFORE + NEXT
+    text = BEFORE + NEXT
     own, other = (
         vocagno.TokenSpans(f"{folder}/tokenizers/{one}") for one in ("student", "teacher")
     )

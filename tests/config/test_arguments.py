@@ -13,8 +13,9 @@ from vocagno.training.configuration import kept_config, parse
 RUN = {"student": {"model": "S"}, "data": {"train": "c"}, "train": {"steps": 1}, "output": "o"}
 RUN |= {"teacher": {"model": "T"}}
 BEFORE = {
-    "guidance": {"weight": "hard", "weight_scale": 1.0, "min_weight": 0.0, "window": "line"}
-    | {"window_max_loss": 2.0, "window_threshold": None, "unit": "group", "distill_where": "ahead"},
+    "guidance": {"method": "vocagno", "weight": "hard", "weight_scale": 1.0, "min_weight": 0.0}
+    | {"window": "line", "window_max_loss": 2.0, "window_threshold": None, "unit": "group"}
+    | {"distill_where": "ahead"},
     "train": {"steps": 1, "head_loss": "auto"},
 }
 """As the folder of a run has it."""

@@ -94,7 +94,8 @@ def drawn(seed, *, double=True):
 
 
 def entropy(parts):
-    return sum(-part * part.log() for part in map(torch.as_tensor, parts) if part > 1e-12)
+    parts = [*map(torch.as_tensor, parts), torch.as_tensor(1 - sum(parts))]
+    return sum(-part * part.log() for part in parts if part > 1e-12)
 
 
 def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weights, only=None):
@@ -106,16 +107,15 @@ def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weigh
         for number, columns in enumerate((slice(0, 3), slice(3, 5))):
             p = log_p[token].exp()
             rest, left, part, theirs, own = torch.ones((), dtype=p.dtype), 1.0, 0.0, [], []
-            for place, mine in zip(
-                bucket[token, columns].tolist(), mass[token, columns], strict=True
-            ):
+            given = zip(bucket[token, columns].tolist(), mass[token, columns], strict=True)
+            for place, mine in given:
                 if place >= 0:
                     of = p[torch.from_numpy(tables[number]) == place - first[number]].sum()
                     part, rest, left = part - mine * of.log(), rest - of, left - float(mine)
                     theirs, own = [*theirs, mine], [*own, of.detach()]
             counts = table.shares[number] * bool(own)
             if only is not None and own:
-                only.append(bool(entropy([*theirs, left]) < entropy([*own, rest.detach()])))
+                only.append(bool(entropy(theirs) < entropy(own)))
                 counts *= only[-1]
             told += counts
             cross = cross + counts * (part - left * rest.log() if left > 1e-12 else part)
@@ -217,7 +217,7 @@ def test_tensors_that_do_not_belong_together_are_refused(more, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unit": "token"}, "guidance.unit: token: guidance.method: alm compares groups"),
+        ({"unit": "token"}, "guidance.unit: token: guidance.method: alm has groups"),
         ({"distillation_weight": 1.5}, "a share, at most 1"),
         ({"top_fraction": 0.4}, "guidance.method: alm ranks nothing"),
         ({"max_threshold": 0.0}, "guidance.max_threshold: is for guidance.method vocagno"),

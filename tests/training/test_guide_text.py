@@ -229,13 +229,12 @@ def test_where_a_teacher_is_matched(guide, teacher_model):
         if token["why"] not in ("not predicted", "included"):
             is_ahead = token["excess"] > 0
             assert by_alm["why"] == ("ahead" if is_ahead else "behind")
-            is_compared = token["start"] in starts
-            assert by_distill["why"] == ("compared" if is_compared else "no start")
+            assert by_distill["why"] == ("start" if token["start"] in starts else "no start")
         else:
             assert by_alm["why"] == by_distill["why"] == token["why"]
         assert by_alm["kept"] == by_distill["kept"] == (token["why"] != "not predicted")
         seen.update([by_alm["why"], by_distill["why"]])
-    assert {"ahead", "behind", "compared", "no start"} <= seen.keys()
+    assert {"ahead", "behind", "start", "no start"} <= seen.keys()
     assert alm.threshold is None
     assert "method distill" in distill.html()
 

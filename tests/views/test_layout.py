@@ -1,5 +1,7 @@
 """The layout of pictures: each token is placed once, in order, and has the lines of the mapping."""
 
+from itertools import combinations
+
 import pytest
 
 from pages import CASES, cut, passage
@@ -18,10 +20,7 @@ def whole(drawn):
     return [over_whole_text(drawn, side_by_side(glyphs(drawn.text), edges))]
 
 
-LAYOUTS = {
-    "rows": lambda drawn: list(in_rows(drawn, widths(drawn))),
-    "whole text": whole,
-}
+LAYOUTS = {"rows": lambda drawn: list(in_rows(drawn, widths(drawn))), "whole text": whole}
 
 
 @pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())
@@ -36,12 +35,8 @@ def test_tokens_and_lines_of_each_layout(drawn, name):
             for token in getattr(block, side):
                 assert 0 <= token.left < token.right <= block.width
             taken = [(token.lane, token.left, token.right) for token in getattr(block, side)]
-            for lane, left, right in taken:
-                assert not any(
-                    lane == other and left < end and start < right
-                    for other, start, end in taken
-                    if (other, start, end) != (lane, left, right)
-                )
+            for (lane, left, right), (other, start, end) in combinations(taken, 2):
+                assert lane != other or end <= left or right <= start
     ties = [(line.student.row, line.teacher.row) for block in blocks for line in block.lines]
     mapped = [(row, other) for row, ends in enumerate(drawn.mapping) for other in range(*ends)]
     assert sorted(ties) == mapped if drawn.text else not ties
@@ -53,11 +48,8 @@ def test_blocks_end_where_both_tokenizers_cut():
         text, cut(text, "on", "e", " two", "\n", "three"), cut(text, "one", " two", "\nthr", "ee")
     )
     blocks = list(in_rows(drawn, widths(drawn)))
-    assert [(len(block.student), len(block.teacher)) for block in blocks] == [
-        (2, 1),
-        (1, 1),
-        (2, 2),
-    ]
+    sizes = [(len(block.student), len(block.teacher)) for block in blocks]
+    assert sizes == [(2, 1), (1, 1), (2, 2)]
     assert [block.width for block in blocks] == [4, 4, 7]  # a column between two tokens
     assert [(token.left, token.right) for token in blocks[0].student] == [(0, 2), (3, 4)]
     ends = passage("a\nb", cut("a\nb", "a\n", "b"), cut("a\nb", "a\n", "b"))

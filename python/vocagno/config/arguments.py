@@ -23,7 +23,6 @@ REMOVED: dict[str, tuple[Sequence[Any], str]] = {
     "guidance.weight": (["hard"], "a token is trained on or not"),
     "guidance.weight_scale": ([1.0], "a token is trained on or not"),
     "guidance.min_weight": ([0.0], "a token is trained on or not"),
-    "guidance.distill_where": (["ahead"], "surer looks at no real token"),
     "guidance.window_threshold": ([None], "guidance.window_max_loss says what is noise"),
     "train.head_loss": (["auto", "loop"], "one loop computes every head and its loss"),
     "train.profile_steps": ([0], "torch.profiler traces a script's own steps"),
@@ -135,11 +134,14 @@ def _without_removed(text: str) -> str:
     for name, (harmless, _) in REMOVED.items():
         section, _, option = name.partition(".")
         group = values.get(section) if isinstance(values, dict) else None
-        if not isinstance(group, dict) or option not in group or group[option] not in harmless:
-            continue
-        if (option, group.get("method")) != ("distill_where", "distill"):  # others said it, too
+        if isinstance(group, dict) and option in group and group[option] in harmless:
             del group[option]
             found = True
+    group = values.get("guidance") if isinstance(values, dict) else None
+    rule = group if isinstance(group, dict) else {}
+    if rule.get("distill_where") == "ahead" and rule.get("method") not in (None, "distill"):
+        del rule["distill_where"]  # a value that is gone; other methods kept it, too
+        found = True
     return str(safe_dump(values, sort_keys=False)) if found else text
 
 

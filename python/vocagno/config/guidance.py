@@ -14,7 +14,7 @@ _RANKING: tuple[Method, ...] = ("vocagno", "rho1")
 _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
 """A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
 _BY_GROUP: tuple[Method, ...] = ("alm", "distill")
-"""Methods that train on all tokens, by what the teacher says of each group."""
+"""Methods that train on all tokens, towards the teacher."""
 _NOT_BY_DISTANCE: tuple[Method, ...] = (*_OR_NAIVE, "chunk", *_BY_GROUP)
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
     "aggregation": _NOT_BY_DISTANCE,
@@ -160,7 +160,7 @@ class GuidanceConfig:
         if self.method in _BY_GROUP:
             require(
                 self.unit != "token",
-                f"guidance.unit: token: guidance.method: {self.method} compares groups; omit it",
+                f"guidance.unit: token: guidance.method: {self.method} has groups; omit it",
             )
             found["unit"] = "group"
         for name, value in {"unit": self.unit or "token", **found}.items():
@@ -219,7 +219,7 @@ class GuidanceConfig:
 
     @property
     def is_matching(self) -> bool:
-        """Whether all tokens train, by what the teacher says of each group."""
+        """Whether all tokens train, towards what the teacher says of them."""
         return self.method in _BY_GROUP
 
     @property

@@ -78,7 +78,7 @@ class BucketCrossEntropy(Objective):
     """The loss of labels, a share of which is that of the teacher's distribution over buckets:
     w ((1 - l) CE + l H(P, Q)), and the share l is 0 where there is none, or none that counts.
 
-    Parts: that loss, the loss of the label, and KL(P || Q), 0 where l is 0. P: the teacher's
+    Parts: that loss, the loss of the label, and KL(P || Q), 0 where none counts. P: the teacher's
     probabilities of the buckets and of all other ids, Q: the student's.
     """
 
@@ -102,8 +102,10 @@ class BucketCrossEntropy(Objective):
         weights_N: w of each token, 0 where nothing is predicted.
         share: l where there is a teacher.
         where_surer: a teacher counts only where it is surer of the next text than the student: the
-            entropy of its P is less than that of Q. That is known before the real token, so it
-            prefers none (Proposition 3 of docs/guidance.md).
+            entropy of its P is less than that of Q. That looks at no probability of the real token,
+            so it prefers none (fixed points of docs/guidance.md: a weight known before the
+            outcome). Candidates that were drawn make P less sure than it is, since each stands for
+            many of Q's rest: fewer places count.
         """
         self._labels_N, self._bucket_NS, self._mass_NS = labels_N, bucket_NS, mass_NS
         self._table, self._weights_N, self._share = table, weights_N, share
@@ -136,8 +138,7 @@ class BucketCrossEntropy(Objective):
         for p_CK, q_CK, is_one_CK, part in zip(*of_each, self._table.shares, strict=True):
             p_CK, q_CK = (torch.where(is_one_CK, of_CK, 0.0) for of_CK in (p_CK, q_CK))
             p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
-            entropy_C = _entropy(p_CK, p_C)
-            counts_C = is_one_CK.any(1)
+            entropy_C, counts_C = _entropy(p_CK, p_C), is_one_CK.any(1)
             if self._where_surer:
                 counts_C &= entropy_C < _entropy(q_CK, q_C)
             part_C = counts_C.to(nll_C) * part

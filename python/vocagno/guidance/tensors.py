@@ -176,10 +176,7 @@ class TokenCounts(NamedTuple):
     def shares(self) -> dict[str, float]:
         """`coverage`: how many of the tokens with text are mapped; `scored`: how many of the
         scorable ones have a teacher loss. Without such tokens it is absent."""
-        parts = {
-            "coverage": (self.mapped, self.with_text),
-            "scored": (self.scored, self.scorable),
-        }
+        parts = {"coverage": (self.mapped, self.with_text), "scored": (self.scored, self.scorable)}
         return {name: some / whole for name, (some, whole) in parts.items() if whole}
 
 
@@ -260,6 +257,7 @@ def check_columns(made: str, guidance: GuidanceConfig, table: BucketTable | None
     """
     given = json.loads(made)
     student: str = given.pop("student")
+    given.pop("distill_where", None)  # of 0.1.0: it says nothing about columns
     if given.pop("buckets", None) != (None if table is None else table.key):
         raise ConfigError("columns of other buckets than `targets`; give both the same")
     if given != (needed := _of_columns(guidance)):

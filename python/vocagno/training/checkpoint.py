@@ -17,10 +17,10 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
 from vocagno import __version__
-from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.guidance.methods import method_of
 from vocagno.system.files import appearing, flush_folder, write_json
+from vocagno.training.configuration import kept_config
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +200,7 @@ def model_card(output: Path) -> str:
     student, teacher = options["student"]["model"], options["teacher"]
     teachers = [teacher["model"] or teacher["scores"]]
     teachers += [one["scores"] for one in teacher["also"] or []]
-    guidance = GuidanceConfig(**options["guidance"])
+    guidance = kept_config(output).guidance  # that of an older version, too
     method = method_of(guidance)
     # A hub takes only names of its models.
     base = None if student is None or Path(student).exists() else student

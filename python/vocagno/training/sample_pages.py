@@ -259,8 +259,8 @@ def guide_text(
         than `vocagno`, `alm` and `distill`; BucketError for tokenizers that `distill` refuses.
 
     All that can be wrong with the text is found before any weights are read. The selection is that
-    of training with stored scores: teacher losses are kept in float16. Of `distill` it shows the
-    groups, not the distributions.
+    of training with stored scores: teacher losses are kept in float16. Of `distill` it shows
+    where tokens start, not the distributions.
     """
     guidance = guidance or GuidanceConfig()
     require(

@@ -235,7 +235,7 @@ dashed lines: only read.</li>
 <li><span class="tok teacher">tok<small>2.10</small></span> the teacher's loss of its token.</li>
 <li>Verdicts: top or below (the quota), reaches or below (the threshold), noise or not noise (its
 neighbours), included or excluded (no teacher loss). alm: ahead or behind (the teacher predicts the
-group better than the student, or not). distill: compared or no start (one of the teacher's tokens
+group better than the student, or not). distill: start or no start (one of the teacher's tokens
 starts there, or not).</li>
 </ul>
 </div>"""

@@ -234,7 +234,7 @@ class Passage:
 
 Why = (
     Literal["top", "below", "reaches", "noise", "not noise", "included", "excluded"]
-    | Literal["not predicted", "ahead", "behind", "compared", "no start", "kept", "dropped"]
+    | Literal["not predicted", "ahead", "behind", "start", "no start", "kept", "dropped"]
 )
 """The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
 largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
@@ -242,12 +242,12 @@ decide, whatever its own losses. not noise: under a rule without a threshold. in
 has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
 
 alm: ahead, behind: the teacher predicts the token's group better than the student, or not.
-distill: compared, no start: a token of the teacher starts where this one does, or not. (Nor is the
-first word compared where only one tokenizer puts a space before it.)
+distill: start, no start: a token of the teacher starts where this one does, or not. (Only there are
+distributions compared, but for the first word where only one tokenizer puts a space before it.)
 kept, dropped: by another method."""
 
-COMPETING = set("top below reaches noise ahead behind compared".split()) | {"not noise", "no start"}
-"""Verdicts on tokens of which the excess loss decides, or that of the neighbours."""
+COMPETING = set("top below reaches noise ahead behind start".split()) | {"not noise", "no start"}
+"""Verdicts on tokens with a teacher loss."""
 
 
 def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
@@ -256,7 +256,7 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     if not guidance.is_explained:
         return "kept", "dropped"
     if guidance.is_matching:
-        distill: tuple[Why, ...] = "compared", "no start"
+        distill: tuple[Why, ...] = "start", "no start"
         said = distill if guidance.needs_candidates else ("ahead", "behind")
         return *said, *noise, "included", "excluded"
     if guidance.has_quota_alone:
@@ -292,7 +292,7 @@ def _why(
     if loss is not None and most is not None and loss > most:
         return "noise"
     if guidance.needs_candidates:
-        return "compared" if token.start in starts else "no start"
+        return "start" if token.start in starts else "no start"
     if guidance.is_matching:
         return "ahead" if token.excess is not None and token.excess > 0 else "behind"
     if kept:
