@@ -86,6 +86,9 @@ def candidates(lines: list[dict]) -> Iterator[str]:
         f"times the processor time of losses only (each run: {runs}). Model: {line['model']}, "
         f"{line['vocabulary']:,} ids, {line['tokens']:,} tokens. The losses are equal."
     )
+    if "sampled" in line:
+        count, drawn = line["sampled"]
+        yield f"With {count} candidates, {drawn} of them drawn: {line['ratio_sampled']:.2f} times."
 
 
 def sizes(lines: list[dict]) -> Iterator[str]:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -276,6 +277,8 @@ def one_size(options: argparse.Namespace) -> dict:
 
 
 CANDIDATES = 16
+SAMPLED = 8, 4
+"""Candidates, and how many of them are drawn."""
 
 
 def candidates(options: argparse.Namespace) -> dict:
@@ -283,24 +286,31 @@ def candidates(options: argparse.Namespace) -> dict:
     model = drawn_model(SHAPES["smollm2-135m"], torch.float32).eval().requires_grad_(False)
     draw = np.random.default_rng(0)
     windows = [Window(draw.integers(0, 49_152, 513), 1) for _ in range(2)]
-    found, kept = {}, {"without": 0, "with": CANDIDATES}
+    found, kept = {}, {"without": (0, 0), "with": (CANDIDATES, 0), "sampled": SAMPLED}
     scorers = {
-        name: TransformersScorer(model, batch_tokens=8192, width=2048, candidates=count)
-        for name, count in kept.items()
+        name: TransformersScorer(
+            model, batch_tokens=8192, width=2048, candidates=count, sampled=drawn
+        )
+        for name, (count, drawn) in kept.items()
     }
 
-    def with_some() -> None:
-        found["with"] = dict(scorers["with"].score(windows))
-        for number, one in found["with"].items():
-            real = windows[number].ids[1:].astype(np.int32)
-            frames_of(Candidates(real, one.ids, one.codes))
+    def score(name: str) -> None:
+        found[name] = dict(scorers[name].score(windows))
+        for number, one in found[name].items():
+            if name != "without":
+                real = windows[number].ids[1:].astype(np.int32)
+                frames_of(Candidates(real, one.ids, one.codes))
 
-    def without() -> None:
-        found["without"] = dict(scorers["without"].score(windows))
-
-    ratios = [_processor(with_some) / _processor(without) for _ in range(options.repeats)]
+    seconds = [
+        {name: _processor(partial(score, name)) for name in kept} for _ in range(options.repeats)
+    ]
+    ratios, of_sampled = (
+        [one[name] / one["without"] for one in seconds] for name in ("with", "sampled")
+    )
     is_same = all(
-        np.array_equal(one.nll, found["without"][number]) for number, one in found["with"].items()
+        np.array_equal(one.nll, found["without"][number])
+        for name in ("with", "sampled")
+        for number, one in found[name].items()
     )
     figures = {
         "model": "random, of the shape of smollm2-135m",
@@ -309,6 +319,8 @@ def candidates(options: argparse.Namespace) -> dict:
         "tokens": 2 * 512,
         "ratio": round(median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
+        "sampled": SAMPLED,
+        "ratio_sampled": round(median(of_sampled), 3),
         **machine("torch", "transformers"),
     }
     if is_same:

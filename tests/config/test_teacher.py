@@ -24,6 +24,11 @@ VLLM = {"model": "x", "engine": "vllm"}
         (SERVER | {"mode": "live"}, "server: excludes teacher.mode: live"),
         (SERVER | {"requests": 0}, "requests must be at least 1"),
         (
+            SERVER | {"candidates": 5, "sampled": 2},
+            "server: excludes teacher.sampled",
+        ),
+        ({"candidates": 4, "sampled": 5}, r"sampled must be in \[0, 4\] \(candidates\), got 5"),
+        (
             SERVER | {"protocol": "openai", "candidates": 5},
             "candidates: a server of .*: openai",
         ),

@@ -19,6 +19,7 @@ from vocagno.teacher.candidates import (
     given_candidates,
     most_likely,
     probabilities_of,
+    sample_of_others,
 )
 
 
@@ -142,6 +143,32 @@ def test_the_most_likely_ids_are_those_of_a_sort(num_ids, count):
         np.testing.assert_array_equal(
             found.numpy(), np.pad(expected, missing, constant_values=-np.inf)
         )
+
+
+@pytest.mark.parametrize(
+    ("num_ids", "likeliest", "count"), [(300, 5, 8), (64, 0, 3), (130, 129, 4)]
+)
+def test_samples_of_the_others_are_right_on_average(num_ids, likeliest, count):
+    """None of the likeliest is drawn, and what the drawn ones stand for adds up to the others'
+    mass; over all numbers each has its own probability. Rows without a finite logit have any."""
+    logits_CV = 3 * torch.randn(6, num_ids, generator=torch.Generator().manual_seed(0))
+    logits_CV[0, 7:] = logits_CV[1, :-7] = -torch.inf
+    _, likeliest_CK = most_likely(logits_CV, likeliest)
+    expected = logits_CV.double().softmax(1).scatter(1, likeliest_CK.clamp_min(0).long(), 0.0)
+    mean, tries = torch.zeros_like(expected), 2000
+    for number in range(tries):
+        uniform_C = torch.full((6,), (number + 0.5) / tries)
+        logits_CS, ids_CS = sample_of_others(logits_CV, likeliest_CK, uniform_C, count)
+        mass_CS = (logits_CS.double() - logits_CV.double().logsumexp(1, keepdim=True)).exp()
+        torch.testing.assert_close(mass_CS.sum(1), expected.sum(1), atol=1e-6, rtol=1e-5)
+        assert torch.equal(ids_CS < 0, mass_CS == 0)
+        mean.scatter_add_(1, ids_CS.clamp_min(0).long(), mass_CS / tries)
+        kept = ids_CS[:, :, None] == likeliest_CK[:, None, :]
+        assert not (kept & (ids_CS >= 0)[:, :, None]).any()
+    torch.testing.assert_close(mean, expected, atol=1 / tries, rtol=0)
+    for bad in (torch.nan, -torch.inf):
+        logits_CS, _ = sample_of_others(torch.full((6, num_ids), bad), likeliest_CK, uniform_C, 4)
+        assert not logits_CS.isfinite().any()
 
 
 IDS = np.array([[7, 2, 9, 2], [4, 99, 1, -1]])

@@ -125,6 +125,23 @@ def test_a_long_document_has_candidates_of_its_windows(teacher_model):
     assert ((found.candidates.ids >= 0).all(1) == np.isfinite(found.nll)).all()
 
 
+def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
+    """Four of eight are drawn; the others, and the losses, are those of four candidates."""
+    found = [
+        list(teacher_of(teacher_model, candidates=8, sampled=4, batch_tokens=n).score(TEXTS[:4]))
+        for n in (64, 1024)
+    ]
+    four = teacher_of(teacher_model, candidates=4, batch_tokens=64).score(TEXTS[:4])
+    for one, other, plain in zip(*found, four, strict=True):
+        mine, rest = one.candidates, other.candidates
+        np.testing.assert_array_equal(one.nll, plain.nll)
+        np.testing.assert_array_equal(mine.ids[:, :4], plain.candidates.ids)
+        assert (mine.ids != rest.ids).mean() < 0.01  # rounding
+        has = np.isfinite(one.nll)
+        np.testing.assert_allclose(mine.probabilities[has].sum(1), 1, atol=0.05)
+        assert len({tuple(row) for row in mine.ids[has][:, 4:].tolist()}) > 0.9 * has.sum()
+
+
 def test_windows_by_hand():
     def cut(*arguments):
         return [(w.start, w.stop, w.score_from) for w in cuts(*arguments)]

@@ -48,6 +48,7 @@ def add_score(parser: Any) -> None:
         help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
     parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
+    parser.add_argument("--sampled", type=int, metavar="S", help="as teacher.sampled")
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
@@ -80,8 +81,8 @@ def score(options: Any) -> dict[str, Any] | None:
     part = _part(options)
     _check_shard_bytes(options)
     config = options.teacher
-    if options.candidates is not None:
-        config = replace(config, candidates=options.candidates)
+    named = {name: getattr(options, name) for name in ("candidates", "sampled")}
+    config = replace(config, **{name: n for name, n in named.items() if n is not None})
     with terminable():
         corpus = scanned(
             options.corpus,

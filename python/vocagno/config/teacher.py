@@ -12,7 +12,7 @@ Batching = Literal["auto", "packed", "buckets"]
 Protocol = Literal["vllm", "openai", "sglang"]
 Engine = Literal["transformers", "vllm"]
 MOST_CANDIDATES = 255
-_HERE = ("gguf_file", "attention", "device_map", "tensor_parallel")
+_HERE = ("gguf_file", "attention", "device_map", "tensor_parallel", "sampled")
 """Options of a teacher that transformers loads in this process."""
 
 
@@ -48,6 +48,9 @@ class TeacherConfig:
     those in the cache, made where missing."""
     candidates: int = 0
     """Most likely ids kept of each teacher token, with their log-probabilities, at most 255."""
+    sampled: int = 0
+    """Of the candidates, how many are drawn from the other ids by their probabilities, in place of
+    the next most likely: their mass is then learnt from, too."""
     also: list[FurtherTeacher] | None = None
     """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
     dtype: Dtype = "auto"
@@ -90,6 +93,10 @@ class TeacherConfig:
         require(
             0 <= self.candidates <= MOST_CANDIDATES,
             f"teacher.candidates must be in [0, {MOST_CANDIDATES}], got {self.candidates}",
+        )
+        require(
+            0 <= self.sampled <= self.candidates,
+            f"teacher.sampled must be in [0, {self.candidates}] (candidates), got {self.sampled}",
         )
         require(
             0 <= self.min_context < self.context,

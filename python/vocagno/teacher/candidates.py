@@ -64,8 +64,8 @@ class Candidates:
     tokens: NDArray[np.int32]
     """(M,) the id of the real token."""
     ids: NDArray[np.int32]
-    """(M, K) most likely first; -1 where there is none: at a token without a loss, or if the
-    vocabulary has fewer ids."""
+    """(M, K) most likely first, then those that were drawn, if any; -1 where there is none: at a
+    token without a loss, where one was drawn twice, or if the vocabulary has fewer ids."""
     codes: NDArray[np.uint8]
     """(M, K) the log-probability: 255 for none, else -16 * (code / 254) ** 2 nats."""
 
@@ -191,6 +191,51 @@ def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
     missing = (0, count - ids_CK.shape[1])
     found_CK = torch.nn.functional.pad(logits_CV.gather(1, ids_CK), missing, value=-torch.inf)
     return found_CK, torch.nn.functional.pad(ids_CK.int(), missing, value=-1)
+
+
+def sample_of_others(
+    logits_CV: "Tensor", likeliest_CK: "Tensor", uniform_C: "Tensor", count: int
+) -> tuple["Tensor", "Tensor"]:
+    """(C, S) ids that are drawn from all but the most likely ones (int32), and what they stand for:
+    each the S-th part of the others' mass, as a logit. So the probabilities are right on average
+    (random sampling, arXiv 2503.16870). Minus infinity and -1 where an id is drawn again, whose
+    parts are added up, and where there are no others.
+
+    Systematic: one number of [0, 1) places S equal steps in the cumulated mass, which is looked
+    through by blocks.
+    """
+    import torch
+
+    num_rows, num_ids = logits_CV.shape
+    others_CV = logits_CV.new_zeros(num_rows, num_ids + -num_ids % _BLOCK)
+    top_C1 = logits_CV.amax(1, keepdim=True)
+    torch.sub(logits_CV, top_C1, out=others_CV[:, :num_ids]).exp_()
+    others_CV.scatter_(1, likeliest_CK.clamp_min(0).long(), 0.0)
+    blocks_CJB = others_CV.view(num_rows, -1, _BLOCK)
+    sums_CJ = blocks_CJB.sum(2).cumsum(1)
+    rest_C1 = sums_CJ[:, -1:].contiguous()
+    steps_S = torch.arange(count, device=logits_CV.device)
+    points_CS = (uniform_C[:, None] + steps_S) / count * rest_C1
+    block_CS = _first_beyond(sums_CJ, points_CS)
+    inside_CSB = blocks_CJB.gather(1, block_CS[..., None].expand(-1, -1, _BLOCK)).cumsum(2)
+    before_CS = torch.where(block_CS > 0, sums_CJ.gather(1, (block_CS - 1).clamp_min(0)), 0.0)
+    place_CS = _first_beyond(inside_CSB, (points_CS - before_CS)[..., None])[..., 0]
+    ids_CS = block_CS * _BLOCK + place_CS
+    parts_CS = (ids_CS[:, :, None] == ids_CS[:, None, :]).sum(2)
+    is_one_CS = torch.ones_like(ids_CS, dtype=torch.bool)
+    is_one_CS[:, 1:] = ids_CS[:, 1:] != ids_CS[:, :-1]
+    is_one_CS &= rest_C1 > 0
+    found_CS = (rest_C1 * parts_CS / count).log() + top_C1
+    return found_CS.where(is_one_CS, -torch.inf), ids_CS.where(is_one_CS, -1).int()
+
+
+def _first_beyond(sums: "Tensor", points: "Tensor") -> "Tensor":
+    """Where sums exceed points, along the last dimension; rounding may put a point behind all mass,
+    and then it is the last place with any. Any place where sums are NaN."""
+    import torch
+
+    last = torch.searchsorted(sums, sums[..., -1:].contiguous()).clamp_max(sums.shape[-1] - 1)
+    return torch.searchsorted(sums, points, right=True).minimum(last)
 
 
 _INDEX = (1 << 32) - 1

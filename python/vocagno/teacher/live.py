@@ -43,10 +43,7 @@ class LivePieces:
     """Tokenizes the pieces of rows for a live teacher; needs no loaded teacher."""
 
     def __init__(
-        self,
-        texts: Pieces[tuple[str, int]],
-        reader: TextReader,
-        limit: RefusalLimit | None = None,
+        self, texts: Pieces[tuple[str, int]], reader: TextReader, limit: RefusalLimit | None = None
     ) -> None:
         """`texts`: a `TextStore`, or several. `limit`: of the documents with a piece that this
         process cannot read; None: no limit."""

@@ -31,7 +31,7 @@ from vocagno.models.batching import (
 )
 from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.losses import causal_shift, chunked_nll
-from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely
+from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample_of_others
 from vocagno.teacher.windows import Window, requesting
 
 
@@ -53,6 +53,8 @@ class Pass:
     """How many of the N belong to each window."""
     rows_N: Tensor | None = None
     """Indices of the labels among the tokens of all texts, if the losses stay on the device."""
+    uniform_N: Tensor | None = None
+    """Numbers of [0, 1) by which candidates are drawn, if any are."""
 
 
 class Scorer(Protocol):
@@ -81,6 +83,7 @@ class TransformersScorer:
         width: int,
         batching: Batching = "auto",
         candidates: int = 0,
+        sampled: int = 0,
         num_ids: int | None = None,
     ) -> None:
         """Args:
@@ -88,7 +91,7 @@ class TransformersScorer:
             width: places of a packed row with a mask (attention costs its square).
             batching: auto: packed if the attention takes sequence boundaries (flash attention),
                 else by length, because a mask costs more than the padding that it saves.
-            candidates: K, as `teacher.candidates`.
+            candidates: K, as `teacher.candidates`. sampled: as `teacher.sampled`.
             num_ids: of the tokenizer. Further ids of the head, which pad it, are no candidates.
         Raises: ConfigError if packing is requested and the model reads across the boundaries.
         """
@@ -97,7 +100,7 @@ class TransformersScorer:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_tokens = batch_tokens
         self.candidates = candidates
-        self._num_ids = num_ids
+        self._sampled, self._num_ids = sampled, num_ids
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width
@@ -143,12 +146,14 @@ class TransformersScorer:
         for batch in self.batches([len(sequences[number]) for number in asked]):
             rows = [[asked[index] for index in row] for row in batch]
             layout = lay_out(rows, sequences)
-            numbers, places, labels = [number for row in rows for number in row], [], []
+            numbers = [number for row in rows for number in row]
+            places, labels, uniform = [], [], []
             for number, first_place in zip(numbers, layout.first_places, strict=True):
                 ids = windows[number].ids
                 _, is_asked = causal_shift(np.arange(len(ids)) >= windows[number].asked_from)
                 places.append(first_place + np.flatnonzero(is_asked))
                 labels.append(causal_shift(ids)[1][is_asked])
+                uniform.append(_uniform(ids)[is_asked])
             counts = [len(of_one) for of_one in labels]
             yield Pass(
                 numbers,
@@ -157,6 +162,7 @@ class TransformersScorer:
                 self.on_host(np.concatenate(places)),
                 self.on_host(np.concatenate(labels)),
                 counts,
+                uniform_N=self.on_host(np.concatenate(uniform)) if self._sampled else None,
             )
 
     def _pieces(self, layout: Layout) -> tuple[Tensor | None, dict[str, Any]]:
@@ -194,10 +200,18 @@ class TransformersScorer:
         top_NK = states_NH.new_empty(shape, dtype=torch.float32)
         ids_NK = states_NH.new_empty(shape, dtype=torch.int32)
         own_N1 = top_NK.new_empty(len(states_NH), 1)
+        size = self.candidates - self._sampled
+        uniform_N = None
+        if one_pass.uniform_N is not None:
+            uniform_N = _to(states_NH.device, one_pass.uniform_N)
 
         def look(logits_CV: Tensor, labels_C1: Tensor, place: slice) -> None:
-            found = most_likely(logits_CV[:, : self._num_ids], self.candidates)
-            top_NK[place], ids_NK[place] = found
+            known_CV = logits_CV[:, : self._num_ids]
+            found = most_likely(known_CV, size)
+            top_NK[place, :size], ids_NK[place, :size] = found
+            if uniform_N is not None:
+                more = sample_of_others(known_CV, found[1], uniform_N[place], self._sampled)
+                top_NK[place, size:], ids_NK[place, size:] = more
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
         nll_N = chunked_nll(states_NH, self.head, labels_N, look)
@@ -218,6 +232,18 @@ class TransformersScorer:
         states_BTH = hidden_states(self.model, _to(self.device, one_pass.ids_BT), **extra)
         # If the model is spread over devices, the states are on the device of the last layer.
         return states_BTH.flatten(0, 1)[_to(states_BTH.device, one_pass.places_N)]
+
+
+def _uniform(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(len(ids) - 1,) a number of [0, 1) for each token but the first, from its place and the two
+    ids before it: the same for any batch and process, and told by nothing that is predicted."""
+    last = ids[:-1].astype(np.uint64)
+    before = np.append(np.uint64(0), last)[:-1]
+    mixed = np.arange(len(last), dtype=np.uint64)
+    for one in (last, before):
+        mixed = (mixed ^ one) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
 
 
 def leaving(values_N: Tensor) -> Callable[[], NDArray[Any]]:

@@ -301,6 +301,7 @@ class ConfiguredTeacher:
             "unit": "nats",
             **engine,
             **({"candidates": config.candidates} if config.candidates else {}),
+            **({"sampled": config.sampled} if config.sampled else {}),
         }
 
     def check(self) -> None:
@@ -397,6 +398,8 @@ class ConfiguredTeacher:
         if config.candidates:
             theirs = made_from.get("candidates", 0)
             yield "number of candidates", "candidates", theirs, config.candidates
+            theirs = made_from.get("sampled", 0)
+            yield "number of sampled candidates", "sampled", theirs, config.sampled
         if config.model is not None:
             yield "teacher", "model", made_from["teacher"], self.engine.weights
 
@@ -452,5 +455,6 @@ def load_scorer(
         width=config.context,
         batching=config.batching,
         candidates=config.candidates,
+        sampled=config.sampled,
         num_ids=spans.vocabulary_size,
     )
