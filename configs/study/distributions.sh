@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of distributions across vocabularies: seven hours on two cores, two of them for the web teacher and its scores.
+# The study of distributions across vocabularies: eight hours on two cores, two of them for the web teacher and its scores.
 #   bash configs/study/distributions.sh TRAIN.jsonl VALID.jsonl TEACHER_FOLDER GGUF_FILE OUT
 # From the folder of the project, with vocagno on the path, after guidance.sh or at least its first two commands. Half of each text is
 # used, and half of the held-out ones; `second` is the rest of both, `longer` all of dev and of test. The learning rate and the options were chosen on dev; clean and junk are of the texts test-*, which were not looked at before.
@@ -53,14 +53,18 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
       --candidates 16 --out "$folder/strong"
   fi
   if [[ "$1" =~ ^(dev|clean|second)$ ]]; then
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 8 --sampled 4 --out "$folder/sampled"
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/weak"
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 8 --sampled 4 --out "$folder/weak-sampled"
   fi
   if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
-  if [ "$1" = pages ] || [ "$1" = swap ]; then  # losses alone
+  if [ "$1" = pages ]; then  # losses alone
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype bfloat16 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --out "$folder/web"
   fi
@@ -75,7 +79,7 @@ train() {  # FOLDER FOLDER_OF_TABLES HELD_OUT OPTIONS...
   python -m research.study configs/study/distributions.yaml --out "$1" --to "$2" --set "data.train=$1/text.jsonl" "data.validation=$3" "${@:4}"
 }
 
-teachers() {  # NAME HELD_OUT OPTIONS...: teachers that have read less of the domain, on the text of a cell
+teachers() {  # NAME HELD_OUT OPTIONS...: other teachers, and where they count, on the text of a cell
   train "$out/$1" "$out/$1-teachers" "$2" "${@:3}"
 }
 
@@ -98,8 +102,8 @@ cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "
 cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill alm "distill, strong" "naive, 300 steps"
 cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill
 cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" paper default lines oracle
-cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill paper default lines oracle
-others=("distill, surer" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak")
+cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill
+others=(distill "distill, sampled" "distill, surer" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak" "distill, weak, sampled")
 teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "distill, all, SmolLM2" "distill, all, weak"
 teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
-teachers second "$out/valid-second.jsonl" --only "${others[@]}"
+teachers second "$out/valid-second.jsonl" --only distill "distill, sampled"

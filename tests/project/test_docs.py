@@ -144,7 +144,8 @@ def differences_of_rules(text, study="guidance", naive="naive"):
             for seed in seeds
         ]
         kept = 100 * fmean(float(runs[variant, seed]["trained_on"]) for seed in seeds)
-        found[variant] = f"{fmean(losses):+.4f} ± {stdev(losses):.4f} ({kept:.1f} %)"
+        spread = f" ± {stdev(losses):.4f}" if len(losses) > 1 else ""
+        found[variant] = f"{fmean(losses):+.4f}{spread} ({kept:.1f} %)"
     return found
 
 
@@ -194,6 +195,7 @@ def test_the_tables_of_distributions_follow_from_their_runs():
     tables = {
         "distributions": ("clean", "second", "junk", "nothing"),
         "other texts and students": ("longer", "large", "pages", "swap"),
+        "candidates and teachers": ("dev-teachers", "clean-teachers", "second-teachers"),
     }
     for table, texts in tables.items():
         of_text = [differences_of_rules(text, "distributions") for text in texts]
