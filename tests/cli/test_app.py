@@ -162,12 +162,7 @@ def test_configurations(config, parts, word, complaint, files):
 
 
 @pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        ("hello\n", "hello"),
-        ("", "config"),
-        ("output: \udcff\n", "utf-8"),
-    ],
+    ("content", "word"), [("hello\n", "hello"), ("", "config"), ("output: \udcff\n", "utf-8")]
 )
 def test_files_that_hold_no_options(files, content, word, complaint):
     pytest.importorskip("torch")

@@ -7,13 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from families import TEXTS
-from token_streams import (
-    documents_of,
-    write_datatrove,
-    write_losses,
-    write_megatron,
-    write_numpy,
-)
+from token_streams import documents_of, write_datatrove, write_losses, write_megatron, write_numpy
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.integrations.token_files import TokenFileError
 

@@ -65,10 +65,8 @@ def drawn_candidates(nll, seed, count):
     if not count:
         return None
     rng = np.random.default_rng(seed)
-    tokens, ids = (
-        rng.integers(0, 70_000, len(nll)),
-        rng.permuted(np.tile(np.arange(60), (len(nll), 1)), axis=1),
-    )
+    tokens = rng.integers(0, 70_000, len(nll))
+    ids = rng.permuted(np.tile(np.arange(60), (len(nll), 1)), axis=1)
     log_p = np.where(np.isnan(nll)[:, None], -np.inf, -2 - rng.random(ids.shape))[:, :count]
     return Candidates.of(tokens, np.where(np.isinf(log_p), -1, ids[:, :count]), log_p, 70_000)
 

@@ -97,10 +97,8 @@ TIMES = {
 
 def test_a_gold_answer_may_end_in_a_full_stop():
     tabmwp, asdiv = BENCHMARKS["tabmwp"], BENCHMARKS["asdiv"]
-    time, caller = (
-        tabmwp.item(TIMES, 0),
-        asdiv.item({"body": "Who", "question": "won?", "answer": "The 60th caller."}, 0),
-    )
+    time = tabmwp.item(TIMES, 0)
+    caller = asdiv.item({"body": "Who", "question": "won?", "answer": "The 60th caller."}, 0)
     with Judge() as judge:
         for stops in ("", ".", ".."):
             for benchmark, item, right in (

@@ -12,12 +12,7 @@ pytest.importorskip("pyarrow")
 
 from imports import modules_after
 from vocagno.data.store.shards import StoreError
-from vocagno.integrations.baked_files import (
-    LOSSES,
-    MANIFEST,
-    WEIGHTS,
-    BakedLosses,
-)
+from vocagno.integrations.baked_files import LOSSES, MANIFEST, WEIGHTS, BakedLosses
 from vocagno.integrations.baking import BakedParts
 from vocagno.integrations.token_files import TokenFileError, blocks_hash, sample_hash
 from vocagno.system.files import digest

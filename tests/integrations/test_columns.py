@@ -487,11 +487,7 @@ def test_columns_of_an_earlier_version_are_refused_with_what_they_lack():
             "made for guidance.chunks 32, not 8; make",
         ),
         ("paper", GuidanceConfig(top_fraction=0.4, aggregation="sum"), "aggregation max, not sum;"),
-        (
-            "paper",
-            GuidanceConfig(top_fraction=0.4, window_max_loss=1.0),
-            "without weight: make",
-        ),
+        ("paper", GuidanceConfig(top_fraction=0.4, window_max_loss=1.0), "without weight: make"),
         ("default", GuidanceConfig(unit="group", window_max_loss=1.0), "max_loss 2.0, not 1"),
         ("default", GuidanceConfig(unmapped="exclude"), "unmapped include, not exclude; make"),
         ("mean", GuidanceConfig(top_fraction=0.6, normalize="selected"), None),

@@ -17,24 +17,12 @@ from families import TEXTS
 from folders import contents
 from mutations import mutations
 from runs import metrics, train_here
-from score_server import (
-    RECORDED,
-    State,
-    log_probability,
-    replaying,
-    reply,
-    serving,
-)
+from score_server import RECORDED, State, log_probability, replaying, reply, serving
 from vocagno.cli.app import main
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.integrations import scoring_server as module
-from vocagno.integrations.scoring_server import (
-    TOLERANCE,
-    ServerEngine,
-    ServerError,
-    ServerScorer,
-)
+from vocagno.integrations.scoring_server import TOLERANCE, ServerEngine, ServerError, ServerScorer
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import NONE
 from vocagno.teacher.scores import ScoreStore

@@ -130,11 +130,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": _QWEN4,
     "qwen4_exp": {"text_config": _QWEN4},
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {
-        "is_decoder": True,
-        "attn_layers": ["local", "lsh"],
-        "axial_pos_embds": False,
-    },
+    "reformer": {"is_decoder": True, "attn_layers": ["local", "lsh"], "axial_pos_embds": False},
     "xlstm": {"hidden_size": 64, "embedding_dim": 64},
     "xmod": {"default_language": "en_XX"},
     "zamba": {

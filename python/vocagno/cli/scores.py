@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +138,7 @@ def show(options: Any) -> dict[str, Any] | None:
     text = None if place < 0 else next(islice(texts, place, None), None)
     if text is None:
         raise InputError(f"--document: {options.corpus} has no document {place}")
-    scores = ScoresOfTexts(store, check=False, candidates=store.candidates > 0)
-    (found,) = scores.find([text])
+    (found,) = ScoresOfTexts(store, check=False, candidates=store.candidates > 0).find([text])
     require(
         not found.missing,
         f"{store.folder}: has no scores of document {place} of {options.corpus}: {found.missing}",
@@ -224,15 +223,10 @@ def _comparison_lines(found: dict[str, Any], labels: list[str]) -> list[list[str
     """The table of one text: a line for each teacher, and one for their mixture."""
     counts, names = ("missing", "refused", "partial"), list(found["teachers"])
     heading = ["", "nats a byte", *(f"ahead of {n}" for n in range(1, len(names) + 1)), *counts]
-    lines = [heading]
+    lines, words = [heading], "{share_of_bytes:.1%} by {nats_per_byte:.3f}"
     for label, one in zip(labels, found["teachers"].values(), strict=True):
         leads = [one["ahead_of"].get(other, {}) for other in names]
-        cells = [
-            "{share_of_bytes:.1%} by {nats_per_byte:.3f}".format(**lead)
-            if any(lead.values())
-            else "-"
-            for lead in leads
-        ]
+        cells = [words.format(**lead) if any(lead.values()) else "-" for lead in leads]
         numbers = (f"{one[f'{name}_documents']:,}" for name in counts)
         lines.append([label, f"{one['nats_per_byte']:.4f}", *cells, *numbers])
     blank = [""] * (len(heading) - 2)
@@ -284,8 +278,7 @@ def export(options: Any) -> dict[str, Any]:
         repository = HubRepository(options.push_to_hub, "dataset", options.hub_private_repo)
         repository.create()  # a wrong name or token is found before the export
     card = dataset_card(store, losses_of(store), options.title)
-    count = len(store.manifest.shards)
-    with Progress("exporting", count, unit="shards", show=True) as progress:
+    with Progress("exporting", len(store.manifest.shards), unit="shards", show=True) as progress:
         files = export_scores(store, options.out, card, progress.at)
     size = sum(file.stat().st_size for file in files)
     return {
@@ -342,10 +335,8 @@ def _in_words(losses: dict[str, Any]) -> dict[str, str]:
     words["mean"] = f"{losses['mean']:.3f} ± {losses['standard_deviation']:.3f}"
     words |= {f"{float(q):.0%}": f"{value:.3f}" for q, value in losses["quantiles"].items()}
     words["max"] = f"{losses['max']:.3f}"
-    edges = [float(edge) for edge in losses["histogram"]]
-    for low, high, count in zip(
-        edges, [*edges[1:], None], losses["histogram"].values(), strict=True
-    ):
+    edges = [*map(float, losses["histogram"]), None]
+    for (low, high), count in zip(pairwise(edges), losses["histogram"].values(), strict=True):
         share = count / losses["scored"]
         ends = f"{low:g} to {high:g}" if high is not None else f"{low:g} and more"
         words[ends] = f"{share:7.2%} {'█' * round(40 * share)}"

@@ -102,8 +102,7 @@ class Corpus:
         texts = [document.text for _, document in found]
         prompts = [document.prompt_bytes for _, document in found]
         hashes = [text_hash(text) for text in texts]
-        expected = shard.text_hash, shard.prompt_hash
-        if (texts_hash(hashes), _prompt_hash(prompts)) != expected:
+        if (texts_hash(hashes), _prompt_hash(prompts)) != (shard.text_hash, shard.prompt_hash):
             raise CorpusError(
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
@@ -166,7 +165,6 @@ def _kept(
     """The cuts of each source from its file in the cache, made if missing."""
     keys = [digest(json.dumps([_INDEX_VERSION, size, s.identity()])) for s in sources]
     by_key = dict(zip(keys, sources, strict=True))
-
     found: dict[str, list[Cut]] = {}
 
     def make(key: str) -> None:

@@ -78,8 +78,7 @@ def prepared_rows(
     given = corpus.name, corpus.max_refused, cache, tokenizer.source, tokenizer.eos, seq_len, folder
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
-        found = corpus.read(shard)
-        pack_shard(path, found, shard.first_document, tokenizer, seq_len, made_from)
+        pack_shard(path, corpus.read(shard), shard.first_document, tokenizer, seq_len, made_from)
 
     with _helpers(helpers, *given):
         made = make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
@@ -106,8 +105,7 @@ def pack_shard(
     around = spans.prefix_ids, tokenizer.eos_id
     stream = join_documents(tokens, first_document, *around, documents.prompt_bytes, skipped=why)
     rows, given = cut_rows(stream, seq_len), (documents.hashes, first_document, made_from)
-    refused = documents.refused(why)
-    write_rows(path, rows, seq_len, spans.vocabulary_size, *given, refused=refused)
+    write_rows(path, rows, seq_len, spans.vocabulary_size, *given, refused=documents.refused(why))
 
 
 def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowStore:
@@ -225,13 +223,7 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
 
 
 def _help(
-    corpus: str,
-    max_refused: float,
-    cache: Path,
-    source: str,
-    eos: str,
-    seq_len: int,
-    folder: Path,
+    corpus: str, max_refused: float, cache: Path, source: str, eos: str, seq_len: int, folder: Path
 ) -> None:
     """The body of a helper. It exits when the process that started it ends, for any reason."""
     parent = multiprocessing.parent_process()

@@ -188,14 +188,12 @@ def write_rows(
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
     """The byte at which the text of each piece begins: the start of its first non-empty span."""
-    heads = np.cumsum(row.num_tokens) - row.num_tokens
+    stops = np.cumsum(row.num_tokens)
     filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
-    next_filled = np.searchsorted(filled, heads)
-    stops = heads + row.num_tokens
-    firsts = np.zeros(len(heads), np.int32)
-    found = next_filled < len(filled)
-    found[found] &= filled[next_filled[found]] < stops[found]
-    firsts[found] = row.spans[filled[next_filled[found]], 0]
+    # The next one from the head of each piece on; the end of the row if there is none.
+    places = np.append(filled, len(row.spans))[np.searchsorted(filled, stops - row.num_tokens)]
+    found, firsts = places < stops, np.zeros(len(stops), np.int32)
+    firsts[found] = row.spans[places[found], 0]
     return firsts
 
 

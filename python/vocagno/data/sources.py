@@ -308,11 +308,9 @@ def _unreadable(name: str, error: Exception) -> CorpusError:
 
 
 def _columns(names: list[str], where: str) -> list[str]:
-    for wanted in (["text"], ["prompt", "completion"]):
-        if set(wanted) <= set(names):
-            if all(names.count(name) == 1 for name in wanted):
-                return wanted
-            break
+    wanted = ["text"] if "text" in names else ["prompt", "completion"]
+    if all(names.count(name) == 1 for name in wanted):
+        return wanted
     raise CorpusError(
         f"{where}: expected one column `text`, or `prompt` and `completion`, got {', '.join(names)}"
     )

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -52,21 +52,15 @@ def _read(node: ast.expr, evaluate: bool) -> Any:
 def _combined(operator: ast.operator, one: Any, other: Any, evaluate: bool) -> Any:
     import sympy
 
-    add, multiply, power = (
-        partial(kind, evaluate=evaluate) for kind in (sympy.Add, sympy.Mul, sympy.Pow)
-    )
-    match operator:
-        case ast.Add():
-            return add(one, other)
-        case ast.Sub():
-            return add(one, multiply(-1, other))
-        case ast.Mult():
-            return multiply(one, other)
-        case ast.Div():
-            return multiply(one, power(other, -1))
-        case ast.Pow():
-            return power(one, other)
-    raise ValueError(f"{type(operator).__name__} is not one of the five operations")
+    if isinstance(operator, ast.Sub):
+        other = sympy.Mul(-1, other, evaluate=evaluate)
+    if isinstance(operator, ast.Div):
+        other = sympy.Pow(other, -1, evaluate=evaluate)
+    kinds = {ast.Add: sympy.Add, ast.Sub: sympy.Add, ast.Mult: sympy.Mul, ast.Div: sympy.Mul}
+    kind = {**kinds, ast.Pow: sympy.Pow}.get(type(operator))
+    if kind is None:
+        raise ValueError(f"{type(operator).__name__} is not one of the five operations")
+    return kind(one, other, evaluate=evaluate)
 
 
 TOLERANCE = 1e-4
@@ -191,8 +185,7 @@ def _same_parts(answer: str, gold: str) -> bool:
 
 
 def _rows(matrix: str) -> list[list[str]]:
-    lines = map(str.strip, matrix.split("\\\\"))
-    return [line.split("&") for line in lines if line]
+    return [line.split("&") for line in map(str.strip, matrix.split("\\\\")) if line]
 
 
 def _all_match(answers: list[str], golds: list[str]) -> bool:

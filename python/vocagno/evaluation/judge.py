@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -55,13 +56,11 @@ def _answer(replies: TextIO, seconds: float) -> int:
         _write(replies, number=number, begun=True)  # a fork may also die while idle
         _bound_time(seconds)
         try:
-            found = _REPLIES[request.pop("ask")](**request)
+            reply = {"found": _REPLIES[request.pop("ask")](**request)}
         except Exception as error:  # sympy and its parsers raise many types of errors
-            _bound_time(0)
-            _write(replies, number=number, failed=f"{type(error).__name__}: {error}"[:200])
-        else:
-            _bound_time(0)
-            _write(replies, number=number, found=found)
+            reply = {"failed": f"{type(error).__name__}: {error}"[:200]}
+        _bound_time(0)
+        _write(replies, number=number, **reply)
     return 0
 
 
@@ -114,7 +113,6 @@ def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     import math_verify as library
 
     completion = _BRACKETED.sub(r"\1", completion.removesuffix("."))
-
     bare = [word.removesuffix(".") for word in words or ()]
     if not any(one != other and other.startswith(one) for one in bare for other in bare):
         words, stated = words and bare, stated.removesuffix(".") if words else stated
@@ -167,7 +165,7 @@ class Verdict:
     wrong."""
 
 
-class Judge:
+class Judge(AbstractContextManager["Judge"]):
     """Gives verdicts. Leaving the context ends the comparing process.
 
     Raises: InputError if a required library is missing.
@@ -179,9 +177,6 @@ class Judge:
         self._asked = 0
         self._process: subprocess.Popen[str] | None = None
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def __enter__(self) -> "Judge":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,7 @@ soon as it is graded, so that a killed evaluation can be resumed.
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -97,22 +97,16 @@ def checked_device(device: str | None) -> str:
 
 
 def fitted(
-    lm: Any,
-    benchmark: Benchmark,
-    examples: Examples,
-    items: Sequence[Item],
-    new_tokens: int,
+    lm: Any, benchmark: Benchmark, examples: Examples, items: Sequence[Item], new_tokens: int
 ) -> list[Asked]:
     """Items with their prompts, the longest first. Raises: InputError if one leaves no room for an
     answer in the model's context."""
     asked: list[tuple[int, Asked]] = []
-    full: list[tuple[int, Asked]] = []
     for item in items:
         prompt = examples.prompt(benchmark, item.question)
         tokens = len(lm.tok_encode(prompt))
-        room = min(new_tokens, lm.max_length - tokens)
-        (asked if room > 0 else full).append((tokens, Asked(item, prompt, room)))
-    if full:
+        asked.append((tokens, Asked(item, prompt, min(new_tokens, lm.max_length - tokens))))
+    if full := [(tokens, one) for tokens, one in asked if one.room <= 0]:
         tokens, longest = max(full, key=lambda pair: pair[0])
         names = ", ".join(str(one.item.index) for _, one in full[:5])
         raise InputError(
@@ -170,7 +164,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 _OTHER_OUT = "use another --out"
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The answers to one benchmark, in NAME.jsonl: one line per item, in the order of answering."""
 
     def __init__(self, path: Path) -> None:
@@ -184,9 +178,6 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("ab")
         self._file.truncate(len(whole))
-
-    def __enter__(self) -> "Journal":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

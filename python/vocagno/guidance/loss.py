@@ -44,10 +44,7 @@ class TokenMetrics:
 
 
 def chosen_cross_entropy(
-    student: StudentSide,
-    choose: Callable[[Tensor], Choice],
-    *,
-    num_kept: int | None = None,
+    student: StudentSide, choose: Callable[[Tensor], Choice], *, num_kept: int | None = None
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
 

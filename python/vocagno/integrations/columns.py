@@ -300,8 +300,7 @@ def _tokenizer_of(teacher: Teacher | ScoreStore) -> str | None:
 
 def _say_omitted(texts: Sequence[str], why: Mapping[int, str]) -> None:
     for number, reason in why.items():
-        begins = texts[number][:40]
-        print(f"omitted the example that begins {begins!r}: {reason}", file=sys.stderr)
+        print(f"omitted the example that begins {texts[number][:40]!r}: {reason}", file=sys.stderr)
 
 
 @contextmanager
@@ -409,8 +408,7 @@ def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch
     made different in different examples."""
     dtype = torch.float32 if isinstance(OF_TOKENS[name], float) else torch.int64
     given = [torch.as_tensor(np.asarray(one[name]), dtype=dtype) for one in columns]
-    shape = (len(columns), width, *given[0].shape[1:])
-    found = torch.full(shape, OF_TOKENS[name], dtype=dtype)
+    found = torch.full((len(columns), width, *given[0].shape[1:]), OF_TOKENS[name], dtype=dtype)
     for row, values in enumerate(given):
         found[row, : len(values)] = values
     if name == "groups":

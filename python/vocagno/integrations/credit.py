@@ -190,5 +190,4 @@ def _ends(tokens: TokenizedTexts, is_special: NDArray[np.bool_]) -> NDArray[np.i
     is_end_token = np.append(is_special, False) & ~has_text
     first, stop = tokens.cu_seqlens[:-1], tokens.cu_seqlens[1:]
     is_alone = (stop - first == 1) | has_text[np.maximum(stop - 2, 0)]
-    is_end = (stop > first) & is_end_token[stop - 1] & is_alone
-    return np.where(is_end, stop - 1, -1)
+    return np.where((stop > first) & is_end_token[stop - 1] & is_alone, stop - 1, -1)

@@ -200,12 +200,10 @@ class RowPacker(ShardMaker):
 
     def made_from(self) -> dict[str, Any]:
         """The inputs of `vocagno prepare`, and that documents are numbered in each shard."""
-        tokenizer = _loaded(self.tokenizer, self.eos)
-        return rows_made_from(tokenizer, self.seq_len) | NUMBERED_BY_SHARD
+        return rows_made_from(_loaded(self.tokenizer, self.eos), self.seq_len) | NUMBERED_BY_SHARD
 
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
-        tokenizer = _loaded(self.tokenizer, self.eos)
-        pack_shard(path, documents, 0, tokenizer, self.seq_len, made_from)
+        pack_shard(path, documents, 0, _loaded(self.tokenizer, self.eos), self.seq_len, made_from)
 
 
 class FinishRows(StoreFinisher):
@@ -304,8 +302,7 @@ class TeacherScorer(ShardMaker):
         Raises: ConfigError for an unknown option, or options that do not name a teacher.
         """
         super().__init__(folder, shard_bytes)
-        known = {field.name for field in fields(TeacherConfig)}
-        if unknown := set(teacher) - known:
+        if unknown := set(teacher) - {field.name for field in fields(TeacherConfig)}:
             raise ConfigError(f"teacher: no such options: {', '.join(sorted(unknown))}")
         self.cache: Path = Path(cache)
         self.config: TeacherConfig = TeacherConfig(**teacher)

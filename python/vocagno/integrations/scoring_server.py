@@ -236,8 +236,7 @@ class ServerScorer:
         ]
 
     def _openai(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
-        asked = {"echo": True, "logprobs": 0}
-        choice = self._completion(ids, asked, _EchoCompletion)["choices"][0]
+        choice = self._completion(ids, {"echo": True, "logprobs": 0}, _EchoCompletion)["choices"][0]
         found = choice["logprobs"]["token_logprobs"]
         if len(found) != len(ids) + 1:  # one token is written
             raise ServerError(

@@ -197,8 +197,7 @@ def open_token_file(
         raise TokenFileError(f"{path}: this token file does not exist")
     if path.suffix == ".npy":
         return _numpy_file(path, eos_id, boundaries, dtype)
-    given = {"--eos": eos_id, "--boundaries": boundaries, "--dtype": dtype}
-    for name, value in given.items():
+    for name, value in {"--eos": eos_id, "--boundaries": boundaries, "--dtype": dtype}.items():
         if value is not None:
             raise TokenFileError(f"{name}: is for .npy; {path} has an index of its documents")
     if path.suffix == ".bin":
@@ -229,12 +228,9 @@ def sample_hash(path: Path) -> str:
 
 def blocks_hash(path: Path, first_byte: int, block_bytes: int) -> str:
     """Hash of all bytes of a file from `first_byte` on, from the hashes of its blocks."""
-    found = []
     with path.open("rb") as file:
         file.seek(first_byte)
-        while block := file.read(block_bytes):
-            found.append(digest(block))
-    return digest(*found)
+        return digest(*map(digest, iter(lambda: file.read(block_bytes), b"")))
 
 
 def _megatron_file(path: Path) -> TokenFile:

@@ -122,8 +122,7 @@ class DataCollatorWithTeacherLoss:
         for name in OF_TOKENS:
             if name in examples[0]:
                 shifted = causal_shift(padded(examples, name, width).movedim(1, -1))
-                values = shifted[0 if name == "input_ids" else 1]
-                tensors[name] = values.movedim(-1, 1).contiguous()
+                tensors[name] = shifted[0 if name == "input_ids" else 1].movedim(-1, 1).contiguous()
         if "teacher_sums" in examples[0]:
             sums = np.array([example["teacher_sums"] for example in examples])
             tensors["teacher_sums"] = torch.from_numpy(sums)

@@ -132,8 +132,7 @@ class VllmScorer:
             prompts = [TokensPrompt(prompt_token_ids=windows[n].ids.tolist()) for n in group]
             outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
             for number, output in zip(group, outputs, strict=True):
-                given = windows[number], output.prompt_logprobs
-                yield number, _losses(*given, *self._candidates)
+                yield number, _losses(windows[number], output.prompt_logprobs, *self._candidates)
 
 
 def _losses(
@@ -144,8 +143,7 @@ def _losses(
 
     Raises: VllmError if they are not those of the ids in the window.
     """
-    bounds = "start_indices", "end_indices"
-    starts, ends = (np.array(getattr(found, name, ())) for name in bounds)
+    starts, ends = (np.array(getattr(found, f"{end}_indices", ())) for end in ("start", "end"))
     # The first token has no log-probability; each other one has its own, then the candidates'.
     is_one = len(starts) == len(window.ids) and bool((ends - starts == 1 + candidates)[1:].all())
     if is_one:

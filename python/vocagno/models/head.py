@@ -47,10 +47,7 @@ def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
 
 
 def chunks(
-    num_rows: int,
-    vocabulary_size: int,
-    device: torch.device,
-    ends: ChunkEnds = None,
+    num_rows: int, vocabulary_size: int, device: torch.device, ends: ChunkEnds = None
 ) -> Iterator[slice]:
     """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
     Args: ends: a chunk is longer if there is none of them within its size."""

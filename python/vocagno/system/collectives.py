@@ -1,6 +1,7 @@
 """Exchanges small values between processes without using the device."""
 
 import os
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ PATIENCE = timedelta(days=30)
 for shards of other launches, and for benchmarks."""
 
 
-class Together:
+class Together(AbstractContextManager["Together"]):
     """The processes of this launch. The first one decides what to read, the others follow.
 
     Use it as a context manager: a process that exits with open connections would crash.
@@ -40,9 +41,6 @@ class Together:
         words = [number]
         torch.distributed.broadcast_object_list(words, src=0, group=self._words)
         return words[0]
-
-    def __enter__(self) -> "Together":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._began:

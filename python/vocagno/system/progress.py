@@ -4,6 +4,7 @@ tables."""
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _STATUS = Path("/proc/self/status")
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """The progress of some work, shown by one process.
 
     Earlier work (`start`) counts as done, but not for the speed.
@@ -69,9 +70,6 @@ class Progress:
             return f"{self._done:,} {self._unit}"
         share = 100 * self._done // max(1, self._total)
         return f"{share} % ({self._done:,} of {self._total:,} {self._unit})"
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._bar.close()

@@ -92,26 +92,20 @@ def _lock(name: str, folder: Path) -> FileLock:
 
 
 def _try(
-    name: str,
-    folder: Path,
-    done: Callable[[str], bool],
-    make: Callable[[str], None],
-    partial: str,
+    name: str, folder: Path, done: Callable[[str], bool], make: Callable[[str], None], partial: str
 ) -> bool:
     """Makes one item unless it is done or another process has it. Returns True if it is done."""
-    lock, path = _lock(name, folder), folder / name
+    path = folder / name
     try:
-        lock.acquire(timeout=0)
+        lock = _lock(name, folder).acquire(timeout=0)
     except Timeout:
         return False  # another process is making it
-    try:
+    with lock:
         _look_again(path.parent)
         if not done(name):
             _remove_torn(path.name, path.parent / partial)
             make(name)
         return True
-    finally:
-        lock.release()
 
 
 def _look_again(folder: Path) -> None:

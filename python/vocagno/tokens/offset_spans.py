@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, SpanError, chars_to_bytes
 from vocagno.alignment.arrays import Int32, Int64
-from vocagno.tokens.tokenizer_checks import (
-    TokenPlaces,
-    around,
-    collapsed,
-    remedy,
-    text_between,
-)
+from vocagno.tokens.tokenizer_checks import TokenPlaces, around, collapsed, remedy, text_between
 from vocagno.tokens.tokenizer_files import flat_ids, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 

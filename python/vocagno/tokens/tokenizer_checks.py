@@ -159,12 +159,7 @@ def _disorder(offsets: list[tuple[int, int]], text: str) -> str:
 
 
 def _lost_text(
-    ids: list[int],
-    vocabulary: Vocabulary,
-    texts: tuple[str, str],
-    name: str,
-    *,
-    with_spaces: bool,
+    ids: list[int], vocabulary: Vocabulary, texts: tuple[str, str], name: str, *, with_spaces: bool
 ) -> str:
     """Whether the tokens lose a part of the text, original or normalised; "" if they do not.
     Raises: TokenizerError for lost spaces, which have a remedy of their own."""
@@ -186,11 +181,7 @@ def _lost_text(
 
 
 def _wrong_places(
-    ids: Int32,
-    offsets: Int32,
-    vocabulary: Vocabulary,
-    text: str,
-    places: TokenPlaces,
+    ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str, places: TokenPlaces
 ) -> str:
     """Which token of an ASCII text is not at its offset; "" if all are.
 

@@ -25,11 +25,7 @@ _INTRODUCTION = (
     "Losses are in nats a token. A difference is from the first run. Hours are those of training "
     "steps, without validation and checkpoints."
 )
-_SHARES = {
-    "MFU": "mfu",
-    "waiting for data": "data_share",
-    "the teacher's time": "teacher_share",
-}
+_SHARES = {"MFU": "mfu", "waiting for data": "data_share", "the teacher's time": "teacher_share"}
 
 
 class _Measured(NamedTuple):

@@ -23,12 +23,7 @@ from vocagno.guidance.batches import Batch
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import (
-    GuidanceTensors,
-    StudentSide,
-    TokenCounts,
-    check_guidance,
-)
+from vocagno.guidance.tensors import GuidanceTensors, StudentSide, TokenCounts, check_guidance
 from vocagno.models.head import (
     Head,
     base_of,

@@ -75,11 +75,7 @@ def _unseen(student: Any) -> Iterator[None]:
     Compiled layers are not: the lengths of prompts would have them compiled again and again.
     """
     devices = [torch.accelerator.current_device_index()] if torch.accelerator.is_available() else []
-    with (
-        torch.random.fork_rng(devices),
-        torch.compiler.set_stance("force_eager"),
-        torch.no_grad(),
-    ):
+    with torch.random.fork_rng(devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
         student.eval()
         try:
             yield

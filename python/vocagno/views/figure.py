@@ -178,14 +178,12 @@ def _draw_pair(axes: Axes, pair: Pair, block: Block, bottoms: tuple[Bottoms, Bot
         upper = bottoms[0][line.student.row]
         lower = bottoms[1][line.teacher.row] + _HEIGHT
         style = pair.kinds[line.student.row].line
-        places = [line.student.middle, line.teacher.middle]
-        axes.plot(places, [upper, lower], zorder=0.5, **style)
+        axes.plot([line.student.middle, line.teacher.middle], [upper, lower], zorder=0.5, **style)
 
 
 def _draw_box(axes: Axes, token: Placed, bottom: float, label: str, fill: str) -> None:
     corner, width = (token.left + 0.06, bottom), token.right - token.left - 0.12
-    box = Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=GREY, linewidth=0.7)
-    axes.add_patch(box)
+    axes.add_patch(Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=GREY, linewidth=0.7))
     place = token.middle, bottom + 0.48 * _HEIGHT
     axes.text(*place, plain(label), ha="center", va="center", family=_FONTS, fontsize=9)
 

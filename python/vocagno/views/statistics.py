@@ -141,19 +141,16 @@ class AlignmentRates:
 
     def add(self, texts: Sequence[str], student: TokenizedTexts, teacher: TokenizedTexts) -> None:
         """Aligns and counts some documents."""
-        spans, ends = (student.spans, teacher.spans), (student.cu_seqlens, teacher.cu_seqlens)
-        mapping = align(*spans, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1])
-        reasons = unmapped_reasons(
-            *spans, mapping, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1]
-        )
-        found = groups(*spans, student_cu_seqlens=ends[0], teacher_cu_seqlens=ends[1])
+        spans, own, other = (student.spans, teacher.spans), student.cu_seqlens, teacher.cu_seqlens
+        ends: dict[str, Any] = {"student_cu_seqlens": own, "teacher_cu_seqlens": other}
+        mapping = align(*spans, **ends)
+        reasons = unmapped_reasons(*spans, mapping, **ends)
+        found = groups(*spans, **ends)
         sizes = found.student[:, 1] - found.student[:, 0]
         kinds = np.bincount(links(mapping, teacher.spans), minlength=len(Link))
         why = np.bincount(reasons, minlength=len(Reason))
-        for tokens, empty in (
-            (student, self.student_without_tokens),
-            (teacher, self.teacher_without_tokens),
-        ):
+        without = self.student_without_tokens, self.teacher_without_tokens
+        for tokens, empty in zip((student, teacher), without, strict=True):
             counts = zip(texts, np.diff(tokens.cu_seqlens).tolist(), strict=True)
             empty += [self.documents + i for i, (text, n) in enumerate(counts) if text and not n]
         self.documents += len(texts)
@@ -195,13 +192,9 @@ def alignment_rates(
     for texts in batches:
         own, own_refused = student.try_encode(texts)
         other, other_refused = teacher.try_encode(texts)
-        refused = own_refused.keys() | other_refused.keys()
-        for found, why in (
-            (rates.student_refused, own_refused),
-            (rates.teacher_refused, other_refused),
-        ):
-            found.update({rates.documents + number: reason for number, reason in why.items()})
-        if refused:
+        rates.student_refused |= {rates.documents + n: why for n, why in own_refused.items()}
+        rates.teacher_refused |= {rates.documents + n: why for n, why in other_refused.items()}
+        if refused := own_refused.keys() | other_refused.keys():
             texts = ["" if number in refused else text for number, text in enumerate(texts)]
             own, other = own.without(refused), other.without(refused)
         rates.add(texts, own, other)

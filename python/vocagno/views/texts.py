@@ -138,7 +138,6 @@ class AlignedText:
                 f"the text has {size:,} bytes; at most {MOST_DRAWN_BYTES:,} are drawn. Draw a part "
                 "of it, or take the mapping as data (--json, `as_dict()`)"
             )
-
         reasons = (Reason(reason).name.lower() for reason in self.reasons.tolist())
         return Passage(
             title=title,
@@ -206,10 +205,9 @@ def _side(given: Any, text: str, *, special_tokens: bool) -> Side:
     ids, spans = found.ids, found.spans
     if special_tokens:
         before, after = tokenizer.prefix_ids, tokenizer.suffix_ids
-        ids = np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
-        end = len(text.encode())
-        around = [np.zeros((len(before), 2), np.int32), np.full((len(after), 2), end, np.int32)]
-        spans = np.concatenate([around[0], spans, around[1]])
+        ids = np.array([*before, *ids, *after], np.int32)
+        spans = np.pad(spans, ((len(before), 0), (0, 0)))
+        spans = np.pad(spans, ((0, len(after)), (0, 0)), constant_values=len(text.encode()))
     tokens = [tokenizer.token(index) or "" for index in ids.tolist()]
     return Side(tokenizer.name, tokens, ids, spans, bool(found.proved[0]))
 
@@ -302,9 +300,7 @@ class GuidedText:
         for (side, model), tokens in zip(sides, self.passage.sides, strict=True):
             losses = [token.nll for token in tokens if token.nll is not None]
             mean = f"{fmean(losses):.3f} nats" if losses else "none"
-            rows.append(
-                {"": side, "model": model, "tokens": f"{len(tokens):,}"} | {"mean loss": mean}
-            )
+            rows.append({"": side, "model": model, "tokens": f"{len(tokens):,}", "mean loss": mean})
         options = self._options().items()
         rule = ", ".join(f"{name} {value}" for name, value in options if value is not None)
         return render_page(

@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,15 +53,14 @@ class Made:
 
     def as_dict(self) -> dict[str, float]:
         """For the last line of a command."""
-        rate = self.tokens / self.seconds if self.tokens else 0.0
         return {
             "shards_made": self.shards,
             "seconds": round(self.seconds, 2),
-            "tokens_per_second": round(rate, 1),
+            "tokens_per_second": round(self.tokens / self.seconds if self.tokens else 0.0, 1),
         }
 
 
-class Tally:
+class Tally(AbstractContextManager["Tally"]):
     """Counts shards as they are found or made, by this process or another."""
 
     def __init__(
@@ -97,9 +96,6 @@ class Tally:
 
     def made(self) -> Made:
         return Made(self._shards, self._tokens, time.monotonic() - self._began)
-
-    def __enter__(self) -> "Tally":
-        return self
 
     def __exit__(self, *what: Any) -> None:
         self._progress.__exit__(*what)

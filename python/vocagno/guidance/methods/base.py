@@ -81,10 +81,7 @@ class Method(ABC):
         return meeting
 
     def compared(
-        self,
-        pieces: Pieces,
-        meeting: NDArray[np.int32],
-        is_predicted: NDArray[np.bool_] | None,
+        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
     ) -> ComparedTokens:
         """The teacher loss of each student token."""
         mapping = self.mapping(pieces, meeting)

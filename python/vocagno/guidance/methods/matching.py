@@ -33,10 +33,7 @@ class Matching(TokenSelection):
         return share
 
     def compared(
-        self,
-        pieces: Pieces,
-        meeting: NDArray[np.int32],
-        is_predicted: NDArray[np.bool_] | None,
+        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
     ) -> ComparedTokens:
         """Groups."""
         return compared_groups(pieces, is_predicted)

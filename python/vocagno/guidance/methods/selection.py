@@ -9,12 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.guidance.loss import (
-    Choice,
-    TokenMetrics,
-    chosen_cross_entropy,
-    one_pass_cross_entropy,
-)
+from vocagno.guidance.loss import Choice, TokenMetrics, chosen_cross_entropy, one_pass_cross_entropy
 from vocagno.guidance.mappings import (
     ComparedTokens,
     Pieces,
@@ -110,10 +105,7 @@ class VocAgno(TokenSelection):
     summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
 
     def compared(
-        self,
-        pieces: Pieces,
-        meeting: NDArray[np.int32],
-        is_predicted: NDArray[np.bool_] | None,
+        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
     ) -> ComparedTokens:
         """For `unit: group`, of the groups."""
         if self.guidance.unit == "token" and not self.guidance.needs_group_loss:
