@@ -17,7 +17,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 27_997,
+    "lines of python/vocagno": 27_998,
     "modules of python/vocagno": 129,
     "lines of research": 2_165,
     "lines of tests": 30_609,

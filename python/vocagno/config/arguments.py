@@ -47,7 +47,7 @@ def new_parser(*, with_help: bool = False, **words: Any) -> Any:
     class Parser(ArgumentParser):  # type: ignore[misc]  # jsonargparse is not typed
         def parse_string(self, *given: Any, **named: Any) -> Any:
             for name in named.keys() & {"content", "cfg_str"}:  # the text of a file, by release
-                named[name] = _without_removed(named[name])
+                named[name] = without_removed(named[name])
             return super().parse_string(*given, **named)
 
     class Help(DefaultHelpFormatter):  # type: ignore[misc]  # jsonargparse is not typed
@@ -121,8 +121,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _without_removed(text: str) -> str:
-    """YAML without the `REMOVED` options that say what holds; what is no YAML stays as it is."""
+def without_removed(text: str) -> str:
+    """YAML of any version without `REMOVED` options that say what holds; other text as it is."""
     from jsonargparse import get_loader
     from yaml import YAMLError, safe_dump
 

@@ -17,10 +17,11 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
 from vocagno import __version__
+from vocagno.config.arguments import without_removed
+from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.guidance.methods import method_of
 from vocagno.system.files import appearing, flush_folder, write_json
-from vocagno.training.configuration import kept_config
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +193,7 @@ def model_card(output: Path) -> str:
     last: dict[str, Any] = {}
     for line in (output / "metrics.jsonl").read_bytes().splitlines():
         last |= json.loads(line)
-    options = yaml.safe_load(resolved)
+    options = yaml.safe_load(without_removed(resolved))
     data, train = options["data"], options["train"]
     trained_on = f"`{data['train']}`"
     if isinstance(data["train"], dict):
@@ -200,7 +201,7 @@ def model_card(output: Path) -> str:
     student, teacher = options["student"]["model"], options["teacher"]
     teachers = [teacher["model"] or teacher["scores"]]
     teachers += [one["scores"] for one in teacher["also"] or []]
-    guidance = kept_config(output).guidance  # that of an older version, too
+    guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
     # A hub takes only names of its models.
     base = None if student is None or Path(student).exists() else student
