@@ -450,7 +450,10 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
     found = store.document(2, candidates=True).candidates
     np.testing.assert_array_equal(found.ids, direct.candidates.ids)
     without = configured(teacher_model, tmp_path)
-    assert without.scores_folder(corpus) != store.folder
+    drawn = configured(teacher_model, tmp_path, candidates=3, sampled=1)
+    assert len({one.scores_folder(corpus) for one in (without, drawn, made)}) == 3
+    with pytest.raises(StoreError, match=r"another number of sampled candidates \(0, now 1\)"):
+        drawn.scores(None, store.folder, show_progress=False)
     assert without.scores(None, store.folder, show_progress=False).candidates == 3
     for count, given, folder in (
         (5, 3, store.folder),

@@ -398,6 +398,7 @@ class ConfiguredTeacher:
         if config.candidates:
             theirs = made_from.get("candidates", 0)
             yield "number of candidates", "candidates", theirs, config.candidates
+        if config.sampled:
             theirs = made_from.get("sampled", 0)
             yield "number of sampled candidates", "sampled", theirs, config.sampled
         if config.model is not None:
