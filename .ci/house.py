@@ -17,10 +17,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 27_999,
+    "lines of python/vocagno": 28_003,
     "modules of python/vocagno": 129,
     "lines of research": 2_165,
-    "lines of tests": 30_612,
+    "lines of tests": 30_615,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -140,6 +140,9 @@ def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
         has = np.isfinite(one.nll)
         np.testing.assert_allclose(mine.probabilities[has].sum(1), 1, atol=0.05)
         assert len({tuple(row) for row in mine.ids[has][:, 4:].tolist()}) > 0.9 * has.sum()
+    numbers = [scorer._uniform(np.array([0, n, 5])) for n in range(1000)]
+    assert np.unique(numbers, axis=0).shape == (1000, 2)  # also where texts begin alike
+    np.testing.assert_allclose(np.mean(numbers, 0), 0.5, atol=0.03)
 
 
 def test_windows_by_hand():

@@ -311,7 +311,7 @@ def dataset_card(store: ScoreStore, losses: dict[str, Any], title: str) -> str:
     candidates = ""
     if store.candidates:
         candidates = (
-            "| `candidates`, `candidate_sizes` | the most likely ids and their log-probabilities, "
+            "| `candidates`, `candidate_sizes` | likely or `sampled` ids, their log-probabilities, "
             "encoded (`vocagno.teacher.candidates`), and the sizes of the frames |\n"
         )
     quantiles = "\n".join(

@@ -5,6 +5,7 @@ C: tokens of a chunk, V: vocabulary.
 """
 
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -210,7 +211,8 @@ class TransformersScorer:
             found = most_likely(known_CV, size)
             top_NK[place, :size], ids_NK[place, :size] = found
             if uniform_N is not None:
-                more = sample_of_others(known_CV, found[1], uniform_N[place], self._sampled)
+                uniform_C = uniform_N[place].to(logits_CV.device)
+                more = sample_of_others(known_CV, found[1], uniform_C, self._sampled)
                 top_NK[place, size:], ids_NK[place, size:] = more
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
@@ -235,11 +237,13 @@ class TransformersScorer:
 
 
 def _uniform(ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(len(ids) - 1,) a number of [0, 1) for each token but the first, from its place and the two
-    ids before it: the same for any batch and process, and told by nothing that is predicted."""
+    """(len(ids) - 1,) a number of [0, 1) for each token but the first of a window, from a hash of
+    the window, the place and the two ids before it: the same for any batch and process, and another
+    one where another text begins alike."""
     last = ids[:-1].astype(np.uint64)
     before = np.append(np.uint64(0), last)[:-1]
-    mixed = np.arange(len(last), dtype=np.uint64)
+    seed = zlib.crc32(ids.astype("<i8").tobytes())
+    mixed = np.arange(len(last), dtype=np.uint64) ^ np.uint64(seed << 32 | 1 << 31)
     for one in (last, before):
         mixed = (mixed ^ one) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
