@@ -154,7 +154,8 @@ class TransformersScorer:
                 _, is_asked = causal_shift(np.arange(len(ids)) >= windows[number].asked_from)
                 places.append(first_place + np.flatnonzero(is_asked))
                 labels.append(causal_shift(ids)[1][is_asked])
-                uniform.append(_uniform(ids)[is_asked])
+                if self._sampled:
+                    uniform.append(_uniform(ids)[is_asked])
             counts = [len(of_one) for of_one in labels]
             yield Pass(
                 numbers,
@@ -163,7 +164,7 @@ class TransformersScorer:
                 self.on_host(np.concatenate(places)),
                 self.on_host(np.concatenate(labels)),
                 counts,
-                uniform_N=self.on_host(np.concatenate(uniform)) if self._sampled else None,
+                uniform_N=self.on_host(np.concatenate(uniform)) if uniform else None,
             )
 
     def _pieces(self, layout: Layout) -> tuple[Tensor | None, dict[str, Any]]:
@@ -204,15 +205,14 @@ class TransformersScorer:
         size = self.candidates - self._sampled
         uniform_N = None
         if one_pass.uniform_N is not None:
-            uniform_N = _to(states_NH.device, one_pass.uniform_N)
+            uniform_N = _to(self.head.device, one_pass.uniform_N)
 
         def look(logits_CV: Tensor, labels_C1: Tensor, place: slice) -> None:
             known_CV = logits_CV[:, : self._num_ids]
             found = most_likely(known_CV, size)
             top_NK[place, :size], ids_NK[place, :size] = found
             if uniform_N is not None:
-                uniform_C = uniform_N[place].to(logits_CV.device)
-                more = sample_of_others(known_CV, found[1], uniform_C, self._sampled)
+                more = sample_of_others(known_CV, found[1], uniform_N[place], self._sampled)
                 top_NK[place, size:], ids_NK[place, size:] = more
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
