@@ -87,8 +87,7 @@ def candidates(lines: list[dict]) -> Iterator[str]:
         f"{line['vocabulary']:,} ids, {line['tokens']:,} tokens. The losses are equal."
     )
     if "sampled" in line:
-        count, drawn = line["sampled"]
-        yield f"With {count} candidates, {drawn} of them drawn: {line['ratio_sampled']:.2f} times."
+        yield f"With {line['sampled']} candidates, sampled: {line['ratio_sampled']:.2f} times."
 
 
 def sizes(lines: list[dict]) -> Iterator[str]:

@@ -277,8 +277,7 @@ def one_size(options: argparse.Namespace) -> dict:
 
 
 CANDIDATES = 16
-SAMPLED = 8, 4
-"""Candidates, and how many of them are drawn."""
+SAMPLED = 8
 
 
 def candidates(options: argparse.Namespace) -> dict:
@@ -286,12 +285,15 @@ def candidates(options: argparse.Namespace) -> dict:
     model = drawn_model(SHAPES["smollm2-135m"], torch.float32).eval().requires_grad_(False)
     draw = np.random.default_rng(0)
     windows = [Window(draw.integers(0, 49_152, 513), 1) for _ in range(2)]
-    found, kept = {}, {"without": (0, 0), "with": (CANDIDATES, 0), "sampled": SAMPLED}
+    found, kept = (
+        {},
+        {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)},
+    )
     scorers = {
         name: TransformersScorer(
-            model, batch_tokens=8192, width=2048, candidates=count, sampled=drawn
+            model, batch_tokens=8192, width=2048, candidates=count, sampled=is_drawn
         )
-        for name, (count, drawn) in kept.items()
+        for name, (count, is_drawn) in kept.items()
     }
 
     def score(name: str) -> None:

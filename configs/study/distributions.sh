@@ -43,6 +43,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   fi
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 16 --out "$folder/like"
+  vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
+    --candidates 8 --sampled --out "$folder/sampled"
   [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
   if [ "$1" = dev ] || [ "$1" = second ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/same/final" --teacher.context 256 --teacher.min_context 128 \
@@ -51,20 +53,20 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   if [ "$1" = longer ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/strong-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/strong"
+    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/strong-100/final" --teacher.context 256 --teacher.min_context 128 \
+      --candidates 8 --sampled --out "$folder/strong-sampled"
   fi
   if [[ "$1" =~ ^(dev|clean|second)$ ]]; then
-    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
-      --candidates 8 --sampled 4 --out "$folder/sampled"
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/weak"
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
-      --candidates 8 --sampled 4 --out "$folder/weak-sampled"
+      --candidates 8 --sampled --out "$folder/weak-sampled"
   fi
   if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --candidates 16 --out "$folder/web"
   fi
-  if [ "$1" = pages ]; then  # losses alone
+  if [ "$1" = pages ] || [ "$1" = swap ]; then  # losses alone
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype bfloat16 \
       --teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --out "$folder/web"
   fi
@@ -97,13 +99,14 @@ cell second test-clean "$out/valid-second.jsonl" --only distill alm "distill, ad
 cell nothing test-clean "$out/valid-test-half.jsonl" student.model=null optimizer.lr=2e-3 optimizer.min_lr=2e-4 \
   'student.architecture={"model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
     "num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": true}' \
-  --only distill alm "naive, 116 steps" "naive, 170 steps"
+  --only distill "distill, sampled" alm "naive, 116 steps" "naive, 170 steps"
 cell junk test-junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines and groups -1" paper default oracle
-cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill alm "distill, strong" "naive, 300 steps"
-cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill
-cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" paper default lines oracle
-cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill
+cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only distill "distill, sampled" alm "distill, strong" "distill, strong, sampled" "naive, 300 steps"
+cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill "distill, sampled"
+cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" "lines, distill, sampled" paper default lines oracle
+cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill "distill, sampled" paper default lines oracle
 others=(distill "distill, sampled" "distill, surer" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak" "distill, weak, sampled")
 teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "distill, all, SmolLM2" "distill, all, weak"
 teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
 teachers second "$out/valid-second.jsonl" --only distill "distill, sampled"
+teachers junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines, distill, sampled"

@@ -78,7 +78,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
     given = "--cache", tmp_path / "cache", "--teacher_tokenizer"
     student, teacher = (tokenizer_files / f"{name}.json" for name in ("student", "teacher"))
     message = cli.error(*bake(tmp_path, files, "trove.ds", *given, teacher))
-    assert "has no candidates; score with --candidates 16" in message
+    assert "has no candidates; score with --candidates" in message
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
     write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
     given = "--scores", tmp_path / "with", *given

@@ -15,11 +15,7 @@ import vocagno.config
 from vocagno.config.options import Config, DataConfig, OptimizerConfig, StudentConfig, TrainConfig
 from vocagno.errors import ConfigError
 
-NEEDED = {
-    DataConfig: {"train": "c"},
-    StudentConfig: {"model": "S"},
-    TrainConfig: {"steps": 1},
-}
+NEEDED = {DataConfig: {"train": "c"}, StudentConfig: {"model": "S"}, TrainConfig: {"steps": 1}}
 """The options without a default."""
 NEEDED[Config] = {"output": Path("o")} | {
     name: kind(**NEEDED[kind])

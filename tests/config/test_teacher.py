@@ -4,6 +4,7 @@ import pytest
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
+from vocagno.training.configuration import parse
 
 
 def test_min_context_follows_from_the_context():
@@ -23,15 +24,9 @@ VLLM = {"model": "x", "engine": "vllm"}
         (SERVER | {"gguf_file": "x"}, "server: excludes teacher.gguf_file"),
         (SERVER | {"mode": "live"}, "server: excludes teacher.mode: live"),
         (SERVER | {"requests": 0}, "requests must be at least 1"),
-        (
-            SERVER | {"candidates": 5, "sampled": 2},
-            "server: excludes teacher.sampled",
-        ),
-        ({"candidates": 4, "sampled": 5}, r"sampled must be in \[0, 4\] \(candidates\), got 5"),
-        (
-            SERVER | {"protocol": "openai", "candidates": 5},
-            "candidates: a server of .*: openai",
-        ),
+        (SERVER | {"candidates": 5, "sampled": True}, "server: excludes teacher.sampled"),
+        ({"sampled": True}, "sampled: is of teacher.candidates"),
+        (SERVER | {"protocol": "openai", "candidates": 5}, "candidates: a server of .*: openai"),
         (VLLM | SERVER, "engine: vllm excludes teacher.server$"),
         (VLLM | {"gguf_file": "x"}, "engine: vllm excludes teacher.gguf_file$"),
         (VLLM | {"device_map": "auto"}, "engine: vllm excludes teacher.device_map$"),
@@ -47,3 +42,12 @@ VLLM = {"model": "x", "engine": "vllm"}
 def test_options_that_contradict_one_another_are_refused(options, words):
     with pytest.raises(ConfigError, match=f"^teacher.{words}"):
         TeacherConfig(**options)
+
+
+def test_distill_asks_for_candidates_sampled_where_the_teacher_can():
+    cases = ({"model": "T"}, (8, True)), (SERVER, (16, False)), (VLLM, (16, False))
+    for options, expected in (*cases, ({"model": "T", "candidates": 5}, (5, False))):
+        words = ["--guidance.method=distill", "--data.train=c", "--train.steps=1", "--output=o"]
+        words += [f"--teacher.{name}={value}" for name, value in options.items()]
+        teacher = parse(["--student.model=S", *words]).teacher
+        assert (teacher.candidates, teacher.sampled) == expected

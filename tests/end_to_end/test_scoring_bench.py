@@ -15,12 +15,7 @@ from vocagno import TokenSpans
 def test_wrong_losses_are_reported_after_all_lines(corpus, tokenizer_files, monkeypatch):
     spans, plain = TokenSpans(tokenizer_files / "teacher.json"), scoring._plain
     options = argparse.Namespace(
-        corpus=corpus,
-        documents=3,
-        characters=None,
-        batch_tokens=128,
-        batching="buckets",
-        repeats=1,
+        corpus=corpus, documents=3, characters=None, batch_tokens=128, batching="buckets", repeats=1
     )
     given = options, tiny_llama(spans.vocabulary_size), spans, "tiny"
     assert scoring.measured(*given)["ratio"] > 0

@@ -245,7 +245,7 @@ def test_what_cannot_be_compared_is_refused(sides):
     llama, byte_level = sides["llama"], sides["byte-level"]
     of = vocagno.buckets(llama, byte_level)
     for given, message in (
-        ((of, 0), "the scores have no candidates; score with `--candidates 16`"),
+        ((of, 0), "the scores have no candidates; score with `--candidates`"),
         (([of, of], [4, 0]), "the scores have no candidates"),
         (([of, of], [4, 4], [1, 0]), r"shares: expected numbers above 0, got \[1, 0\]"),
         (([of, of], [4, 4], [1, math.nan]), "shares: expected numbers above 0"),

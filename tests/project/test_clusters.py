@@ -70,8 +70,7 @@ def test_a_part_that_fails_fails_the_task(tmp_path, node):
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
-    [([], range(1, 9)), (["--array=3"], [3]), (["--array=2,7-8"], [2, 7, 8])],
+    ("options", "parts"), [([], range(1, 9)), (["--array=3"], [3]), (["--array=2,7-8"], [2, 7, 8])]
 )
 def test_the_array_for_slurm_and_some_of_its_parts(tmp_path, options, parts):
     """A part keeps its number and the number of parts when it runs again."""

@@ -389,11 +389,7 @@ def test_the_code_of_the_reference_runs(tokenizers):
             code = inspect.cleandoc(found["indented"] or found["fenced"])
             exec(compile(code, name, "exec"), scope)
             ran.add(name)
-    assert ran == {
-        "vocagno.groups",
-        "vocagno.credit",
-        "vocagno.guidance.text_batches.guided_batch",
-    }
+    assert ran == {"vocagno.groups", "vocagno.credit", "vocagno.guidance.text_batches.guided_batch"}
 
 
 def test_no_block_is_overlooked():

@@ -50,10 +50,7 @@ def test_names_become_folders():
             {"tables": {"A b": ["cpt"], "a/b": ["cpt"]}},
             "tables: 'A b' and 'a/b' both become the figure a-b; rename one",
         ),
-        (
-            {"tables": {"数学": ["cpt"]}},
-            "tables: '数学': leaves no name for its figure; use",
-        ),
+        ({"tables": {"数学": ["cpt"]}}, "tables: '数学': leaves no name for its figure; use"),
     ],
 )
 def test_plans_that_make_no_sense(plan_file, parts, message):

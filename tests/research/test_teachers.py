@@ -5,12 +5,7 @@ import json
 
 import pytest
 
-from research.paper.teachers import (
-    COLUMNS,
-    align_teachers,
-    write_aligned,
-    write_overlaps,
-)
+from research.paper.teachers import COLUMNS, align_teachers, write_aligned, write_overlaps
 from shared_data import real_tokenizer as real
 from vocagno import TokenSpans, vocabulary_overlap
 

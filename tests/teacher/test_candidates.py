@@ -19,7 +19,7 @@ from vocagno.teacher.candidates import (
     given_candidates,
     most_likely,
     probabilities_of,
-    sample_of_others,
+    sample,
 )
 
 
@@ -145,30 +145,36 @@ def test_the_most_likely_ids_are_those_of_a_sort(num_ids, count):
         )
 
 
-@pytest.mark.parametrize(
-    ("num_ids", "likeliest", "count"), [(300, 5, 8), (64, 0, 3), (130, 129, 4)]
-)
-def test_samples_of_the_others_are_right_on_average(num_ids, likeliest, count):
-    """None of the likeliest is drawn, and what the drawn ones stand for adds up to the others'
-    mass; over all numbers each has its own probability. Rows without a finite logit have any."""
-    logits_CV = 3 * torch.randn(6, num_ids, generator=torch.Generator().manual_seed(0))
-    logits_CV[0, 7:] = logits_CV[1, :-7] = -torch.inf
-    _, likeliest_CK = most_likely(logits_CV, likeliest)
-    expected = logits_CV.double().softmax(1).scatter(1, likeliest_CK.clamp_min(0).long(), 0.0)
-    mean, tries = torch.zeros_like(expected), 2000
+@pytest.mark.parametrize(("num_ids", "count"), [(300, 8), (64, 3), (130, 4), (5, 8), (70, 1)])
+def test_samples_are_right_on_average_with_the_least_variance(num_ids, count):
+    """Each sample is a whole distribution. The threshold is that of a search by hand: with it the
+    chances of all ids sum to K, and the variance is that of the drawn ones."""
+    logits_CV = 3 * torch.randn(5, num_ids, generator=torch.Generator().manual_seed(0))
+    logits_CV[0, 4:] = logits_CV[1, :-4] = -torch.inf
+    logits_CV[2], logits_CV[3, 0] = 0.0, 30.0
+    expected = logits_CV.double().softmax(1)
+    mean, variance, tries = torch.zeros_like(expected), torch.zeros_like(expected), 500
     for number in range(tries):
-        uniform_C = torch.full((6,), (number + 0.5) / tries)
-        logits_CS, ids_CS = sample_of_others(logits_CV, likeliest_CK, uniform_C, count)
-        mass_CS = (logits_CS.double() - logits_CV.double().logsumexp(1, keepdim=True)).exp()
-        torch.testing.assert_close(mass_CS.sum(1), expected.sum(1), atol=1e-6, rtol=1e-5)
-        assert torch.equal(ids_CS < 0, mass_CS == 0)
-        mean.scatter_add_(1, ids_CS.clamp_min(0).long(), mass_CS / tries)
-        kept = ids_CS[:, :, None] == likeliest_CK[:, None, :]
-        assert not (kept & (ids_CS >= 0)[:, :, None]).any()
+        uniform_C = torch.full((5,), (number + 0.5) / tries)
+        logits_CK, ids_CK = sample(logits_CV, most_likely(logits_CV, count), uniform_C)
+        mass_CK = (logits_CK.double() - logits_CV.double().logsumexp(1, keepdim=True)).exp()
+        torch.testing.assert_close(mass_CK.sum(1), mass_CK.new_ones(5), atol=1e-5, rtol=0)
+        assert torch.equal(ids_CK < 0, mass_CK == 0)
+        given = torch.zeros_like(mean).scatter_add_(1, ids_CK.clamp_min(0).long(), mass_CK)
+        mean += given / tries
+        variance += (given - expected) ** 2 / tries
     torch.testing.assert_close(mean, expected, atol=1 / tries, rtol=0)
+    for row, p in enumerate(expected.numpy()):
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if (p / middle).clip(0, 1).sum() > count else (low, middle)
+        least = (p * (high - p).clip(0)).sum() if (p > 0).sum() > count else 0.0
+        assert variance[row].sum() == pytest.approx(least, rel=0.02, abs=1e-3)
     for bad in (torch.nan, -torch.inf):
-        logits_CS, _ = sample_of_others(torch.full((6, num_ids), bad), likeliest_CK, uniform_C, 4)
-        assert not logits_CS.isfinite().any()
+        logits_CV = torch.full((5, num_ids), bad)
+        likeliest = most_likely(logits_CV, count)
+        assert not sample(logits_CV, likeliest, uniform_C)[0].isfinite().any()
 
 
 IDS = np.array([[7, 2, 9, 2], [4, 99, 1, -1]])

@@ -32,7 +32,7 @@ pytestmark = [
 
 def command(corpus, store, cache, teacher_model, candidates=4):
     given = ["score", corpus, "--out", store, "--cache", cache, "--json"]
-    given += ["--candidates", candidates, "--sampled", candidates // 2]
+    given += ["--candidates", candidates, "--sampled"]
     return [str(word) for word in (*given, "--teacher.model", teacher_model)]
 
 

@@ -34,7 +34,6 @@ METHODS = {
     "everywhere": {"method": "distill", "distill_where": "all"},
 }
 NAIVE = {"method": "cpt"}
-SAMPLED = {"teacher.candidates": 16, "teacher.sampled": 8}
 VARIANTS = {
     "live": {"teacher.mode": "live"},
     "accumulated": {"train.micro_batch": 1, "data.num_workers": 1},
@@ -68,7 +67,6 @@ def ran(tmp_path_factory, tokenizer_files, teacher_model):
                 train={"log_every": 1, "checkpoint_every": 3, "global_batch": 4, "micro_batch": 4},
             )
             options = {**VARIANTS.get(variant, {}), "output": output}
-            options |= SAMPLED if method == "everywhere" else {}
             words = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
             assert train_here(path, *words) == 0
         return output

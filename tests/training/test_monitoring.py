@@ -16,13 +16,7 @@ from vocagno.errors import GuidanceError
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.tensors import LossSums, TokenCounts
 from vocagno.training import loop
-from vocagno.training.monitoring import (
-    StepRecord,
-    Warnings,
-    Window,
-    _numbers,
-    unusual_selection,
-)
+from vocagno.training.monitoring import StepRecord, Warnings, Window, _numbers, unusual_selection
 from vocagno.training.run_log import Entry
 
 

@@ -48,7 +48,7 @@ def add_score(parser: Any) -> None:
         help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
     )
     parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
-    parser.add_argument("--sampled", type=int, metavar="S", help="as teacher.sampled")
+    parser.add_argument("--sampled", action="store_true", default=None, help="as teacher.sampled")
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
@@ -272,7 +272,7 @@ def bake(options: Any) -> dict[str, Any]:
 
         require(
             store.candidates > 0,
-            f"--teacher_tokenizer: {options.scores} has no candidates; score with --candidates 16",
+            f"--teacher_tokenizer: {options.scores} has no candidates; score with --candidates",
         )
         teacher = TokenSpans.from_pretrained(options.teacher_tokenizer)
         known = store.manifest.made_from.get("tokenizer")

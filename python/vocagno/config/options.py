@@ -14,8 +14,8 @@ from vocagno.errors import require, require_at_least
 
 _MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and each process adds its number."""
-_CANDIDATES = 16
-"""`teacher.candidates` where `distill` needs some and none are asked for."""
+_CANDIDATES, _UNSAMPLED = (8, True), (16, False)
+"""Candidates of `distill` unless given, and whether sampled; then of servers and vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +310,9 @@ class Config:
                 "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
             )
             if not (teacher.candidates or teacher.scores):
-                teacher = replace(teacher, candidates=_CANDIDATES)
+                cannot_sample = teacher.server is not None or teacher.engine == "vllm"
+                count, sampled = _UNSAMPLED if cannot_sample else _CANDIDATES
+                teacher = replace(teacher, candidates=count, sampled=sampled)
                 object.__setattr__(self, "teacher", teacher)
         require(
             guidance.needs_candidates or not teacher.also,

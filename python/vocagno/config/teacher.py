@@ -47,10 +47,9 @@ class TeacherConfig:
     """A finished store of scores to use, or several, one for each corpus of `data.train`; default:
     those in the cache, made where missing."""
     candidates: int = 0
-    """Most likely ids kept of each teacher token, with their log-probabilities, at most 255."""
-    sampled: int = 0
-    """Of the candidates, how many are drawn from the other ids by their probabilities, in place of
-    the next most likely: their mass is then learnt from, too."""
+    """Ids kept of each teacher token, with their log-probabilities, at most 255: the likeliest."""
+    sampled: bool = False
+    """Whether the less likely ones are drawn, so that the probability of any id is learnt from."""
     also: list[FurtherTeacher] | None = None
     """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
     dtype: Dtype = "auto"
@@ -95,8 +94,8 @@ class TeacherConfig:
             f"teacher.candidates must be in [0, {MOST_CANDIDATES}], got {self.candidates}",
         )
         require(
-            0 <= self.sampled <= self.candidates,
-            f"teacher.sampled must be in [0, {self.candidates}] (candidates), got {self.sampled}",
+            self.candidates > 0 or not self.sampled,
+            "teacher.sampled: is of teacher.candidates; ask for some, or for none to be sampled",
         )
         require(
             0 <= self.min_context < self.context,

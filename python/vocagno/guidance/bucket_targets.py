@@ -73,7 +73,7 @@ class BucketTargets:
             all(0 < share < math.inf for share in given),
             f"shares: expected numbers above 0, got {given}",
         )
-        require(min(places) > 0, "the scores have no candidates; score with `--candidates 16`")
+        require(min(places) > 0, "the scores have no candidates; score with `--candidates`")
         students = {one.fingerprints[0] for one in self.buckets}
         require(len(students) == 1, "the buckets are of several student tokenizers")
         for one in self.buckets:

@@ -193,40 +193,46 @@ def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
     return found_CK, torch.nn.functional.pad(ids_CK.int(), missing, value=-1)
 
 
-def sample_of_others(
-    logits_CV: "Tensor", likeliest_CK: "Tensor", uniform_C: "Tensor", count: int
+def sample(
+    logits_CV: "Tensor", likeliest: tuple["Tensor", "Tensor"], uniform_C: "Tensor"
 ) -> tuple["Tensor", "Tensor"]:
-    """(C, S) ids that are drawn from all but the most likely ones (int32), and what they stand for:
-    each the S-th part of the others' mass, as a logit. So the probabilities are right on average
-    (random sampling, arXiv 2503.16870). Minus infinity and -1 where an id is drawn again, whose
-    parts are added up, and where there are no others.
+    """(C, K) what each id stands for, as a logit, and the ids (int32), of `most_likely`'s results
+    and (C,) numbers of [0, 1): the K ids with the least variance whose probabilities are right on
+    average (Fearnhead and Clifford 2003). Minus infinity and -1 where fewer have any mass.
 
-    Systematic: one number of [0, 1) places S equal steps in the cumulated mass, which is looked
-    through by blocks.
+    Ids of at least a threshold are sure; of the others each is drawn with the probability of its
+    mass divided by the threshold, and stands for that. With the threshold K are kept. Systematic:
+    equal steps in the cumulated mass of the others, which is looked through by blocks.
     """
     import torch
 
-    num_rows, num_ids = logits_CV.shape
+    (num_rows, num_ids), (found_CK, likeliest_CK) = logits_CV.shape, likeliest
+    top_C1, places_CK = found_CK[:, :1], likeliest_CK.clamp_min(0).long()
     others_CV = logits_CV.new_zeros(num_rows, num_ids + -num_ids % _BLOCK)
-    top_C1 = logits_CV.amax(1, keepdim=True)
     torch.sub(logits_CV, top_C1, out=others_CV[:, :num_ids]).exp_()
-    others_CV.scatter_(1, likeliest_CK.clamp_min(0).long(), 0.0)
-    blocks_CJB = others_CV.view(num_rows, -1, _BLOCK)
-    sums_CJ = blocks_CJB.sum(2).cumsum(1)
-    rest_C1 = sums_CJ[:, -1:].contiguous()
-    steps_S = torch.arange(count, device=logits_CV.device)
-    points_CS = (uniform_C[:, None] + steps_S) / count * rest_C1
-    block_CS = _first_beyond(sums_CJ, points_CS)
-    inside_CSB = blocks_CJB.gather(1, block_CS[..., None].expand(-1, -1, _BLOCK)).cumsum(2)
-    before_CS = torch.where(block_CS > 0, sums_CJ.gather(1, (block_CS - 1).clamp_min(0)), 0.0)
-    place_CS = _first_beyond(inside_CSB, (points_CS - before_CS)[..., None])[..., 0]
-    ids_CS = block_CS * _BLOCK + place_CS
-    parts_CS = (ids_CS[:, :, None] == ids_CS[:, None, :]).sum(2)
-    is_one_CS = torch.ones_like(ids_CS, dtype=torch.bool)
-    is_one_CS[:, 1:] = ids_CS[:, 1:] != ids_CS[:, :-1]
-    is_one_CS &= rest_C1 > 0
-    found_CS = (rest_C1 * parts_CS / count).log() + top_C1
-    return found_CS.where(is_one_CS, -torch.inf), ids_CS.where(is_one_CS, -1).int()
+    others_CV.scatter_(1, places_CK, 0.0)
+    mass_CK = (found_CK - top_C1).exp()
+    sums_CJ = (blocks_CJB := others_CV.view(num_rows, -1, _BLOCK)).sum(2)
+    rest_CK = sums_CJ.sum(1, keepdim=True) + mass_CK.flip(1).cumsum(1).flip(1)
+    steps_K = torch.arange(found_CK.shape[1], device=logits_CV.device)
+    is_sure_CK = ((mass_CK > 0) & (mass_CK * (steps_K.flip(0) + 1) >= rest_CK)).cumprod(1).bool()
+    unsure_CK = mass_CK.masked_fill(is_sure_CK, 0.0)
+    others_CV.scatter_(1, places_CK, unsure_CK)
+    sums_CJ = sums_CJ.scatter_add_(1, places_CK // _BLOCK, unsure_CK).cumsum(1)
+    threshold_C1 = sums_CJ[:, -1:] / (~is_sure_CK).sum(1, keepdim=True).clamp_min(1)
+    steps_CK = (steps_K - is_sure_CK.sum(1, keepdim=True)).clamp_min(0)
+    points_CK = (uniform_C[:, None] + steps_CK) * threshold_C1
+    block_CK = _first_beyond(sums_CJ, points_CK)
+    inside_CKB = blocks_CJB.gather(1, block_CK[..., None].expand(-1, -1, _BLOCK)).cumsum(2)
+    before_CK = torch.where(block_CK > 0, sums_CJ.gather(1, (block_CK - 1).clamp_min(0)), 0.0)
+    place_CK = _first_beyond(inside_CKB, (points_CK - before_CK)[..., None])[..., 0]
+    drawn_CK = (block_CK * _BLOCK + place_CK).where(~is_sure_CK & (threshold_C1 > 0), -1)
+    # Rounding may draw an id twice; the sure ones come first.
+    parts_CK = (drawn_CK[:, :, None] == drawn_CK[:, None, :]).sum(2)
+    drawn_CK[:, 1:].masked_fill_(drawn_CK[:, 1:] == drawn_CK[:, :-1], -1)
+    logits_CK = (threshold_C1 * parts_CK).log() + top_C1
+    logits_CK = torch.where(is_sure_CK, found_CK, logits_CK.where(drawn_CK >= 0, -torch.inf))
+    return logits_CK, torch.where(is_sure_CK, likeliest_CK, drawn_CK.int())
 
 
 def _first_beyond(sums: "Tensor", points: "Tensor") -> "Tensor":

@@ -32,7 +32,7 @@ from vocagno.models.batching import (
 )
 from vocagno.models.head import Head, hidden_states, language_head
 from vocagno.models.losses import causal_shift, chunked_nll
-from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample_of_others
+from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample
 from vocagno.teacher.windows import Window, requesting
 
 
@@ -84,7 +84,7 @@ class TransformersScorer:
         width: int,
         batching: Batching = "auto",
         candidates: int = 0,
-        sampled: int = 0,
+        sampled: bool = False,
         num_ids: int | None = None,
     ) -> None:
         """Args:
@@ -202,18 +202,15 @@ class TransformersScorer:
         top_NK = states_NH.new_empty(shape, dtype=torch.float32)
         ids_NK = states_NH.new_empty(shape, dtype=torch.int32)
         own_N1 = top_NK.new_empty(len(states_NH), 1)
-        size = self.candidates - self._sampled
-        uniform_N = None
-        if one_pass.uniform_N is not None:
-            uniform_N = _to(self.head.device, one_pass.uniform_N)
+        drawn_N = one_pass.uniform_N
+        uniform_N = None if drawn_N is None else _to(self.head.device, drawn_N)
 
         def look(logits_CV: Tensor, labels_C1: Tensor, place: slice) -> None:
             known_CV = logits_CV[:, : self._num_ids]
-            found = most_likely(known_CV, size)
-            top_NK[place, :size], ids_NK[place, :size] = found
+            found = most_likely(known_CV, self.candidates)
             if uniform_N is not None:
-                more = sample_of_others(known_CV, found[1], uniform_N[place], self._sampled)
-                top_NK[place, size:], ids_NK[place, size:] = more
+                found = sample(known_CV, found, uniform_N[place])
+            top_NK[place], ids_NK[place] = found
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
         nll_N = chunked_nll(states_NH, self.head, labels_N, look)

@@ -301,7 +301,7 @@ class ConfiguredTeacher:
             "unit": "nats",
             **engine,
             **({"candidates": config.candidates} if config.candidates else {}),
-            **({"sampled": config.sampled} if config.sampled else {}),
+            **({"sampled": True} if config.sampled else {}),
         }
 
     def check(self) -> None:
@@ -399,8 +399,7 @@ class ConfiguredTeacher:
             theirs = made_from.get("candidates", 0)
             yield "number of candidates", "candidates", theirs, config.candidates
         if config.sampled:
-            theirs = made_from.get("sampled", 0)
-            yield "number of sampled candidates", "sampled", theirs, config.sampled
+            yield "sampling of candidates", "sampled", made_from.get("sampled", False), True
         if config.model is not None:
             yield "teacher", "model", made_from["teacher"], self.engine.weights
 

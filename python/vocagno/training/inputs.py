@@ -243,13 +243,11 @@ def _targets(
         return None
     tables, places, cache = [], [], config.data.cache / "buckets"
     for teacher, of_corpora in zip(teachers, scores, strict=True):
-        counts = {matched.store.candidates for matched in of_corpora.values()}
-        counts = counts or {teacher.config.candidates}
+        counts = {m.store.candidates for m in of_corpora.values()} or {teacher.config.candidates}
         require(
             len(counts) == 1 and 0 not in counts,
             f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
-            "guidance.method: distill needs some, as many for each corpus; score again with "
-            "--candidates",
+            "guidance.method: distill needs some, equally many each; score again with --candidates",
         )
         tables.append(buckets(tokenizer.spans, teacher.spans, cache=cache))
         places.append(counts.pop())

@@ -118,8 +118,7 @@ class Distill(Matching):
         self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
         """In one pass over the logits."""
-        total, metrics, _ = self._distilled(student, teacher)
-        return total, metrics
+        return self._distilled(student, teacher)[:2]
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
         total, metrics, (divergence, pairs) = self._distilled(student, teacher)
