@@ -105,7 +105,7 @@ cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only disti
 cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill "distill, sampled"
 cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" "lines, distill, sampled" paper default lines oracle
 cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill "distill, sampled" paper default lines oracle
-others=(distill "distill, sampled" "distill, surer" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak" "distill, weak, sampled")
+others=(distill "distill, sampled" "distill, surer" "distill, surer, sampled" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak" "distill, weak, sampled")
 teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "distill, all, SmolLM2" "distill, all, weak"
 teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
 teachers second "$out/valid-second.jsonl" --only distill "distill, sampled"

@@ -15,6 +15,7 @@ from warm_python import executable
 pytest.importorskip("torch")
 
 from vocagno.cli.app import main
+from vocagno.teacher.scores import ScoreStore
 
 
 def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, cli):
@@ -71,7 +72,9 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--candidates", "3"]], ids=["losses", "candidates"])
+@pytest.mark.parametrize(
+    "more", [[], ["--candidates", "3", "--sampled"]], ids=["losses", "candidates"]
+)
 def test_parts_of_a_store(tmp_path, corpus, teacher_model, cli, more):
     """Two parts, and one command that finishes them, give the bytes of one process."""
     options = "--cache", tmp_path / "cache", "--shard_bytes", 40, *more
@@ -94,3 +97,5 @@ def test_parts_of_a_store(tmp_path, corpus, teacher_model, cli, more):
     for folder in ("whole", "parts"):
         shutil.rmtree(tmp_path / folder / ".locks")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    made_from = ScoreStore(tmp_path / "whole").manifest.made_from
+    assert made_from.get("sampled", False) is ("--sampled" in more)

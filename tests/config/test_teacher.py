@@ -25,7 +25,6 @@ VLLM = {"model": "x", "engine": "vllm"}
         (SERVER | {"mode": "live"}, "server: excludes teacher.mode: live"),
         (SERVER | {"requests": 0}, "requests must be at least 1"),
         (SERVER | {"candidates": 5, "sampled": True}, "server: excludes teacher.sampled"),
-        ({"sampled": True}, "sampled: is of teacher.candidates"),
         (SERVER | {"protocol": "openai", "candidates": 5}, "candidates: a server of .*: openai"),
         (VLLM | SERVER, "engine: vllm excludes teacher.server$"),
         (VLLM | {"gguf_file": "x"}, "engine: vllm excludes teacher.gguf_file$"),
@@ -46,7 +45,8 @@ def test_options_that_contradict_one_another_are_refused(options, words):
 
 def test_distill_asks_for_candidates_sampled_where_the_teacher_can():
     cases = ({"model": "T"}, (8, True)), (SERVER, (16, False)), (VLLM, (16, False))
-    for options, expected in (*cases, ({"model": "T", "candidates": 5}, (5, False))):
+    cases += (VLLM | {"candidates": 5}, (5, None)), ({"model": "T", "sampled": False}, (16, False))
+    for options, expected in cases:
         words = ["--guidance.method=distill", "--data.train=c", "--train.steps=1", "--output=o"]
         words += [f"--teacher.{name}={value}" for name, value in options.items()]
         teacher = parse(["--student.model=S", *words]).teacher

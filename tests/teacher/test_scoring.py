@@ -23,7 +23,7 @@ from vocagno.models.batching import boundaries, keeps_apart
 from vocagno.models.head import UnsupportedModelError, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.teacher import scorer
-from vocagno.teacher.candidates import NONE, Scored, codes_of
+from vocagno.teacher.candidates import NONE, Scored, codes_of, most_likely, sample
 from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher, ScorerError, Teacher, score_corpus
 from vocagno.teacher.windows import TextReader, cuts
@@ -125,20 +125,30 @@ def test_a_long_document_has_candidates_of_its_windows(teacher_model):
     assert ((found.candidates.ids >= 0).all(1) == np.isfinite(found.nll)).all()
 
 
+def test_each_token_has_its_own_sample(teacher_model, monkeypatch):
+    """By hand from all logits of each window, whatever the chunks of the head."""
+    monkeypatch.setattr(head, "LEAST_ROWS", 1)
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", 400)
+    teacher = teacher_of(teacher_model, candidates=5, sampled=True, context=16, min_context=5)
+    windows = teacher.reader.read([" ".join(TEXTS[:3])]).windows
+    for number, scored in teacher.scorer.score(windows):
+        ids, first = windows[number].ids, windows[number].asked_from
+        with torch.no_grad():
+            logits = teacher.scorer.model(torch.from_numpy(ids)[None, :-1]).logits[0].float()
+        uniform = torch.from_numpy(scorer._uniform(ids))
+        expected = sample(logits, most_likely(logits, 5), uniform)[1].numpy()
+        assert (scored.ids == expected[first - 1 :]).mean() > 0.95  # rounding
+
+
 def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
     """The losses are those without candidates."""
-    found = [
-        list(teacher_of(teacher_model, candidates=8, sampled=True, batch_tokens=n).score(TEXTS[:4]))
-        for n in (64, 1024)
-    ]
-    alone = teacher_of(teacher_model, batch_tokens=64).score(TEXTS[:4])
-    for one, other, plain in zip(*found, alone, strict=True):
-        mine, rest = one.candidates, other.candidates
-        np.testing.assert_array_equal(one.nll, plain.nll)
-        assert (mine.ids != rest.ids).mean() < 0.01  # rounding
-        has = np.isfinite(one.nll)
-        np.testing.assert_allclose(mine.probabilities[has].sum(1), 1, atol=0.05)
-        assert len({tuple(row) for row in mine.ids[has].tolist()}) > 0.9 * has.sum()
+    given = {"candidates": 8, "sampled": True}
+    one, other, alone = (
+        teacher_of(teacher_model, batch_tokens=n, **options).score(TEXTS[:4])[3]
+        for n, options in ((64, given), (1024, given), (64, {}))
+    )
+    np.testing.assert_array_equal(one.nll, alone.nll)
+    assert (one.candidates.ids != other.candidates.ids).mean() < 0.01  # rounding
     numbers = [scorer._uniform(np.array([0, n, 5])) for n in range(1000)]
     assert np.unique(numbers, axis=0).shape == (1000, 2)  # also where texts begin alike
     np.testing.assert_allclose(np.mean(numbers, 0), 0.5, atol=0.03)
@@ -457,6 +467,11 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
     with pytest.raises(StoreError, match=r"another sampling of candidates \(False, now True\)"):
         drawn.scores(None, store.folder, show_progress=False)
     assert without.scores(None, store.folder, show_progress=False).candidates == 3
+    folder = drawn.make_scores(corpus, show_progress=False)[0]
+    assert made.scores(None, folder, show_progress=False).candidates == 3
+    plain = configured(teacher_model, tmp_path, candidates=3, sampled=False)
+    with pytest.raises(StoreError, match=r"another sampling of candidates \(True, now False\)"):
+        plain.scores(None, folder, show_progress=False)
     for count, given, folder in (
         (5, 3, store.folder),
         (5, 0, without.make_scores(corpus, show_progress=False)[0]),

@@ -310,8 +310,9 @@ class Config:
                 "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
             )
             if not (teacher.candidates or teacher.scores):
-                cannot_sample = teacher.server is not None or teacher.engine == "vllm"
-                count, sampled = _UNSAMPLED if cannot_sample else _CANDIDATES
+                cannot = teacher.server is not None or teacher.engine == "vllm"
+                plain = cannot or teacher.sampled is False
+                count, sampled = _UNSAMPLED if plain else _CANDIDATES
                 teacher = replace(teacher, candidates=count, sampled=sampled)
                 object.__setattr__(self, "teacher", teacher)
         require(

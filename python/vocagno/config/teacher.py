@@ -48,7 +48,7 @@ class TeacherConfig:
     those in the cache, made where missing."""
     candidates: int = 0
     """Ids kept of each teacher token, with their log-probabilities, at most 255: the likeliest."""
-    sampled: bool = False
+    sampled: bool | None = None
     """Whether the less likely ones are drawn, so that the probability of any id is learnt from."""
     also: list[FurtherTeacher] | None = None
     """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
@@ -92,10 +92,6 @@ class TeacherConfig:
         require(
             0 <= self.candidates <= MOST_CANDIDATES,
             f"teacher.candidates must be in [0, {MOST_CANDIDATES}], got {self.candidates}",
-        )
-        require(
-            self.candidates > 0 or not self.sampled,
-            "teacher.sampled: is of teacher.candidates; ask for some, or for none to be sampled",
         )
         require(
             0 <= self.min_context < self.context,

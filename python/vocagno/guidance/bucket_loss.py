@@ -104,8 +104,8 @@ class BucketCrossEntropy(Objective):
         where_surer: a teacher counts only where it is surer of the next text than the student: the
             entropy of its P is less than that of Q. That looks at no probability of the real token,
             so it prefers none (fixed points of docs/guidance.md: a weight known before the
-            outcome). Candidates that were drawn make P less sure than it is, since each stands for
-            many of Q's rest: fewer places count.
+            outcome). Sampled candidates stand for all ids, but Q's other ids are one bucket: fewer
+            places count, and where both are flat either side may come out surer.
         """
         self._labels_N, self._bucket_NS, self._mass_NS = labels_N, bucket_NS, mass_NS
         self._table, self._weights_N, self._share = table, weights_N, share

@@ -65,7 +65,7 @@ class Candidates:
     """(M,) the id of the real token."""
     ids: NDArray[np.int32]
     """(M, K) most likely first, then those that were drawn, if any; -1 where there is none: at a
-    token without a loss, where one was drawn twice, or if the vocabulary has fewer ids."""
+    token without a loss, or if fewer have any mass."""
     codes: NDArray[np.uint8]
     """(M, K) the log-probability: 255 for none, else -16 * (code / 254) ** 2 nats."""
 
@@ -218,7 +218,9 @@ def sample(
     is_sure_CK = ((mass_CK > 0) & (mass_CK * (steps_K.flip(0) + 1) >= rest_CK)).cumprod(1).bool()
     unsure_CK = mass_CK.masked_fill(is_sure_CK, 0.0)
     others_CV.scatter_(1, places_CK, unsure_CK)
-    sums_CJ = sums_CJ.scatter_add_(1, places_CK // _BLOCK, unsure_CK).cumsum(1)
+    block_CK = places_CK // _BLOCK  # scatter_add_ adds in any order on a GPU
+    more_CK = ((block_CK[:, :, None] == block_CK[:, None, :]) * unsure_CK[:, None, :]).sum(2)
+    sums_CJ = sums_CJ.scatter(1, block_CK, sums_CJ.gather(1, block_CK) + more_CK).cumsum(1)
     threshold_C1 = sums_CJ[:, -1:] / (~is_sure_CK).sum(1, keepdim=True).clamp_min(1)
     steps_CK = (steps_K - is_sure_CK.sum(1, keepdim=True)).clamp_min(0)
     points_CK = (uniform_C[:, None] + steps_CK) * threshold_C1
@@ -226,13 +228,11 @@ def sample(
     inside_CKB = blocks_CJB.gather(1, block_CK[..., None].expand(-1, -1, _BLOCK)).cumsum(2)
     before_CK = torch.where(block_CK > 0, sums_CJ.gather(1, (block_CK - 1).clamp_min(0)), 0.0)
     place_CK = _first_beyond(inside_CKB, (points_CK - before_CK)[..., None])[..., 0]
-    drawn_CK = (block_CK * _BLOCK + place_CK).where(~is_sure_CK & (threshold_C1 > 0), -1)
-    # Rounding may draw an id twice; the sure ones come first.
-    parts_CK = (drawn_CK[:, :, None] == drawn_CK[:, None, :]).sum(2)
-    drawn_CK[:, 1:].masked_fill_(drawn_CK[:, 1:] == drawn_CK[:, :-1], -1)
-    logits_CK = (threshold_C1 * parts_CK).log() + top_C1
-    logits_CK = torch.where(is_sure_CK, found_CK, logits_CK.where(drawn_CK >= 0, -torch.inf))
-    return logits_CK, torch.where(is_sure_CK, likeliest_CK, drawn_CK.int())
+    drawn_CK = block_CK * _BLOCK + place_CK
+    is_drawn_CK = ~is_sure_CK & (others_CV.gather(1, drawn_CK) > 0)
+    given_CK = (threshold_C1.log() + top_C1).where(is_drawn_CK, -torch.inf)
+    ids_CK = drawn_CK.int().where(is_drawn_CK, -1)
+    return found_CK.where(is_sure_CK, given_CK), likeliest_CK.where(is_sure_CK, ids_CK)
 
 
 def _first_beyond(sums: "Tensor", points: "Tensor") -> "Tensor":

@@ -250,9 +250,11 @@ class ConfiguredTeacher:
     first use."""
 
     def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
-        self.config = config
-        self.cache = cache
-        self.device = device
+        require(
+            config.candidates > 0 or not config.sampled,
+            "teacher.sampled: is of teacher.candidates, and these are none; ask for some",
+        )
+        self.config, self.cache, self.device = config, cache, device
 
     @cached_property
     def spans(self) -> TokenSpans:
@@ -398,8 +400,9 @@ class ConfiguredTeacher:
         if config.candidates:
             theirs = made_from.get("candidates", 0)
             yield "number of candidates", "candidates", theirs, config.candidates
-        if config.sampled:
-            yield "sampling of candidates", "sampled", made_from.get("sampled", False), True
+            if config.sampled is not None:
+                theirs = made_from.get("sampled", False)
+                yield "sampling of candidates", "sampled", theirs, config.sampled
         if config.model is not None:
             yield "teacher", "model", made_from["teacher"], self.engine.weights
 
@@ -455,6 +458,6 @@ def load_scorer(
         width=config.context,
         batching=config.batching,
         candidates=config.candidates,
-        sampled=config.sampled,
+        sampled=bool(config.sampled),
         num_ids=spans.vocabulary_size,
     )
