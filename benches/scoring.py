@@ -285,10 +285,8 @@ def candidates(options: argparse.Namespace) -> dict:
     model = drawn_model(SHAPES["smollm2-135m"], torch.float32).eval().requires_grad_(False)
     draw = np.random.default_rng(0)
     windows = [Window(draw.integers(0, 49_152, 513), 1) for _ in range(2)]
-    found, kept = (
-        {},
-        {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)},
-    )
+    found = {}
+    kept = {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)}
     scorers = {
         name: TransformersScorer(
             model, batch_tokens=8192, width=2048, candidates=count, sampled=is_drawn

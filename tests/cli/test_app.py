@@ -90,7 +90,7 @@ SCORE = "score corpus.jsonl --teacher.model teacher"
         ("score corpus.jsonl --teacher.context 1", "teacher.context must be at least 2"),
         (f"{SCORE} --candidates -1", "teacher.candidates must be in [0, 255], got -1"),
         (f"{SCORE} --teacher.candidates 256", "teacher.candidates must be in [0, 255], got 256"),
-        (f"{SCORE} --sampled", "teacher.sampled: is of teacher.candidates"),
+        (f"{SCORE} --sampled", "teacher.sampled: needs teacher.candidates"),
         (f"{SCORE} --shards 3", "--shards: expected I/N, I from 1 to N, as in 3/8; got 3"),
         (f"{SCORE} --shards 0/2", "--shards: expected I/N, I from 1 to N, as in 3/8; got 0/2"),
         (f"{SCORE} --shards 3/2", "--shards: expected I/N, I from 1 to N, as in 3/8; got 3/2"),

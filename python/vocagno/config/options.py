@@ -310,8 +310,7 @@ class Config:
                 "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
             )
             if not (teacher.candidates or teacher.scores):
-                cannot = teacher.server is not None or teacher.engine == "vllm"
-                plain = cannot or teacher.sampled is False
+                plain = teacher.server or teacher.engine == "vllm" or teacher.sampled is False
                 count, sampled = _UNSAMPLED if plain else _CANDIDATES
                 teacher = replace(teacher, candidates=count, sampled=sampled)
                 object.__setattr__(self, "teacher", teacher)

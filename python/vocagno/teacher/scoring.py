@@ -251,10 +251,11 @@ class ConfiguredTeacher:
 
     def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
         require(
-            config.candidates > 0 or not config.sampled,
-            "teacher.sampled: is of teacher.candidates, and these are none; ask for some",
+            config.candidates > 0 or not config.sampled, "teacher.sampled: needs teacher.candidates"
         )
-        self.config, self.cache, self.device = config, cache, device
+        self.config = config
+        self.cache = cache
+        self.device = device
 
     @cached_property
     def spans(self) -> TokenSpans:
