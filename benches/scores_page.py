@@ -80,14 +80,14 @@ def memory(lines: list[dict]) -> Iterator[str]:
 
 def candidates(lines: list[dict]) -> Iterator[str]:
     (line,) = lines[-1:]
-    runs = ", ".join(f"{ratio:.2f}" for ratio in line["ratios"])
+    runs = f"{len(line['ratios'])} runs: {min(line['ratios']):.2f} to {max(line['ratios']):.2f}"
     yield (
         f"Scoring with {line['candidates']} candidates a token, encoded, takes {line['ratio']:.2f} "
-        f"times the processor time of losses only (each run: {runs}). Model: {line['model']}, "
+        f"times the processor time of losses only ({runs}). Model: {line['model']}, "
         f"{line['vocabulary']:,} ids, {line['tokens']:,} tokens. The losses are equal."
     )
     if "sampled" in line:
-        yield f"With {line['sampled']} candidates, sampled: {line['ratio_sampled']:.2f} times."
+        yield f"{line['sampled']} sampled: {line['ratio_sampled']:.2f}."
 
 
 def sizes(lines: list[dict]) -> Iterator[str]:
