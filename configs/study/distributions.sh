@@ -110,3 +110,16 @@ teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "disti
 teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
 teachers second "$out/valid-second.jsonl" --only distill "distill, sampled"
 teachers junk "$out/valid-test-half.jsonl" --only lines "lines, distill" "lines, distill, sampled"
+# docs/study/distributions/seeds.csv: students of the quickstart with one thread, its teacher's included.
+export OMP_NUM_THREADS=1
+[ -e runs/quickstart/quickstart.html ] || vocagno quickstart
+student() {  # NAME RUN SEED OPTIONS...
+  python train.py --config "python/vocagno/quickstart/$2.yaml" --train.seed "$3" "${@:4}" --output "$out/seeds/$1 $3"
+  echo "\"$1\",$3,$(tail -n 1 "$out/seeds/$1 $3/metrics.jsonl" | grep -o '"validation_loss": [0-9.]*' | cut -d' ' -f2)" >> "$out/seeds.csv"
+}
+echo variant,seed,held_out_loss > "$out/seeds.csv"
+for seed in 0 1 2; do
+  student guided guided $seed
+  student "distilled, 8 sampled" distilled $seed
+  student "distilled, the 16 most likely" distilled $seed --teacher.candidates 16 --teacher.sampled false
+done

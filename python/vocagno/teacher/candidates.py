@@ -1,4 +1,4 @@
-"""Candidates: the ids that a teacher finds most likely at each of its tokens, in 8 bits each.
+"""Candidates: ids that a teacher finds likely at each of its tokens, in 8 bits each.
 
 M: teacher tokens, K: candidates of a token, C: tokens of a chunk, V: vocabulary, J: blocks.
 """
@@ -218,9 +218,9 @@ def sample(
     is_sure_CK = ((mass_CK > 0) & (mass_CK * (steps_K.flip(0) + 1) >= rest_CK)).cumprod(1).bool()
     unsure_CK = mass_CK.masked_fill(is_sure_CK, 0.0)
     others_CV.scatter_(1, places_CK, unsure_CK)
-    block_CK = places_CK // _BLOCK  # scatter_add_ adds in any order on a GPU
-    more_CK = ((block_CK[:, :, None] == block_CK[:, None, :]) * unsure_CK[:, None, :]).sum(2)
-    sums_CJ = sums_CJ.scatter(1, block_CK, sums_CJ.gather(1, block_CK) + more_CK).cumsum(1)
+    own_CK = places_CK // _BLOCK  # blocks; scatter_add_ adds in any order on a GPU
+    more_CK = ((own_CK[:, :, None] == own_CK[:, None, :]) * unsure_CK[:, None, :]).sum(2)
+    sums_CJ = sums_CJ.scatter(1, own_CK, sums_CJ.gather(1, own_CK) + more_CK).cumsum(1)
     threshold_C1 = sums_CJ[:, -1:] / (~is_sure_CK).sum(1, keepdim=True).clamp_min(1)
     steps_CK = (steps_K - is_sure_CK.sum(1, keepdim=True)).clamp_min(0)
     points_CK = (uniform_C[:, None] + steps_CK) * threshold_C1
