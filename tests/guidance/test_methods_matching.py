@@ -10,6 +10,7 @@ import torch
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy, token_weights
+from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.bucket_loss import BucketCrossEntropy, BucketTable
 from vocagno.models import head as head_module
 
@@ -178,6 +179,47 @@ def test_the_number_of_members_may_be_known_beforehand(small_chunks):
     before = np.append(0, table.sizes(bucket).sum(1).cumsum(0).numpy())
     loss, gradient, *_ = distilled("all", members_before=before)
     assert (loss, gradient.tolist()) == (distilled("all")[0], distilled("all")[1].tolist())
+
+
+@pytest.mark.parametrize("rest", [-30.0, -10.0, 0.0])
+@pytest.mark.parametrize("mass", [[0.5, 0.48], [0.99, 0.005]])
+def test_the_gradient_sums_to_zero_where_the_student_rules_out_all_other_ids(rest, mass):
+    """A softmax's gradient does. It is that of the loss, too: a step against it lowers the loss."""
+    table = BucketTable(torch.tensor([0, 1, 2]), torch.tensor([0, 2, 3]), [2], (1.0,), 4, "key")
+    bucket, labels = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([0])
+    objective = BucketCrossEntropy(
+        labels, bucket, torch.tensor([mass]), table, torch.ones(1), share=1.0
+    )
+
+    def loss_and_gradient(logits):
+        gradient = logits.clone()
+        return objective(gradient, slice(0, 1))[0, 0], gradient
+
+    logits = torch.tensor([[2.0, 1.0, 0.5, rest]])
+    loss, gradient = loss_and_gradient(logits)
+    assert float(gradient.sum()) == pytest.approx(0, abs=2e-6)
+    lower, _ = loss_and_gradient(logits - 1e-3 * gradient)
+    expected = float(loss) - 1e-3 * float(gradient.square().sum())
+    assert float(lower) == pytest.approx(expected, abs=2e-6)
+
+
+@pytest.mark.parametrize("method", ["alm", "distill"])
+def test_no_product_for_a_gradient_is_made_without_gradients(monkeypatch, method):
+    """An evaluation costs what the losses cost, and gives the same numbers."""
+    logits, labels, teacher = anchored()
+    *_, table, bucket, mass = drawn(0, double=False)
+    if method == "distill":
+        given = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table}
+        teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **given)
+    weight, guidance = torch.eye(11, requires_grad=True), GuidanceConfig(method=method)
+    given = logits[None], weight, labels, teacher, guidance
+    expected, metrics = selective_cross_entropy(*given)
+    monkeypatch.setattr(chunked_loss_module, "_add_product_", None)
+    with torch.no_grad():
+        loss, again = selective_cross_entropy(*given)
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(again.nll_BT, metrics.nll_BT)
 
 
 def test_a_bucket_that_the_student_rules_out_has_its_gradient():

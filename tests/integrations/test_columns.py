@@ -321,7 +321,7 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
                     continue
                 if of.student[tokens.ids[own]] == of.teacher[known.tokens[row]]:
                     rows[own] = row, known.tokens[row], tokens.ids[own - 1]
-        expected = targets.at(*map(torch.from_numpy, (rows, known.ids, known.codes)))
+        expected = targets.at(*map(torch.from_numpy, (rows, known.ids, known.probabilities)))
         bucket_nS, mass_nS = (np.array(made[name][number]) for name in CANDIDATE_COLUMNS)
         assert (bucket_nS.dtype, mass_nS.dtype) == (np.int32, np.float32)
         np.testing.assert_array_equal(bucket_nS, expected.bucket_nS)

@@ -34,7 +34,8 @@ def drawn(num_tokens, count, num_ids, seed=0, missing=0.2):
 
 
 def assert_same(found, expected):
-    for name in Candidates.__slots__:
+    assert found.is_sampled == expected.is_sampled
+    for name in ("tokens", "ids", "codes"):
         one, other = getattr(found, name), getattr(expected, name)
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
@@ -109,9 +110,10 @@ def test_codes_of_a_device_are_those_of_the_host():
     assert (np.diff(np.sort(found[: len(edges)])) == 1).all()
     np.testing.assert_array_equal(device_codes_of(torch.from_numpy(log_p)).numpy(), found)
     codes = found[: len(found) // 8 * 8].reshape(-1, 8)
-    given = Candidates(codes[:, 0].astype(np.int32), codes.astype(np.int32), codes)
-    of_device = probabilities_of(torch.from_numpy(codes)).numpy()
-    np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
+    for is_sampled in (False, True):
+        given = Candidates(codes[:, 0].astype(np.int32), codes.astype(np.int32), codes, is_sampled)
+        of_device = probabilities_of(torch.from_numpy(codes), is_sampled=is_sampled).numpy()
+        np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
 
 
 def test_only_a_sum_above_one_is_divided():
@@ -120,6 +122,21 @@ def test_only_a_sum_above_one_is_divided():
     np.testing.assert_allclose(
         found, [[0.5, 0.5], [np.exp(-16 * (40 / 254) ** 2), 0], [0, 0]], 1e-6
     )
+
+
+@pytest.mark.parametrize("sums", [0.98, 1.03])
+def test_sampled_candidates_stand_for_all_ids(sums):
+    """Eight draws of 1/8 each decode to 0.98; a row without any candidate stays empty."""
+    log_p = np.log(np.array([[0.5, 0.25, 0.125, 0.125], [0.25] * 4]) * sums)
+    codes = np.concatenate([codes_of(log_p), np.full((1, 4), NONE, np.uint8)])
+    ids = np.tile(np.arange(4, dtype=np.int32), (3, 1))
+    given = Candidates(np.zeros(3, np.int32), ids, codes, is_sampled=True)
+    sampled = given.probabilities.sum(1)
+    np.testing.assert_allclose(sampled, [1, 1, 0], atol=1e-6)
+    parts = [given[:1], given[1:], Candidates.none(0, 4)]
+    np.testing.assert_array_equal(Candidates.concatenate(parts).probabilities, given.probabilities)
+    with pytest.raises(ValueError, match="some of the tokens have sampled ones"):
+        Candidates.concatenate([given, Candidates(given.tokens, ids, codes)])
 
 
 @pytest.mark.parametrize("num_ids", [1, 5, 63, 64, 65, 1000, 4097])
@@ -218,6 +235,15 @@ def test_what_is_no_distribution_is_refused(place, change, words):
 
 class RefusedError(ValueError):
     pass
+
+
+@pytest.mark.parametrize("above", [0.0, 0.05, 0.099])
+def test_a_log_probability_slightly_above_zero_is_rounding(above):
+    """An engine of low precision gives a sure token a little more than 1, as it may for a loss."""
+    ids, codes = given_candidates(
+        np.array([[7, 3]]), np.array([[above, -12.0]]), 2, 50, RefusedError
+    )
+    assert (ids.tolist(), codes[0, 0]) == ([[7, 3]], 0)
 
 
 def test_an_id_beyond_all_vocabularies_is_refused():

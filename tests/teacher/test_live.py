@@ -124,6 +124,28 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     assert 0 < has_none.sum() < len(has_none) / 2
 
 
+@pytest.mark.slow
+def test_each_sample_of_the_run_has_draws_of_its_own(setting):
+    """A text that is read again gets other candidates, the same for any cut of a step; a window
+    without a number gets those of a store."""
+    rows, _, build = setting
+    live, collator = build(candidates=3, sampled=True)
+    chosen = [rows[index] for index in range(4)]
+
+    def drawn(rows_of_batch, samples):
+        batch = collator(rows_of_batch)
+        passes = live.plan(batch.live, samples)
+        return live.token_candidates(batch.live, passes, len(passes))[1]
+
+    first, again = (drawn(chosen, [0, 1, 2, 3]) for _ in range(2))
+    epoch_2 = drawn(chosen, [4, 5, 6, 7])
+    assert torch.equal(first, again)
+    assert 0.2 < (first != epoch_2).float().mean() < 1
+    assert (drawn(chosen, None) != first).any()
+    in_parts = torch.cat([drawn(chosen[:1], [0]), drawn(chosen[1:], [1, 2, 3])])
+    assert (in_parts != first).float().mean() < 0.01  # batches of other shapes round otherwise
+
+
 def check_that_cuts_are_hard(rows, teacher_model):
     """Some rows begin inside a character, some inside a token of the teacher's."""
     teacher = TokenSpans(teacher_model)

@@ -135,7 +135,7 @@ def test_each_token_has_its_own_sample(teacher_model, monkeypatch):
         ids, first = windows[number].ids, windows[number].asked_from
         with torch.no_grad():
             logits = teacher.scorer.model(torch.from_numpy(ids)[None, :-1]).logits[0].float()
-        uniform = torch.from_numpy(scorer._uniform(ids))
+        uniform = torch.from_numpy(scorer._uniform(ids, None))
         expected = sample(logits, most_likely(logits, 5), uniform)[1].numpy()
         assert (scored.ids == expected[first - 1 :]).mean() > 0.95  # rounding
 
@@ -149,7 +149,7 @@ def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
     )
     np.testing.assert_array_equal(one.nll, alone.nll)
     assert (one.candidates.ids != other.candidates.ids).mean() < 0.01  # rounding
-    numbers = [scorer._uniform(np.array([0, n, 5])) for n in range(1000)]
+    numbers = [scorer._uniform(np.array([0, n, 5]), None) for n in range(1000)]
     assert np.unique(numbers, axis=0).shape == (1000, 2)  # also where texts begin alike
     np.testing.assert_allclose(np.mean(numbers, 0), 0.5, atol=0.03)
 

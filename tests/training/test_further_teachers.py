@@ -1,5 +1,7 @@
 """`teacher.also`: several stores of one text, by teachers of several vocabularies."""
 
+import shutil
+
 import pytest
 
 from corpora import write_corpus
@@ -17,6 +19,8 @@ def stores(tmp_path_factory, teacher_model, same_vocabulary_model):
     for name, (model, count) in of.items():
         score_here(corpus, model, folder / name, "--candidates", count)
     made = {name: (str(folder / name), str(model)) for name, (model, _) in of.items()}
+    shutil.copytree(folder / "second", folder / "moved")
+    made["second, moved"] = str(folder / "moved"), made["second"][1]
     return made | {"second, read as the first": (made["second"][0], made["first"][1])}
 
 
@@ -50,6 +54,9 @@ def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
     assert f"| teacher | `{stores['first'][0]}`, `{stores['second'][0]}` |" in card
     assert run("both", [("second", 2.0)]) == 2  # another mean is another run
     assert "teacher.also is" in capsys.readouterr().err
+    assert run("both", [("second, moved", 1.0)]) == both  # resumed: the same scores elsewhere
+    assert run("both", [("first", 1.0)]) == 2
+    assert "teacher.also is" in capsys.readouterr().err  # another tokenizer
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ class Batch:
             assert self.live.targets_BT3 is not None
             rows_BT3 = self.live.targets_BT3.to(given["labels"].device, non_blocking=True)
             rows_BT3 = rows_BT3.masked_fill(given["labels"][..., None] == IGNORED, -1)
-            candidates = given.pop("candidate_ids"), given.pop("candidate_codes")
+            candidates = given.pop("candidate_ids"), given.pop("candidate_mass")
             targets = method.targets.at(rows_BT3, *candidates)
             given |= {"candidates": targets.bucket_nS, "candidate_mass": targets.mass_nS}
         units = self.units_on(given["labels"].device, given.pop("group_loss", None))

@@ -18,8 +18,9 @@ from vocagno.models.losses import IGNORED, losses_
 
 _LEAST = 1e-30
 """Least probability of a bucket under the student, so that its logarithm is finite."""
-_LEAST_OTHER = 1e-6
-"""The same of all ids in no bucket of the teacher: a difference of float32 numbers."""
+_LEAST_OTHER = 1e-5
+"""Probability of all ids in no bucket of the teacher below which the loss is its tangent.
+It is one minus a sum of float32 numbers, so below this its logarithm would be noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,8 @@ class BucketCrossEntropy(Objective):
         of_each = [torch.split(one, self._table.places, 1) for one in given]
         for p_CK, q_CK, is_one_CK, part in zip(*of_each, self._table.shares, strict=True):
             p_CK, q_CK = (torch.where(is_one_CK, of_CK, 0.0) for of_CK in (p_CK, q_CK))
-            p_C, q_C = (1 - p_CK.sum(1)).clamp_min(0), (1 - q_CK.sum(1)).clamp_min(_LEAST_OTHER)
+            p_C, exact_q_C = (1 - p_CK.sum(1)).clamp_min(0), 1 - q_CK.sum(1)
+            q_C = exact_q_C.clamp_min(_LEAST_OTHER)
             entropy_C, counts_C = _entropy(p_CK, p_C), is_one_CK.any(1)
             if self._where_surer:
                 counts_C &= entropy_C < _entropy(q_CK, q_C)
@@ -145,9 +147,11 @@ class BucketCrossEntropy(Objective):
             ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
             slopes.append(part_C[:, None] * (ratio_C[:, None] - ratio_CK))
             log_q_CK = torch.where(is_one_CK, q_CK, 1.0).log()
-            own_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log()
+            # Where q_C is the limit, the loss is the tangent of -p log(q) there. Its slope times
+            # the exact probability keeps the sum of the gradient over all logits at 0.
+            own_C = -(p_CK * log_q_CK).sum(1) - p_C * q_C.log() - ratio_C * (exact_q_C - q_C)
             told_C += part_C
-            lack_C += part_C * (1 - ratio_C)
+            lack_C += part_C * (p_CK.sum(1) + ratio_C * exact_q_C - ratio_C)
             cross_C += part_C * own_C
             divergence_C += part_C * (own_C - entropy_C)
         is_told_C = told_C > 0

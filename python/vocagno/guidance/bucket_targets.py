@@ -23,7 +23,7 @@ from vocagno.errors import ConfigError, require
 from vocagno.guidance.bucket_loss import BucketTable, on_device
 from vocagno.guidance.mappings import Pieces
 from vocagno.system.files import digest
-from vocagno.teacher.candidates import Candidates, probabilities_of
+from vocagno.teacher.candidates import Candidates
 from vocagno.tokens.buckets import Boundaries, Buckets
 
 NO_BUCKET = -1
@@ -31,7 +31,7 @@ _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
 _AT_A_TIME = 1 << 21
 """Numbers that stored candidates are added up in at a time: K x K for each token."""
-_DEFINITION = 2
+_DEFINITION = 3
 """Of the targets: those of another one are of another table."""
 
 
@@ -131,12 +131,12 @@ class BucketTargets:
     ) -> Targets:
         """`Targets` of all n tokens, from a store's candidates of the M. Args: as `rows`."""
         rows_n3 = torch.from_numpy(self.rows(pieces, ids, candidates.tokens, number))
-        given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.codes)
+        given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.probabilities)
         size = max(1, _AT_A_TIME // self.table.places[number] ** 2)
         parts = [self.at(rows, *given, number) for rows in torch.split(rows_n3, size)]
         return Targets(*map(torch.cat, zip(*parts, strict=True)))
 
-    def at(self, rows_n3: Tensor, ids_MK: Tensor, codes_MK: Tensor, number: int = 0) -> Targets:
+    def at(self, rows_n3: Tensor, ids_MK: Tensor, mass_MK: Tensor, number: int = 0) -> Targets:
         """`Targets` at the teacher's tokens of `rows`, on any device.
 
         Candidates that cannot follow the student token before them (`Boundaries`) have none, but
@@ -144,18 +144,20 @@ class BucketTargets:
         sum; where that is less than 0.1, nothing is compared. The pairs are looked up on the host,
         for which a live teacher's are copied.
 
-        Args: as `Candidates`.
+        Args:
+            rows_n3: (..., 3) as from `rows`.
+            ids_MK, mass_MK: as `Candidates.ids` and `Candidates.probabilities`.
+            number: of the teacher, where there are several.
         """
         shape = (*rows_n3.shape[:-1], self.table.places[number])
         rows_n, real_n, before_n = rows_n3.flatten(0, -2).unbind(-1)
         if not len(ids_MK):
             nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
             return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
-        ids_nK, codes_nK = ids_MK[rows_n.clamp_min(0)], codes_MK[rows_n.clamp_min(0)]
+        ids_nK, mass_nK = ids_MK[rows_n.clamp_min(0)], mass_MK[rows_n.clamp_min(0)]
         bucket_of = on_device(self._of_teachers[number], rows_n.device)
         is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
         bucket_nK = torch.where(is_known, bucket_of[torch.where(is_known, ids_nK, 0).long()], -1)
-        mass_nK = probabilities_of(codes_nK)
         boundaries = self.buckets[number].boundaries
         if boundaries is not None:
             is_asked_nK = is_known & (before_n >= 0)[:, None] & (mass_nK >= _LEAST_ASKED)

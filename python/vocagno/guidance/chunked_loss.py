@@ -110,15 +110,37 @@ def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[T
     Returns: float32 sum, and (K, P) the parts without gradient.
 
     Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
-    through the same loss is refused.
+    through the same loss is refused. Under `torch.no_grad()` no product for a gradient is made.
     """
     given = head, objective, product_dtype(hidden_KH, head)
     with torch.autocast(hidden_KH.device.type, enabled=False):
+        if not torch.is_grad_enabled():
+            parts_KP = _parts_of_chunks(hidden_KH, *given)
+            return _weighted_sum(objective, parts_KP), parts_KP
         if isinstance(head, OwnHead):
             total, parts_KP = _OwnChunkedLoss.apply(hidden_KH, *given, *head.weights.values())
         else:
             total, parts_KP = _ChunkedLoss.apply(hidden_KH, *given, head.weight_VH, head.bias_V)
     return total, parts_KP
+
+
+def _parts_of_chunks(
+    hidden_KH: Tensor, head: Head, objective: Objective, dtype: torch.dtype
+) -> Tensor:
+    """(K, P) the parts of the losses, without any gradient."""
+    states_KH, head = hidden_KH.to(dtype), head.as_type(dtype).for_chunks()
+    parts_KP = hidden_KH.new_empty(len(hidden_KH), objective.num_parts, dtype=torch.float32)
+    room = head.room_for(len(hidden_KH))
+    width = max(head.vocabulary_size, objective.width)
+    for place in chunks(len(hidden_KH), width, head.device, objective.ends):
+        parts_KP[place] = objective(head.logits(states_KH[place], room), place)
+    return parts_KP
+
+
+def _weighted_sum(objective: Objective, parts_KP: Tensor) -> Tensor:
+    """The sum over tokens of the parts that are trained, each times its weight."""
+    sums = zip(objective.weights, parts_KP.sum(0), strict=False)  # later parts are only reported
+    return torch.stack([weight * part for weight, part in sums]).sum()
 
 
 class _ScaledBackward(torch.autograd.Function):
@@ -244,8 +266,7 @@ def _kept(
     ctx.dtypes = [None if one is None else one.dtype for one in inputs]
     ctx.is_used = False
     ctx.mark_non_differentiable(parts_KP)
-    sums = zip(objective.weights, parts_KP.sum(0), strict=False)
-    return torch.stack([weight * part for weight, part in sums]).sum(), parts_KP
+    return _weighted_sum(objective, parts_KP), parts_KP
 
 
 def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:

@@ -385,7 +385,8 @@ def _of_answers(
     nll = np.concatenate(losses)
     candidates = scores.candidates
     if candidates is not None:
-        nothing = Candidates.none(1, candidates.ids.shape[1])
+        count, is_sampled = candidates.ids.shape[1], candidates.is_sampled
+        nothing = Candidates.none(1, count, is_sampled=is_sampled)
         candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
     spans_of_all = np.concatenate(spans)
     found = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)

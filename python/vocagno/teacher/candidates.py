@@ -4,7 +4,7 @@ M: teacher tokens, K: candidates of a token, C: tokens of a chunk, V: vocabulary
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,9 @@ _MOST_IDS = 1 << 24
 """An id takes three bytes at most."""
 _STEPS = 254
 _BLOCK = 64
+_LEAST_SUM = 0.5
+"""What sampled candidates of a token sum to at least: codes take off 7 %, and ids that only pad the
+head of the model have the rest. A row below it is no distribution and stays as it is."""
 _MOST = 1 + 1e-2
 """What probabilities of different ids may sum to: an engine rounds each of them."""
 _PROBABILITIES: NDArray[np.float32] = np.append(
@@ -68,12 +71,15 @@ class Candidates:
     token without a loss, or if fewer have any mass."""
     codes: NDArray[np.uint8]
     """(M, K) the log-probability: 255 for none, else -16 * (code / 254) ** 2 nats."""
+    is_sampled: bool = False
+    """Whether the less likely ids were drawn, so that the K ids of a token stand for all ids."""
 
     @classmethod
-    def none(cls, num_tokens: int, count: int) -> "Candidates":
+    def none(cls, num_tokens: int, count: int, *, is_sampled: bool = False) -> "Candidates":
         """(M, K) places without a candidate; the real tokens are -1."""
         ids = np.full((num_tokens, count), -1, np.int32)
-        return cls(np.full(num_tokens, -1, np.int32), ids, np.full(ids.shape, NONE, np.uint8))
+        codes = np.full(ids.shape, NONE, np.uint8)
+        return cls(np.full(num_tokens, -1, np.int32), ids, codes, is_sampled)
 
     @classmethod
     def of(cls, tokens: ArrayLike, ids: ArrayLike, log_p: ArrayLike, num_ids: int) -> "Candidates":
@@ -122,26 +128,34 @@ class Candidates:
 
     @classmethod
     def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
-        """The tokens of all parts, at least one, in order."""
-        columns = ([getattr(part, name) for part in parts] for name in cls.__slots__)
-        return cls(*map(np.concatenate, columns))
+        """The tokens of all parts, at least one, in order.
+        Raises: ValueError if some parts are sampled and others are not."""
+        if len({part.is_sampled for part in parts if len(part.tokens)}) > 1:
+            raise ValueError("candidates: some of the tokens have sampled ones, others likely ones")
+        tokens, ids, codes = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("tokens", "ids", "codes")
+        )
+        return cls(tokens, ids, codes, any(part.is_sampled for part in parts))
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> "Candidates":
-        return Candidates(self.tokens[rows], self.ids[rows], self.codes[rows])
+        return replace(self, tokens=self.tokens[rows], ids=self.ids[rows], codes=self.codes[rows])
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """(M, K), 0 for none. A row that rounding lets sum to more than 1 is divided by its sum."""
-        found = _PROBABILITIES[self.codes]
-        sums: NDArray[np.float64] = found.sum(1, np.float64)
-        return (found / np.maximum(sums, 1)[:, None]).astype(np.float32)
+        """(M, K), 0 for none. A row of sampled candidates is divided by its sum, because they stand
+        for all ids; another one only if rounding lets it sum to more than 1."""
+        decoded = _PROBABILITIES[self.codes]
+        sums: NDArray[np.float64] = decoded.sum(1, np.float64)
+        least = _LEAST_SUM if self.is_sampled else 1.0
+        return (decoded / np.maximum(sums, least)[:, None]).astype(np.float32)
 
 
-def probabilities_of(codes: "Tensor") -> "Tensor":
-    """As `Candidates.probabilities`, for (..., K) codes on a device."""
-    found = _tables(codes.device)[0][codes.long()]
-    sums = found.double().sum(-1, keepdim=True)
-    return (found / sums.clamp_min(1)).float()
+def probabilities_of(codes: "Tensor", *, is_sampled: bool) -> "Tensor":
+    """`Candidates.probabilities` of (..., K) codes on a device."""
+    decoded = _tables(codes.device)[0][codes.long()]
+    sums = decoded.double().sum(-1, keepdim=True)
+    return (decoded / sums.clamp_min(_LEAST_SUM if is_sampled else 1.0)).float()
 
 
 def codes_of(log_p: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
@@ -293,6 +307,7 @@ def _distinct(
     for what is no distribution."""
     if (bad := log_p[~(log_p <= ROUNDING)]).size:  # NaN, too
         raise error(f"gives a candidate a log-probability of {bad[0]:g}; expected at most 0")
+    log_p = np.minimum(log_p, 0.0)  # above 0 by rounding, as losses may be
     ids, log_p = _in_order(ids, log_p, np.lexsort((-log_p, ids)))
     is_one = ids >= 0
     is_one[:, 1:] &= ids[:, 1:] != ids[:, :-1]

@@ -28,7 +28,7 @@ from vocagno.models.batching import keeps_apart, mask_fits
 from vocagno.models.head import hidden_states
 from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
-from vocagno.teacher.candidates import NONE
+from vocagno.teacher.candidates import NONE, probabilities_of
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
@@ -130,9 +130,12 @@ class LiveTeacher(ABC):
         self._unscored = torch.zeros((), dtype=torch.int64, device=device)
 
     @abstractmethod
-    def plan(self, text: LiveText | None) -> list[Pass]:
+    def plan(self, text: LiveText | None, samples: Sequence[int] | None = None) -> list[Pass]:
         """The forward passes of a batch, prepared on the host ahead of time, in pinned memory for a
-        GPU."""
+        GPU.
+
+        Args: samples: the number of each row in the run, with which sampled candidates are drawn.
+        """
 
     @abstractmethod
     def guide(
@@ -173,12 +176,16 @@ class LiveTeacher(ABC):
 class TextTeacher(LiveTeacher):
     """Reads the text of each piece in its own tokens; works with any vocabulary."""
 
-    def plan(self, text: LiveText | None) -> list[Pass]:
+    def plan(self, text: LiveText | None, samples: Sequence[int] | None = None) -> list[Pass]:
         if text is None:
             return []
         rows = text.windowed.rows
+        if samples is not None:  # from rows of the batch to windows
+            ends_B = text.ranges_B2[:, 1].numpy()
+            row_of_window = np.searchsorted(ends_B, [row.start for row in rows], side="right")
+            samples = [samples[row] for row in row_of_window]
         planned = []
-        for one_pass in self.scorer.passes(text.windowed.windows):
+        for one_pass in self.scorer.passes(text.windowed.windows, samples):
             of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
             rows_N = self.scorer.on_host(np.concatenate(of_each))
             planned.append(replace(one_pass, rows_N=rows_N))
@@ -196,7 +203,8 @@ class TextTeacher(LiveTeacher):
             return {"teacher": self.distributions(text, passes, num_passes)}
         if self.guidance.needs_candidates:
             nll_M, ids_MK, codes_MK = self.token_candidates(text, passes, num_passes)
-            candidates = {"candidate_ids": ids_MK, "candidate_codes": codes_MK}
+            mass_MK = probabilities_of(codes_MK, is_sampled=self.scorer.is_sampled)
+            candidates = {"candidate_ids": ids_MK, "candidate_mass": mass_MK}
             return self.found(nll_M, text) | candidates
         return self.found(self.token_losses(text, passes, num_passes), text)
 
@@ -341,7 +349,7 @@ class RowTeacher(LiveTeacher):
         self._num_ids = num_ids
         self._rows = max(1, scorer.batch_tokens // data.seq_len)
 
-    def plan(self, text: LiveText | None) -> list[Pass]:
+    def plan(self, text: LiveText | None, samples: Sequence[int] | None = None) -> list[Pass]:
         return []  # nothing is prepared ahead of time
 
     @torch.inference_mode()

@@ -101,7 +101,7 @@ class TransformersScorer:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_tokens = batch_tokens
         self.candidates = candidates
-        self._sampled, self._num_ids = sampled, num_ids
+        self.is_sampled, self._num_ids = sampled, num_ids
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width
@@ -140,8 +140,15 @@ class TransformersScorer:
             for number, *of_one in zip(one_pass.numbers, *parts, strict=True):
                 yield number, Scored(*of_one) if self.candidates else of_one[0]
 
-    def passes(self, windows: Sequence[Window]) -> Iterator[Pass]:
-        """The forward passes for the windows."""
+    def passes(
+        self, windows: Sequence[Window], samples: Sequence[int] | None = None
+    ) -> Iterator[Pass]:
+        """The forward passes for the windows.
+
+        Args: samples: the number in the run of the sample that each window belongs to. Sampled
+            candidates are then other ones each time a text is read; without it, as for a store, the
+            same candidates are drawn each time.
+        """
         sequences = [causal_shift(window.ids)[0] for window in windows]
         asked = requesting(windows)
         for batch in self.batches([len(sequences[number]) for number in asked]):
@@ -154,8 +161,9 @@ class TransformersScorer:
                 _, is_asked = causal_shift(np.arange(len(ids)) >= windows[number].asked_from)
                 places.append(first_place + np.flatnonzero(is_asked))
                 labels.append(causal_shift(ids)[1][is_asked])
-                if self._sampled:
-                    uniform.append(_uniform(ids)[is_asked])
+                if self.is_sampled:
+                    sample_number = None if samples is None else samples[number]
+                    uniform.append(_uniform(ids, sample_number)[is_asked])
             counts = [len(of_one) for of_one in labels]
             yield Pass(
                 numbers,
@@ -233,13 +241,15 @@ class TransformersScorer:
         return states_BTH.flatten(0, 1)[_to(states_BTH.device, one_pass.places_N)]
 
 
-def _uniform(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+def _uniform(ids: NDArray[np.int64], sample_number: int | None) -> NDArray[np.float32]:
     """(len(ids) - 1,) a number of [0, 1) for each token but the first of a window, from a hash of
-    the window, the place and the two ids before it: the same for any batch and process, and another
-    one where another text begins alike."""
+    the window, the place, the two ids before it and the number of the sample: the same for any
+    batch and process, and another one where another text begins alike."""
     last = ids[:-1].astype(np.uint64)
     before = np.append(np.uint64(0), last)[:-1]
     seed = zlib.crc32(ids.astype("<i8").tobytes())
+    if sample_number is not None:
+        seed = zlib.crc32(sample_number.to_bytes(8, "little"), seed)
     mixed = np.arange(len(last), dtype=np.uint64) ^ np.uint64(seed << 32 | 1 << 31)
     for one in (last, before):
         mixed = (mixed ^ one) * np.uint64(0x9E3779B97F4A7C15)

@@ -6,7 +6,7 @@ scores are matched to documents by a hash of their text.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -192,6 +192,11 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         """Number of candidates of each token; 0 if the store has none."""
         return num_candidates(self.manifest.made_from)
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the less likely candidates were drawn (`teacher.sampled`)."""
+        return bool(self.manifest.made_from.get("sampled", False))
+
     def document(self, index: int, *, candidates: bool = False) -> DocumentScores:
         """The scores of document `index` of the corpus; verifies their checksum.
 
@@ -233,7 +238,8 @@ class ScoreStore(ShardedStore["ScoreShard"]):
             )
         shard, row = self.locate(index)
         data, sizes = shard.frames(row)
-        return candidates_in(data, sizes, len(shard.nll[row]), self.candidates, rows)
+        decoded = candidates_in(data, sizes, len(shard.nll[row]), self.candidates, rows)
+        return replace(decoded, is_sampled=self.is_sampled)
 
     def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
         """Losses and coded spans as stored; verified when they are first read."""

@@ -73,6 +73,7 @@ class Teacher:
         """
         self.scorer = scorer
         self.candidates = candidates
+        self.is_sampled: bool = getattr(scorer, "is_sampled", False)
         self.reader = reader
         self._check = check
         self._is_doubted = False
@@ -93,7 +94,8 @@ class Teacher:
         candidates = None
         if self.candidates:
             candidates = replace(
-                Candidates.none(len(nll), self.candidates), tokens=tokens.ids.astype(np.int32)
+                Candidates.none(len(nll), self.candidates, is_sampled=self.is_sampled),
+                tokens=tokens.ids.astype(np.int32),
             )
         scored = 0
         for number, found in self.scorer.score(windowed.windows):

@@ -99,7 +99,7 @@ def check_same_run(config: Config) -> bool:
         is_cut = name == "train.micro_batch" and config.guidance.scope != "micro_batch"
         section, _, option = name.partition(".")
         may_change = option in _MAY_CHANGE.get(section, ())
-        is_same = _in_order(name, value) == _in_order(name, now.get(name))
+        is_same = _as_compared(name, value) == _as_compared(name, now.get(name))
         if not (is_same or is_cut or may_change):
             raise ConfigError(
                 f"{name} is {now.get(name)}, but {config.output} holds a run with {value}; "
@@ -108,9 +108,15 @@ def check_same_run(config: Config) -> bool:
     return True
 
 
-def _in_order(name: str, value: Any) -> Any:
-    """An option as it is compared: which rows a step reads depends on the order of the corpora."""
-    return list(value.items()) if name == "data.train" and isinstance(value, dict) else value
+def _as_compared(name: str, value: Any) -> Any:
+    """An option in the form in which two runs are compared: which rows a step reads depends on the
+    order of the corpora, and the stores of further teachers may have moved (`keep_inputs` compares
+    their content)."""
+    if name == "data.train" and isinstance(value, dict):
+        return list(value.items())
+    if name == "teacher.also" and value:
+        return [{key: part for key, part in also.items() if key != "scores"} for also in value]
+    return value
 
 
 def keep_config(config: Config, *, write: bool) -> None:

@@ -243,7 +243,13 @@ def _targets(
         return None
     tables, places, cache = [], [], config.data.cache / "buckets"
     for teacher, of_corpora in zip(teachers, scores, strict=True):
-        counts = {m.store.candidates for m in of_corpora.values()} or {teacher.config.candidates}
+        stores = [matched.store for matched in of_corpora.values()]
+        counts = {store.candidates for store in stores} or {teacher.config.candidates}
+        require(
+            len({store.is_sampled for store in stores}) < 2,
+            "teacher.scores: the candidates of some corpora are sampled, and those of others are "
+            "the most likely ones; score all corpora alike, with or without --sampled",
+        )
         require(
             len(counts) == 1 and 0 not in counts,
             f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "

@@ -260,7 +260,7 @@ class Training:
         if self.accelerator.device.type == "cuda":
             more = {name: tensor.pin_memory() for name, tensor in more.items()}
         batch = replace(batch, tensors=batch.tensors | more)
-        return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live))
+        return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live, samples))
 
     def _step(self, step: int, micro_batches: Iterator[MicroBatch], window: Window) -> bool:
         """One optimizer step; True if any process was told to stop."""
