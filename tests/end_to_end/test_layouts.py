@@ -216,7 +216,7 @@ def test_two_processes_train_as_one_by_every_method(
     measured = {
         "kld": ("mean_distance", "paired"),
         "uld": ("mean_distance", "paired"),
-        "distill": ("mean_distance", "paired"),
+        "distill": ("mean_cross_entropy", "paired"),
         "random": (),
     }.get(method, ("mean_teacher_loss", "mean_excess_loss"))
     logs = (metrics(matrix / which)[0] for which in (name, f"1-ddp-{method}"))

@@ -163,8 +163,9 @@ def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     one = documents[-1].candidates
     found = torch.from_numpy(np.where(found < len(one.ids), found, -1))
     found = torch.stack([found, *torch.randint(300, (2, *found.shape))], -1)
-    ids_mass = torch.from_numpy(one.ids), torch.from_numpy(one.probabilities)
-    flat, square = targets.at(found.flatten(0, 1), *ids_mass), targets.at(found, *ids_mass)
+    columns = one.ids, one.probabilities, one.nats_of_entropy
+    given = tuple(map(torch.from_numpy, columns))
+    flat, square = targets.at(found.flatten(0, 1), *given), targets.at(found, *given)
     assert square.bucket_nS.shape == (2, 3, 7)
     assert torch.equal(square.mass_nS.flatten(0, 1), flat.mass_nS)
 
@@ -179,7 +180,7 @@ def test_a_token_that_followed_is_kept_where_others_could_not(sides):
         one for one in asked if not ends_between(student, before, teacher.text_pieces()[one])
     )
     rows = torch.tensor([[0, token, before], [0, token + 1, before]])
-    found = BucketTargets(of, 1).at(rows, torch.tensor([[token]]), torch.ones(1, 1))
+    found = BucketTargets(of, 1).at(rows, torch.tensor([[token]]), torch.ones(1, 1), torch.ones(1))
     assert found.bucket_nS.tolist() == [[of.teacher[token]], [-1]]
     assert found.mass_nS.tolist() == [[1.0], [0.0]]
 

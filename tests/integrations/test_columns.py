@@ -321,16 +321,20 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
                     continue
                 if of.student[tokens.ids[own]] == of.teacher[known.tokens[row]]:
                     rows[own] = row, known.tokens[row], tokens.ids[own - 1]
-        expected = targets.at(*map(torch.from_numpy, (rows, known.ids, known.probabilities)))
-        bucket_nS, mass_nS = (np.array(made[name][number]) for name in CANDIDATE_COLUMNS)
+        columns = rows, known.ids, known.probabilities, known.nats_of_entropy
+        expected = targets.at(*map(torch.from_numpy, columns))
+        bucket_nS, mass_nS, entropy_nR = (
+            np.array(made[name][number]) for name in CANDIDATE_COLUMNS
+        )
         assert (bucket_nS.dtype, mass_nS.dtype) == (np.int32, np.float32)
         np.testing.assert_array_equal(bucket_nS, expected.bucket_nS)
         np.testing.assert_allclose(mass_nS, expected.mass_nS, rtol=1e-5)
+        np.testing.assert_array_equal(entropy_nR, expected.entropy_nR)
         compared += (bucket_nS >= 0).any(1).sum()
     assert compared > 15
 
 
-CANDIDATE_COLUMNS = ("candidates", "candidate_mass")
+CANDIDATE_COLUMNS = ("candidates", "candidate_mass", "candidate_entropy")
 
 
 def test_buckets_of_columns_are_those_of_the_loss(
@@ -344,7 +348,8 @@ def test_buckets_of_columns_are_those_of_the_loss(
     made.save_to_disk(str(tmp_path / "saved"))
     again = datasets.load_from_disk(str(tmp_path / "saved"))
     kinds = {name: again.features[name].feature.feature.dtype for name in CANDIDATE_COLUMNS}
-    assert kinds == {"candidates": "int32", "candidate_mass": "float32"}
+    numbers = {"candidate_mass": "float32", "candidate_entropy": "float32"}
+    assert kinds == {"candidates": "int32", **numbers}
     collate = DataCollatorWithTeacherLoss(guidance, **targets)
     whole = TeacherLossColumns(student, store, guidance, **targets)(data[:])
     expected = collate(examples_of(whole))

@@ -141,7 +141,12 @@ def test_every_loop_takes_the_step_of_train_py(tmp_path, tokenizer_files, teache
     scores = MatchedScores(store, rows, candidates=bool(targets))
     collate = GuidedCollator(scores, guidance, seq_len=32, **targets)
     ours = stepped([rows[index] for index in range(4)], collate)
-    names = "kept_loss", "grad_norm", "mean_teacher_loss", *(["mean_distance"] if targets else [])
+    names = (
+        "kept_loss",
+        "grad_norm",
+        "mean_teacher_loss",
+        *(["mean_cross_entropy"] if targets else []),
+    )
     assert [ours[name] for name in names] == pytest.approx([expected[name] for name in names])
 
     tokenizer = AutoTokenizer.from_pretrained(student)

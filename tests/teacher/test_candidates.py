@@ -35,7 +35,8 @@ def drawn(num_tokens, count, num_ids, seed=0, missing=0.2):
 
 def assert_same(found, expected):
     assert found.is_sampled == expected.is_sampled
-    for name in ("tokens", "ids", "codes"):
+    assert (found.entropy is None) == (expected.entropy is None)
+    for name in ("tokens", "ids", "codes", *([] if found.entropy is None else ["entropy"])):
         one, other = getattr(found, name), getattr(expected, name)
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
@@ -135,7 +136,7 @@ def test_sampled_candidates_stand_for_all_ids(sums):
     np.testing.assert_allclose(sampled, [1, 1, 0], atol=1e-6)
     parts = [given[:1], given[1:], Candidates.none(0, 4)]
     np.testing.assert_array_equal(Candidates.concatenate(parts).probabilities, given.probabilities)
-    with pytest.raises(ValueError, match="some of the tokens have sampled ones"):
+    with pytest.raises(ValueError, match="those of some tokens are sampled or have entropies"):
         Candidates.concatenate([given, Candidates(given.tokens, ids, codes)])
 
 

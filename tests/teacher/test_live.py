@@ -25,7 +25,7 @@ from vocagno.data.prepare import TextStore
 from vocagno.data.store.format import RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.models.losses import causal_shift
-from vocagno.teacher.candidates import Candidates
+from vocagno.teacher.candidates import NONE, Candidates
 from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher
 
@@ -107,7 +107,7 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     store = teacher.scores(lambda: corpus, None, show_progress=False)
     batch = collator([rows[index] for index in range(len(rows))])
     passes = live.plan(batch.live)
-    nll_M, ids_MK, codes_MK = live.token_candidates(batch.live, passes, len(passes) + 1)
+    nll_M, ids_MK, codes_MK, entropy_M = live.token_candidates(batch.live, passes, len(passes) + 1)
     assert torch.equal(nll_M.nan_to_num(), live.token_losses(batch.live, passes).nan_to_num())
     documents = [store.document(number, candidates=True) for number in range(len(texts))]
     stored = Candidates.concatenate([one.candidates for one in documents])
@@ -119,7 +119,9 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     far = np.abs(codes_MK.numpy().astype(int) - stored.codes)
     assert far.max() <= 1
     assert (far > 0).mean() < 0.01
+    assert np.abs(entropy_M.numpy().astype(int) - stored.entropy).max() <= 1
     has_none = (ids_MK < 0).all(1)
+    assert torch.equal(has_none, entropy_M == NONE)
     assert torch.equal(has_none, nll_M.isnan())
     assert 0 < has_none.sum() < len(has_none) / 2
 

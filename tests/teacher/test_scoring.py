@@ -111,6 +111,8 @@ def test_candidates_are_those_of_the_full_logits(
             np.testing.assert_allclose(likely[row], np.sort(likely)[::-1][:count], atol=1e-5)
             near = codes_of(likely[row]).astype(int) - ours.codes[place]
             assert np.abs(near).max() <= 1
+            entropy = -(np.exp(log_p[before]) * log_p[before]).sum()  # of all ids of the head
+            assert abs(int(codes_of(-entropy[None])[0]) - int(ours.entropy[place])) <= 1
             total += 1
     assert total > 30
 

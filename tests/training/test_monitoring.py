@@ -96,6 +96,26 @@ def test_a_threshold_above_zero_is_said_once():
         assert look(Warnings(guidance, 100), 30, threshold) == []
 
 
+@pytest.mark.parametrize(
+    ("method", "excess", "is_said"),
+    [
+        ("distill", -0.6, True),
+        ("alm", -0.6, True),
+        ("distill", -0.1, False),
+        ("distill", 0.5, False),
+        ("vocagno", -0.6, False),
+    ],
+)
+def test_a_teacher_behind_the_student_is_said_once(method, excess, is_said):
+    """A level one is not, nor is one whose losses only choose tokens."""
+    warnings = Warnings(GuidanceConfig(method=method), steps=100)
+    line = {"step": 20, "loss": 3.0, "kept_fraction": 1.0}
+    entry = Entry.of(line | {"mean_teacher_loss": 3.6, "mean_excess_loss": excess})
+    said = [words for _ in range(2) for words in warnings.look(entry)]
+    assert len(said) == is_said
+    assert not said or "loses 3.60 nats a token of the student's, the student 3.00" in said[0]
+
+
 def test_a_good_window_is_covered():
     entry = entry_of(**GOOD)
     assert entry["coverage"] == entry["scored"] == 1.0

@@ -115,8 +115,9 @@ class GuidanceConfig:
     what the distance is multiplied by before it is added to the cross-entropy; default 1 for kld
     and 0.5 for uld, as in the paper."""
     distill_where: Literal["surer", "all"] = "surer"
-    """distill: of the places where both models start a token: surer: where the teacher's
-    distribution has less entropy than the student's; all: all of them."""
+    """distill: of the places where both models start a token: surer: where the entropy of the
+    teacher's whole distribution is less than that of the student's, or at most half a nat more;
+    all: all of them, for candidates without entropies (of a server, vLLM, or baked)."""
 
     def __post_init__(self) -> None:
         check_types("guidance", self)
@@ -271,6 +272,17 @@ class GuidanceConfig:
     @property
     def needs_candidates(self) -> bool:
         return self.method == "distill"
+
+    @property
+    def moves_towards_teacher(self) -> bool:
+        """Whether the student learns what the teacher says of each token, and not only which tokens
+        are worth learning."""
+        return self.method in _BY_GROUP
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the candidates need the entropy of the distribution that they are of."""
+        return self.needs_candidates and self.distill_where == "surer"
 
     @property
     def needs_group_loss(self) -> bool:

@@ -309,6 +309,11 @@ class Config:
                 teacher.names_tokenizer,
                 "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
             )
+            require(
+                not (guidance.needs_entropy and (teacher.server or teacher.engine == "vllm")),
+                "guidance.distill_where: surer needs the entropy of the teacher's distribution, "
+                "which a server and vLLM do not give; set guidance.distill_where: all",
+            )
             if not (teacher.candidates or teacher.scores):
                 plain = teacher.server or teacher.engine == "vllm" or teacher.sampled is False
                 count, sampled = _UNSAMPLED if plain else _CANDIDATES

@@ -106,9 +106,13 @@ class Batch:
             assert self.live.targets_BT3 is not None
             rows_BT3 = self.live.targets_BT3.to(given["labels"].device, non_blocking=True)
             rows_BT3 = rows_BT3.masked_fill(given["labels"][..., None] == IGNORED, -1)
-            candidates = given.pop("candidate_ids"), given.pop("candidate_mass")
-            targets = method.targets.at(rows_BT3, *candidates)
-            given |= {"candidates": targets.bucket_nS, "candidate_mass": targets.mass_nS}
+            names = "candidate_ids", "candidate_mass", "candidate_entropy"
+            targets = method.targets.at(rows_BT3, *(given.pop(name) for name in names))
+            given |= {
+                "candidates": targets.bucket_nS,
+                "candidate_mass": targets.mass_nS,
+                "candidate_entropy": targets.entropy_nR,
+            }
         units = self.units_on(given["labels"].device, given.pop("group_loss", None))
         if units is not None and "teacher_loss" in given:
             losses_BT, labels_BT = given["teacher_loss"], given["labels"]
@@ -224,6 +228,8 @@ class Collator:
         bucket[tensors["labels"].numpy() == IGNORED] = NO_BUCKET
         tensors["candidates"] = torch.from_numpy(bucket)
         tensors["candidate_mass"] = torch.from_numpy(_at(places, targets.mass_nS.numpy(), 0.0))
+        entropy = _at(places, targets.entropy_nR.numpy(), np.nan)
+        tensors["candidate_entropy"] = torch.from_numpy(entropy)
         return self.method.targets.table.before(tensors["candidates"])
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.guidance.chunked_loss import Objective, kept_rows
-from vocagno.models.losses import IGNORED, losses_
+from vocagno.models.losses import IGNORED, entropy_of, losses_
 
+MARGIN = 0.5
+"""Nats by which a teacher may be less sure than the student and still count (`surer`)."""
 _LEAST = 1e-30
 """Least probability of a bucket under the student, so that its logarithm is finite."""
 _LEAST_OTHER = 1e-5
@@ -79,8 +81,10 @@ class BucketCrossEntropy(Objective):
     """The loss of labels, a share of which is that of the teacher's distribution over buckets:
     w ((1 - l) CE + l H(P, Q)), and the share l is 0 where there is none, or none that counts.
 
-    Parts: that loss, the loss of the label, and KL(P || Q), 0 where none counts. P: the teacher's
-    probabilities of the buckets and of all other ids, Q: the student's.
+    Parts: that loss, the loss of the label, and H(P, Q), 0 where none counts. P: the teacher's
+    probabilities of the buckets and of all other ids, Q: the student's. H(P, Q) and not KL(P || Q)
+    is reported, because sampled candidates give the first one right on average; the entropy of a
+    few of them is far below the teacher's.
     """
 
     num_parts = 3
@@ -94,7 +98,7 @@ class BucketCrossEntropy(Objective):
         weights_N: Tensor,
         share: float,
         *,
-        where_surer: bool = False,
+        entropy_NR: Tensor | None = None,
         members_before: Any = None,
     ) -> None:
         """Args:
@@ -102,15 +106,15 @@ class BucketCrossEntropy(Objective):
             one after the other.
         weights_N: w of each token, 0 where nothing is predicted.
         share: l where there is a teacher.
-        where_surer: a teacher counts only where it is surer of the next text than the student: the
-            entropy of its P is less than that of Q. That looks at no probability of the real token,
-            so it prefers none (fixed points of docs/guidance.md: a weight known before the
-            outcome). Sampled candidates stand for all ids, but Q's other ids are one bucket: fewer
-            places count, and where both are flat either side may come out surer.
+        entropy_NR: as `GuidanceTensors.candidate_entropy`. If given, a teacher counts only where it
+            is about as sure of the next text as the student, or surer: where the entropy of its
+            whole distribution exceeds that of the student's by less than `MARGIN`. No probability
+            of the real token decides, so none is preferred (fixed points of docs/guidance.md: a
+            weight known before the outcome).
         """
         self._labels_N, self._bucket_NS, self._mass_NS = labels_N, bucket_NS, mass_NS
         self._table, self._weights_N, self._share = table, weights_N, share
-        self._where_surer, self._members_before = where_surer, members_before
+        self._entropy_NR, self._members_before = entropy_NR, members_before
         self.is_told_N: Tensor = torch.zeros_like(labels_N, dtype=torch.bool)
         """Where a teacher counted, in the chunks that were computed."""
 
@@ -122,6 +126,12 @@ class BucketCrossEntropy(Objective):
         nll_C, sum_C1 = losses_(logits_CV, labels_C1)  # the logits are now exponentials
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
         weights_C = self._weights_N[place]
+        # Whole distributions are compared. Those over the buckets of the candidates and one "other"
+        # are not alike: a flat student has nearly all in "other", and would look sure.
+        is_sure_CR = None
+        if self._entropy_NR is not None:
+            own_C1 = entropy_of(logits_CV, sum_C1)[:, None]
+            is_sure_CR = self._entropy_NR[place] < own_C1 + MARGIN
 
         bucket_CS, mass_CS = self._bucket_NS[place], self._mass_NS[place].to(logits_CV)
         place_E, id_E = self._table.ids(bucket_CS, self._count(place))
@@ -132,17 +142,18 @@ class BucketCrossEntropy(Objective):
         q_CS = (q_CS.view_as(mass_CS) / sum_C1).clamp_min(_LEAST)
 
         # Of all teachers that count: sums, each times its share of them.
-        told_C, lack_C, cross_C, divergence_C = nll_C.new_zeros(4, len(nll_C))
+        told_C, lack_C, cross_C = nll_C.new_zeros(3, len(nll_C))
         slopes = []  # of the members of each place, next to that of all ids
         given = mass_CS, q_CS, bucket_CS >= 0
         of_each = [torch.split(one, self._table.places, 1) for one in given]
-        for p_CK, q_CK, is_one_CK, part in zip(*of_each, self._table.shares, strict=True):
+        teachers = zip(*of_each, self._table.shares, strict=True)
+        for number, (p_CK, q_CK, is_one_CK, part) in enumerate(teachers):
             p_CK, q_CK = (torch.where(is_one_CK, of_CK, 0.0) for of_CK in (p_CK, q_CK))
             p_C, exact_q_C = (1 - p_CK.sum(1)).clamp_min(0), 1 - q_CK.sum(1)
             q_C = exact_q_C.clamp_min(_LEAST_OTHER)
-            entropy_C, counts_C = _entropy(p_CK, p_C), is_one_CK.any(1)
-            if self._where_surer:
-                counts_C &= entropy_C < _entropy(q_CK, q_C)
+            counts_C = is_one_CK.any(1)
+            if is_sure_CR is not None:
+                counts_C &= is_sure_CR[:, number]
             part_C = counts_C.to(nll_C) * part
             ratio_C, ratio_CK = p_C / q_C, p_CK / q_CK.clamp_min(_LEAST)
             slopes.append(part_C[:, None] * (ratio_C[:, None] - ratio_CK))
@@ -153,7 +164,6 @@ class BucketCrossEntropy(Objective):
             told_C += part_C
             lack_C += part_C * (p_CK.sum(1) + ratio_C * exact_q_C - ratio_C)
             cross_C += part_C * own_C
-            divergence_C += part_C * (own_C - entropy_C)
         is_told_C = told_C > 0
         self.is_told_N[place] = is_told_C
         share_C, told_C = self._share * is_told_C.to(nll_C), told_C.clamp_min(_LEAST)
@@ -166,7 +176,7 @@ class BucketCrossEntropy(Objective):
         logits_CV.scatter_add_(1, labels_C1, -(weights_C * (1 - share_C))[:, None])
         mixed_C = (1 - share_C) * nll_C + share_C * cross_C / told_C
         mixed_C = torch.where(weights_C != 0, weights_C * mixed_C, 0.0)
-        return torch.stack([mixed_C, nll_C, divergence_C / told_C], 1)
+        return torch.stack([mixed_C, nll_C, cross_C / told_C], 1)
 
     def rows(self, place: slice) -> Tensor | None:
         return kept_rows(self._weights_N[place])
@@ -174,9 +184,3 @@ class BucketCrossEntropy(Objective):
     def _count(self, place: slice) -> int | None:
         before = self._members_before
         return None if before is None else int(before[place.stop] - before[place.start])
-
-
-def _entropy(p_CK: Tensor, other_C: Tensor) -> Tensor:
-    """(C,) of buckets and "other", in nats."""
-    found_C: Tensor = torch.special.entr(p_CK).sum(1) + torch.special.entr(other_C)
-    return found_C

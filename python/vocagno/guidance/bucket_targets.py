@@ -27,6 +27,11 @@ from vocagno.teacher.candidates import Candidates
 from vocagno.tokens.buckets import Boundaries, Buckets
 
 NO_BUCKET = -1
+WITHOUT_ENTROPY = (
+    "guidance.distill_where: surer compares the entropy of the teacher's distribution with the "
+    "student's, and these candidates have none, as those of a server, vLLM and a baked stream: set "
+    "guidance.distill_where: all, or score again with a model of transformers"
+)
 _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
 _AT_A_TIME = 1 << 21
@@ -43,6 +48,9 @@ class Targets(NamedTuple):
     compared has none at all."""
     mass_nS: Tensor
     """float32, 0 for none."""
+    entropy_nR: Tensor
+    """float32, nats: the entropy of the whole distribution of each of R teachers at the token; NaN
+    if it is not known."""
 
 
 class BucketTargets:
@@ -131,12 +139,19 @@ class BucketTargets:
     ) -> Targets:
         """`Targets` of all n tokens, from a store's candidates of the M. Args: as `rows`."""
         rows_n3 = torch.from_numpy(self.rows(pieces, ids, candidates.tokens, number))
-        given = torch.from_numpy(candidates.ids), torch.from_numpy(candidates.probabilities)
+        ids_MK, mass_MK, entropy_M = map(
+            torch.from_numpy,
+            (candidates.ids, candidates.probabilities, candidates.nats_of_entropy),
+        )
         size = max(1, _AT_A_TIME // self.table.places[number] ** 2)
-        parts = [self.at(rows, *given, number) for rows in torch.split(rows_n3, size)]
+        parts = [
+            self.at(rows, ids_MK, mass_MK, entropy_M, number) for rows in torch.split(rows_n3, size)
+        ]
         return Targets(*map(torch.cat, zip(*parts, strict=True)))
 
-    def at(self, rows_n3: Tensor, ids_MK: Tensor, mass_MK: Tensor, number: int = 0) -> Targets:
+    def at(
+        self, rows_n3: Tensor, ids_MK: Tensor, mass_MK: Tensor, entropy_M: Tensor, number: int = 0
+    ) -> Targets:
         """`Targets` at the teacher's tokens of `rows`, on any device.
 
         Candidates that cannot follow the student token before them (`Boundaries`) have none, but
@@ -146,14 +161,15 @@ class BucketTargets:
 
         Args:
             rows_n3: (..., 3) as from `rows`.
-            ids_MK, mass_MK: as `Candidates.ids` and `Candidates.probabilities`.
+            ids_MK, mass_MK, entropy_M: as `Candidates.ids`, `probabilities`, `nats_of_entropy`.
             number: of the teacher, where there are several.
         """
         shape = (*rows_n3.shape[:-1], self.table.places[number])
         rows_n, real_n, before_n = rows_n3.flatten(0, -2).unbind(-1)
         if not len(ids_MK):
-            nothing = rows_n.new_full((len(rows_n), shape[-1]), NO_BUCKET, dtype=torch.int32)
-            return Targets(nothing.view(shape), torch.zeros(shape, device=rows_n.device))
+            nothing = rows_n.new_full(shape, NO_BUCKET, dtype=torch.int32)
+            unknown = entropy_M.new_full((*shape[:-1], 1), torch.nan)
+            return Targets(nothing, torch.zeros(shape, device=rows_n.device), unknown)
         ids_nK, mass_nK = ids_MK[rows_n.clamp_min(0)], mass_MK[rows_n.clamp_min(0)]
         bucket_of = on_device(self._of_teachers[number], rows_n.device)
         is_known = (ids_nK >= 0) & (ids_nK < len(bucket_of)) & (rows_n >= 0)[:, None]
@@ -169,7 +185,9 @@ class BucketTargets:
             bucket_nK = bucket_nK.masked_fill(is_out_nK, NO_BUCKET)
         bucket_nK, mass_nK = _added_up(bucket_nK, mass_nK)
         bucket_nK = torch.where(bucket_nK >= 0, bucket_nK + self.first[number], NO_BUCKET)
-        return Targets(bucket_nK.int().view(shape), mass_nK.view(shape))
+        entropy_n = entropy_M[rows_n.clamp_min(0)].masked_fill(rows_n < 0, torch.nan)
+        at_tokens = bucket_nK.int().view(shape), mass_nK.view(shape)
+        return Targets(*at_tokens, entropy_n.view(*shape[:-1], 1))
 
 
 def check_targets(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
 from vocagno.errors import GuidanceError
-from vocagno.guidance.bucket_targets import BucketTargets, Targets
+from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets, Targets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods.base import Method
 from vocagno.teacher.candidates import Candidates
@@ -95,9 +95,12 @@ def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
     }
 
 
-def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
+def _candidates(
+    documents: Sequence[DocumentScores], count: int, *, needs_entropy: bool
+) -> Candidates:
     """Those of all documents, one after the other.
-    Raises: GuidanceError if a document with tokens has none, or another number of them."""
+    Raises: GuidanceError if a document with tokens has none, or another number of them, or no
+        entropies where these are needed."""
     parts = [Candidates.none(0, count)]
     for one in documents:
         if one.candidates is not None:
@@ -107,7 +110,10 @@ def _candidates(documents: Sequence[DocumentScores], count: int) -> Candidates:
                 f"guidance.method: distill needs scores with {count} candidates of each token: "
                 "give MatchedScores(..., candidates=True), or score again with --candidates"
             )
-    return Candidates.concatenate(parts)
+    candidates = Candidates.concatenate(parts)
+    if needs_entropy and len(candidates.tokens) and candidates.entropy is None:
+        raise GuidanceError(WITHOUT_ENTROPY)
+    return candidates
 
 
 def stored_targets(
@@ -116,8 +122,11 @@ def stored_targets(
     documents: Sequence[DocumentScores],
     scores: StoredScores,
     targets: BucketTargets,
+    *,
+    needs_entropy: bool,
 ) -> Targets:
-    """The stored candidates of each teacher, over buckets."""
+    """The stored candidates of each teacher, over buckets. Raises: GuidanceError as `_candidates`,
+    and for scores of another number of teachers."""
     ids = np.concatenate([row.ids for row in rows])
     counts = targets.table.places
     others = scores.stores[1:] if isinstance(scores, SeveralTeachers) else []
@@ -126,12 +135,13 @@ def stored_targets(
             f"targets: buckets of {len(counts)} teachers, scores of {1 + len(others)}; give one "
             "for each (SeveralTeachers)"
         )
-    found = [targets.of_stored(pieces, ids, _candidates(documents, counts[0]))]
+    candidates = _candidates(documents, counts[0], needs_entropy=needs_entropy)
+    found = [targets.of_stored(pieces, ids, candidates)]
     for number, other in enumerate(others, 1):
         given = pieces.numbers, pieces.first_bytes, pieces.end_bytes
         documents = list(map(other.piece, *given))
         side = replace(pieces, **_teacher_side(documents))
-        candidates = _candidates(documents, counts[number])
+        candidates = _candidates(documents, counts[number], needs_entropy=needs_entropy)
         found.append(targets.of_stored(side, ids, candidates, number))
     return Targets(*(torch.cat(columns, 1) for columns in zip(*found, strict=True)))
 
@@ -210,7 +220,10 @@ def teacher_view(
             ids = np.concatenate([row.ids for row in rows])
             target_rows = method.targets.rows(pieces, ids, windowed.tokens.ids)
         else:
-            targets = stored_targets(rows, pieces, documents, scores, method.targets)
+            needs_entropy = method.guidance.needs_entropy
+            targets = stored_targets(
+                rows, pieces, documents, scores, method.targets, needs_entropy=needs_entropy
+            )
     meeting = method.meeting(pieces)
     compared = method.compared(pieces, meeting, is_predicted)
     reasons = unmapped_reasons(

@@ -43,6 +43,9 @@ class GuidanceTensors:
     """(B, T, S) int32, for `method: distill`: as `bucket_targets.Targets`."""
     candidate_mass: Tensor | None = field(default=None, metadata={"padding": 0.0})
     """(B, T, S) float32: the teacher's probabilities of these buckets."""
+    candidate_entropy: Tensor | None = field(default=None, metadata={"padding": math.nan})
+    """(B, T, R) float32, nats, for `distill_where: surer`: the entropy of the whole distribution of
+    each of R teachers, NaN where it is not known."""
     buckets: BucketTable | None = None
     """The student's ids in each bucket."""
     bucket_key: str | None = None

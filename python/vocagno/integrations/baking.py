@@ -160,7 +160,9 @@ class Baker:
                 compared = method_of(self._rule).compared(pieces, meeting, None)
             streams[WEIGHTS] = self._weights(tokens, compared)
         if self._targets is not None:
-            over = stored_targets(rows, pieces, documents, scores, self._targets)
+            over = stored_targets(
+                rows, pieces, documents, scores, self._targets, needs_entropy=False
+            )
             streams[CANDIDATES] = over.bucket_nS[:-1].numpy()
             streams[CANDIDATE_MASS] = over.mass_nS[:-1].numpy().astype(np.float16)
             counts["with_candidates"] = int((streams[CANDIDATES] >= 0).any(1).sum())

@@ -157,9 +157,9 @@ class TeacherLossColumns:
     `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
     -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
     NaN where the teacher has no loss. What else the guidance needs of a token: `weight`, `groups`,
-    `chunks`, `candidates` and `candidate_mass` (a list each); and of an example: `teacher_sums` (as
-    `GuidanceTensors`). For checks: `made_for`, what the values depend on, and `token_counts`, (14,)
-    int32, as `TokenCounts`.
+    `chunks`, `candidates`, `candidate_mass` and `candidate_entropy` (a list each); and of an
+    example: `teacher_sums` (as `GuidanceTensors`). For checks: `made_for`, what the values depend
+    on, and `token_counts`, (14,) int32, as `TokenCounts`.
     """
 
     def __init__(
@@ -385,8 +385,12 @@ def _of_answers(
     nll = np.concatenate(losses)
     candidates = scores.candidates
     if candidates is not None:
-        count, is_sampled = candidates.ids.shape[1], candidates.is_sampled
-        nothing = Candidates.none(1, count, is_sampled=is_sampled)
+        nothing = Candidates.none(
+            1,
+            candidates.ids.shape[1],
+            is_sampled=candidates.is_sampled,
+            has_entropy=candidates.entropy is not None,
+        )
         candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
     spans_of_all = np.concatenate(spans)
     found = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)

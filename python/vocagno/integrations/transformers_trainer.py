@@ -320,6 +320,7 @@ def _columns_for(guidance: GuidanceConfig) -> list[str]:
         "weight": guidance.window_max_loss is not None,
         "candidates": guidance.needs_candidates,
         "candidate_mass": guidance.needs_candidates,
+        "candidate_entropy": guidance.needs_entropy,
         "teacher_sums": guidance.unmapped == "mean",
         "token_counts": True,
         "made_for": True,

@@ -20,6 +20,7 @@ def chunked_nll(
     head: Head,
     labels_N: Tensor,
     look: Callable[[Tensor, Tensor, slice], None] | None = None,
+    look_after: Callable[[Tensor, Tensor, slice], None] | None = None,
 ) -> Tensor:
     """(N,) float32: the loss of each label in nats, from the states that predict it.
 
@@ -28,13 +29,17 @@ def chunked_nll(
     Args:
         look: is given the logits of each chunk, before they are overwritten, with the labels (C, 1)
             and the place of the chunk.
+        look_after: is given their exponentials and the row sums (C, 1), as from `losses_`.
     """
 
     def losses(logits_CV: Tensor, place: slice) -> Tensor:
         labels_C1 = labels_N[place, None].to(logits_CV.device)
         if look is not None:
             look(logits_CV, labels_C1, place)
-        return losses_(logits_CV, labels_C1)[0]
+        nll_C, sum_C1 = losses_(logits_CV, labels_C1)
+        if look_after is not None:
+            look_after(logits_CV, sum_C1, place)
+        return nll_C
 
     return _of_each_chunk(hidden_NH, head, losses)
 
@@ -71,6 +76,13 @@ def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
     top_C1 = logits_CV.amax(1, keepdim=True)
     sum_C1 = logits_CV.sub_(top_C1).exp_().sum(1, keepdim=True)
     return (sum_C1.log() + top_C1 - picked_C1).squeeze(1), sum_C1
+
+
+def entropy_of(exponentials_CV: Tensor, sum_C1: Tensor) -> Tensor:
+    """(C,) the entropy in nats of distributions, from the exponentials and row sums that `losses_`
+    gives. Takes one more matrix of this size."""
+    own_C1: Tensor = torch.special.entr(exponentials_CV).sum(1, keepdim=True)
+    return (own_C1 / sum_C1 + sum_C1.log()).squeeze(1)
 
 
 IGNORED = -100

@@ -4,7 +4,7 @@ M: teacher tokens, K: candidates of a token, C: tokens of a chunk, V: vocabulary
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,8 @@ _MOST_IDS = 1 << 24
 """An id takes three bytes at most."""
 _STEPS = 254
 _BLOCK = 64
+_WIDE, _WITH_ENTROPY = 1, 2
+"""Flags of a frame."""
 _LEAST_SUM = 0.5
 """What sampled candidates of a token sum to at least: codes take off 7 %, and ids that only pad the
 head of the model have the rest. A row below it is no distribution and stays as it is."""
@@ -39,6 +41,9 @@ _MOST = 1 + 1e-2
 """What probabilities of different ids may sum to: an engine rounds each of them."""
 _PROBABILITIES: NDArray[np.float32] = np.append(
     np.exp(-RANGE * (np.arange(_STEPS + 1) / _STEPS) ** 2), 0
+).astype(np.float32)
+_ENTROPIES: NDArray[np.float32] = np.append(
+    RANGE * (np.arange(_STEPS + 1) / _STEPS) ** 2, np.nan
 ).astype(np.float32)
 _BETWEEN: NDArray[np.float32] = (RANGE * ((np.arange(_STEPS) + 0.5) / _STEPS) ** 2).astype(
     np.float32
@@ -55,6 +60,8 @@ class Scored(NamedTuple):
     """(n, K) as `Candidates.ids`."""
     codes: NDArray[np.uint8]
     """(n, K) as `Candidates.codes`."""
+    entropy: NDArray[np.uint8] | None = None
+    """(n,) as `Candidates.entropy`; None if the engine cannot give it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,16 +80,30 @@ class Candidates:
     """(M, K) the log-probability: 255 for none, else -16 * (code / 254) ** 2 nats."""
     is_sampled: bool = False
     """Whether the less likely ids were drawn, so that the K ids of a token stand for all ids."""
+    entropy: NDArray[np.uint8] | None = None
+    """(M,) the entropy of the teacher's whole distribution at each token, of which the candidates
+    are a part: 255 for none, else 16 * (code / 254) ** 2 nats. None if it is not known, as of a
+    teacher behind a server."""
 
     @classmethod
-    def none(cls, num_tokens: int, count: int, *, is_sampled: bool = False) -> "Candidates":
+    def none(
+        cls, num_tokens: int, count: int, *, is_sampled: bool = False, has_entropy: bool = False
+    ) -> "Candidates":
         """(M, K) places without a candidate; the real tokens are -1."""
         ids = np.full((num_tokens, count), -1, np.int32)
         codes = np.full(ids.shape, NONE, np.uint8)
-        return cls(np.full(num_tokens, -1, np.int32), ids, codes, is_sampled)
+        entropy = codes[:, 0].copy() if has_entropy else None
+        return cls(np.full(num_tokens, -1, np.int32), ids, codes, is_sampled, entropy)
 
     @classmethod
-    def of(cls, tokens: ArrayLike, ids: ArrayLike, log_p: ArrayLike, num_ids: int) -> "Candidates":
+    def of(
+        cls,
+        tokens: ArrayLike,
+        ids: ArrayLike,
+        log_p: ArrayLike,
+        num_ids: int,
+        entropy: ArrayLike | None = None,
+    ) -> "Candidates":
         """Candidates of arrays, for a store of another tool's distributions (`DocumentScores`).
 
         Args:
@@ -92,6 +113,8 @@ class Candidates:
             log_p: (M, K) their natural logarithms of the probability (nats); minus infinity for -1.
                 An id with minus infinity is no candidate.
             num_ids: of the teacher's tokenizer, at most 2 ** 24.
+            entropy: (M,) nats, of the teacher's distributions over all ids, which
+                `guidance.distill_where: surer` needs; NaN for none.
         Raises: InputError for other shapes, types or ids, NaN, log-probabilities above 0 (by more
             than 0.1, which is rounding), and probabilities of a row that sum to more than 1.01.
         """
@@ -123,23 +146,46 @@ class Candidates:
         in_order, in_order_p, is_one = _distinct(given.astype(np.int64), given_p, error)
         if (is_one != (in_order >= 0)).any():
             raise error("gives an id twice for one token")
-        found = _coded(in_order, in_order_p, is_one, given.shape[1])
-        return cls(real.astype(np.int32), *found)
+        coded = _coded(in_order, in_order_p, is_one, given.shape[1])
+        if entropy is None:
+            return cls(real.astype(np.int32), *coded)
+        nats = np.asarray(entropy, np.float64)
+        if nats.shape != real.shape or (nats < -ROUNDING).any() or np.isinf(nats).any():
+            raise error(
+                f"gives entropies of shape {nats.shape} from {np.nanmin(nats, initial=0):g} nats; "
+                f"expected {real.shape}, from 0 nats"
+            )
+        return cls(real.astype(np.int32), *coded, entropy=codes_of(-nats))
 
     @classmethod
     def concatenate(cls, parts: Sequence["Candidates"]) -> "Candidates":
         """The tokens of all parts, at least one, in order.
-        Raises: ValueError if some parts are sampled and others are not."""
-        if len({part.is_sampled for part in parts if len(part.tokens)}) > 1:
-            raise ValueError("candidates: some of the tokens have sampled ones, others likely ones")
-        tokens, ids, codes = (
+        Raises: ValueError if some parts are sampled or have entropies, and others do not."""
+        parts = [part for part in parts if len(part.tokens)] or list(parts[:1])
+        kinds = {(part.is_sampled, part.entropy is not None) for part in parts}
+        if len(kinds) > 1:
+            raise ValueError(
+                "candidates: those of some tokens are sampled or have entropies, and those of "
+                "others are not or have none; take them from stores that were made alike"
+            )
+        is_sampled, has_entropy = kinds.pop()
+        tokens, ids, codes, *entropy = (
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("tokens", "ids", "codes")
+            for name in ("tokens", "ids", "codes", *(["entropy"] if has_entropy else []))
         )
-        return cls(tokens, ids, codes, any(part.is_sampled for part in parts))
+        return cls(tokens, ids, codes, is_sampled, *entropy)
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> "Candidates":
-        return replace(self, tokens=self.tokens[rows], ids=self.ids[rows], codes=self.codes[rows])
+        entropy = None if self.entropy is None else self.entropy[rows]
+        columns = self.tokens[rows], self.ids[rows], self.codes[rows]
+        return Candidates(*columns, self.is_sampled, entropy)
+
+    @property
+    def nats_of_entropy(self) -> NDArray[np.float32]:
+        """(M,) the entropies in nats; NaN for none."""
+        if self.entropy is None:
+            return np.full(len(self.tokens), np.nan, np.float32)
+        return _ENTROPIES[self.entropy]
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
@@ -164,6 +210,11 @@ def codes_of(log_p: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
     return np.where(np.isfinite(log_p), found, NONE).astype(np.uint8)
 
 
+def entropies_of(codes: "Tensor") -> "Tensor":
+    """`Candidates.nats_of_entropy` of (...) codes on a device."""
+    return _tables(codes.device)[2][codes.long()]
+
+
 def device_codes_of(log_p: "Tensor") -> "Tensor":
     """As `codes_of`, for float32 on a device."""
     import torch
@@ -173,11 +224,15 @@ def device_codes_of(log_p: "Tensor") -> "Tensor":
 
 
 @cache
-def _tables(device: "torch.device") -> tuple["Tensor", "Tensor"]:
-    """`_PROBABILITIES` and `_BETWEEN` on a device, copied once: a copy waits for the device."""
+def _tables(device: "torch.device") -> tuple["Tensor", "Tensor", "Tensor"]:
+    """`_PROBABILITIES`, `_BETWEEN` and `_ENTROPIES` on a device, copied once: a copy waits for the
+    device."""
     import torch
 
-    return torch.from_numpy(_PROBABILITIES).to(device), torch.from_numpy(_BETWEEN).to(device)
+    probabilities, between, entropies = map(
+        torch.from_numpy, (_PROBABILITIES, _BETWEEN, _ENTROPIES)
+    )
+    return probabilities.to(device), between.to(device), entropies.to(device)
 
 
 def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
@@ -336,9 +391,9 @@ def _in_order(
 
 
 def encode(candidates: Candidates) -> bytes:
-    """A byte that says whether ids need more than 16 bits, and a zstd frame: of ids the low 16
-    bits, and the others if there are any; the codes as differences along K, candidate by candidate;
-    the real tokens as the ids.
+    """A byte of flags (1: ids need more than 16 bits; 2: there are entropies) and a zstd frame: of
+    ids the low 16 bits, and the others if there are any; the codes as differences along K,
+    candidate by candidate; the real tokens as the ids; the entropies.
 
     Raises: ValueError for an id of more than 24 bits, or one without a code.
     """
@@ -355,16 +410,17 @@ def encode(candidates: Candidates) -> bytes:
         for one in numbers
     )
     differences = np.diff(codes, axis=1, prepend=np.uint8(0))
-    content = coded_ids + differences.T.tobytes() + coded_tokens
+    entropy = b"" if candidates.entropy is None else candidates.entropy.tobytes()
+    content = coded_ids + differences.T.tobytes() + coded_tokens + entropy
     frame: bytes = _codec().compress(content, asbytes=True)
-    return bytes([is_wide]) + frame
+    return bytes([is_wide * _WIDE | bool(entropy) * _WITH_ENTROPY]) + frame
 
 
 def decode(data: bytes | NDArray[np.uint8], num_tokens: int, count: int) -> Candidates:
     """Decodes what `encode` made of M tokens with K candidates."""
-    is_wide, size = bool(data[0]), num_tokens * count
-    width = 3 if is_wide else 2
-    length = width * (size + num_tokens) + size
+    is_wide, has_entropy = bool(data[0] & _WIDE), bool(data[0] & _WITH_ENTROPY)
+    size, width = num_tokens * count, 3 if is_wide else 2
+    length = width * (size + num_tokens) + size + has_entropy * num_tokens
     content = _codec().decompress(pa.py_buffer(data)[1:], length, asbytes=True)
 
     def numbers(start: int, size: int) -> NDArray[np.int32]:
@@ -376,7 +432,11 @@ def decode(data: bytes | NDArray[np.uint8], num_tokens: int, count: int) -> Cand
     differences = np.frombuffer(content, np.uint8, size, width * size).reshape(count, num_tokens)
     codes = np.ascontiguousarray(np.cumsum(differences, 0, np.uint8).T)
     ids = np.where(codes == NONE, -1, numbers(0, size).reshape(num_tokens, count))
-    return Candidates(numbers(width * size + size, num_tokens), ids.astype(np.int32), codes)
+    tokens = numbers(width * size + size, num_tokens)
+    entropy = None
+    if has_entropy:
+        entropy = np.frombuffer(content, np.uint8, num_tokens, length - num_tokens).copy()
+    return Candidates(tokens, ids.astype(np.int32), codes, entropy=entropy)
 
 
 @cache

@@ -28,7 +28,7 @@ from vocagno.models.batching import keeps_apart, mask_fits
 from vocagno.models.head import hidden_states
 from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
-from vocagno.teacher.candidates import NONE, probabilities_of
+from vocagno.teacher.candidates import NONE, entropies_of, probabilities_of
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
@@ -202,9 +202,12 @@ class TextTeacher(LiveTeacher):
         if self.guidance.needs_distributions:
             return {"teacher": self.distributions(text, passes, num_passes)}
         if self.guidance.needs_candidates:
-            nll_M, ids_MK, codes_MK = self.token_candidates(text, passes, num_passes)
-            mass_MK = probabilities_of(codes_MK, is_sampled=self.scorer.is_sampled)
-            candidates = {"candidate_ids": ids_MK, "candidate_mass": mass_MK}
+            nll_M, ids_MK, codes_MK, entropy_M = self.token_candidates(text, passes, num_passes)
+            candidates = {
+                "candidate_ids": ids_MK,
+                "candidate_mass": probabilities_of(codes_MK, is_sampled=self.scorer.is_sampled),
+                "candidate_entropy": entropies_of(entropy_M),
+            }
             return self.found(nll_M, text) | candidates
         return self.found(self.token_losses(text, passes, num_passes), text)
 
@@ -241,20 +244,24 @@ class TextTeacher(LiveTeacher):
     @torch.inference_mode()
     def token_candidates(
         self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """On the device, in one pass: `token_losses`, and (M, K) ids (int32) and codes (uint8) of
-        the candidates (`Candidates`; the real tokens are `text.windowed.tokens.ids`). K is the
-        scorer's, `teacher.candidates`; args as `guide`."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """On the device, in one pass: `token_losses`, (M, K) ids (int32) and codes (uint8) of the
+        candidates, and (M,) codes of the entropies (`Candidates`; the real tokens are
+        `text.windowed.tokens.ids`). K is the scorer's, `teacher.candidates`; args as `guide`."""
         nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
         shape, device = (len(nll_M), self.scorer.candidates), self.device
         ids_MK = torch.full(shape, -1, dtype=torch.int32, device=device)
         codes_MK = torch.full(shape, NONE, dtype=torch.uint8, device=device)
-        for rows_N, found in self._read(passes, num_passes, self.scorer.scored):
-            for all_tokens, of_pass in zip((nll_M, ids_MK, codes_MK), found, strict=True):
+        entropy_M = codes_MK.new_full((len(nll_M),), NONE)
+        of_all = nll_M, ids_MK, codes_MK, entropy_M
+        for rows_N, scored in self._read(passes, num_passes, self.scorer.scored):
+            for all_tokens, of_pass in zip(of_all, scored, strict=True):
                 all_tokens[rows_N] = of_pass.to(self.device)
         nll_M = self._asked(nll_M, text)
         is_none_M1 = ~nll_M.isfinite()[:, None]
-        return nll_M, ids_MK.masked_fill(is_none_M1, -1), codes_MK.masked_fill(is_none_M1, NONE)
+        ids_MK = ids_MK.masked_fill(is_none_M1, -1)
+        codes_MK = codes_MK.masked_fill(is_none_M1, NONE)
+        return nll_M, ids_MK, codes_MK, entropy_M.masked_fill(is_none_M1[:, 0], NONE)
 
     def _asked(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(M,): NaN for what was not requested; what was, and is not finite, is counted."""

@@ -31,7 +31,7 @@ from vocagno.models.batching import (
     packs,
 )
 from vocagno.models.head import Head, hidden_states, language_head
-from vocagno.models.losses import causal_shift, chunked_nll
+from vocagno.models.losses import causal_shift, chunked_nll, entropy_of
 from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample
 from vocagno.teacher.windows import Window, requesting
 
@@ -101,7 +101,7 @@ class TransformersScorer:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_tokens = batch_tokens
         self.candidates = candidates
-        self.is_sampled, self._num_ids = sampled, num_ids
+        self.is_sampled, self.gives_entropy, self._num_ids = sampled, candidates > 0, num_ids
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width
@@ -201,15 +201,16 @@ class TransformersScorer:
         return chunked_nll(states_NH, self.head, _to(states_NH.device, one_pass.labels_N))
 
     @torch.inference_mode()
-    def scored(self, one_pass: Pass) -> tuple[Tensor, Tensor, Tensor]:
-        """On the device: (N,) `losses`, and (N, K) ids (int32) and codes (uint8) of the candidates,
-        none for a token without a finite loss."""
+    def scored(self, one_pass: Pass) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """On the device: (N,) `losses`; (N, K) ids (int32) and codes (uint8) of the candidates,
+        none for a token without a finite loss; and (N,) codes of the entropies (uint8)."""
         states_NH = self.asked_states(one_pass)
         labels_N = _to(states_NH.device, one_pass.labels_N)
         shape = len(states_NH), self.candidates
         top_NK = states_NH.new_empty(shape, dtype=torch.float32)
         ids_NK = states_NH.new_empty(shape, dtype=torch.int32)
         own_N1 = top_NK.new_empty(len(states_NH), 1)
+        entropy_N = top_NK.new_empty(len(states_NH))
         drawn_N = one_pass.uniform_N
         uniform_N = None if drawn_N is None else _to(self.head.device, drawn_N)
 
@@ -221,9 +222,13 @@ class TransformersScorer:
             top_NK[place], ids_NK[place] = found
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
-        nll_N = chunked_nll(states_NH, self.head, labels_N, look)
+        def look_after(exponentials_CV: Tensor, sum_C1: Tensor, place: slice) -> None:
+            entropy_N[place] = entropy_of(exponentials_CV, sum_C1)
+
+        nll_N = chunked_nll(states_NH, self.head, labels_N, look, look_after)
         codes_NK = device_codes_of(top_NK - (own_N1 + nll_N[:, None]))
-        return nll_N, ids_NK.masked_fill(codes_NK == NONE, -1), codes_NK
+        ids_NK = ids_NK.masked_fill(codes_NK == NONE, -1)
+        return nll_N, ids_NK, codes_NK, device_codes_of(-entropy_N)
 
     @torch.inference_mode()
     def asked_states(self, one_pass: Pass) -> Tensor:

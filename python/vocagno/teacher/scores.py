@@ -101,7 +101,7 @@ def write_scores(
     unscored = np.array([document.num_unscored for document in documents], np.uint32)
     count = num_candidates(made_from)
     if frames is None:
-        frames = [_frames(document, count) for document in documents]
+        frames = [_frames(document, count, made_from) for document in documents]
     joined = [np.frombuffer(b"".join(one), np.uint8) for one in frames]
     sizes = [np.array(list(map(len, one)), np.int32) for one in frames]
     rows = zip(hashes, losses, coded, unscored, joined, sizes, strict=True)
@@ -150,14 +150,19 @@ def num_candidates(made_from: dict[str, Any]) -> int:
     return int(made_from.get("candidates", 0))
 
 
-def _frames(document: DocumentScores, count: int) -> list[bytes]:
-    """The encoded candidates, K of each token. Raises: ValueError for another number of them."""
+def _frames(document: DocumentScores, count: int, made_from: dict[str, Any]) -> list[bytes]:
+    """The encoded candidates, K of each token. Raises: ValueError for another number of them, and
+    if their being sampled or having entropies is not what `made_from` says."""
     found, tokens = document.candidates, len(document.nll)
     if found is None and (count == 0 or tokens == 0):
         return []
     shape = None if found is None else found.ids.shape
     if found is None or shape != (tokens, count):
         raise ValueError(f"candidates of shape {shape}, expected {(tokens, count)}")
+    is_kind = {"sampled": found.is_sampled, "entropy": found.entropy is not None}
+    for name, value in is_kind.items():
+        if tokens and value != made_from.get(name, False):
+            raise ValueError(f"candidates: {name} is {value}, and their inputs say {not value}")
     return frames_of(found)
 
 
@@ -191,6 +196,11 @@ class ScoreStore(ShardedStore["ScoreShard"]):
     def candidates(self) -> int:
         """Number of candidates of each token; 0 if the store has none."""
         return num_candidates(self.manifest.made_from)
+
+    @property
+    def has_entropy(self) -> bool:
+        """Whether its candidates come with the entropy of the teacher's whole distribution."""
+        return bool(self.manifest.made_from.get("entropy", False))
 
     @property
     def is_sampled(self) -> bool:

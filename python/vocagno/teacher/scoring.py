@@ -74,6 +74,7 @@ class Teacher:
         self.scorer = scorer
         self.candidates = candidates
         self.is_sampled: bool = getattr(scorer, "is_sampled", False)
+        self.gives_entropy: bool = getattr(scorer, "gives_entropy", False)
         self.reader = reader
         self._check = check
         self._is_doubted = False
@@ -94,7 +95,12 @@ class Teacher:
         candidates = None
         if self.candidates:
             candidates = replace(
-                Candidates.none(len(nll), self.candidates, is_sampled=self.is_sampled),
+                Candidates.none(
+                    len(nll),
+                    self.candidates,
+                    is_sampled=self.is_sampled,
+                    has_entropy=self.gives_entropy,
+                ),
                 tokens=tokens.ids.astype(np.int32),
             )
         scored = 0
@@ -103,7 +109,10 @@ class Teacher:
             losses = found.nll if isinstance(found, Scored) else found
             nll[rows] = losses
             if candidates is not None:
-                candidates.ids[rows], candidates.codes[rows] = self._checked(found)
+                of_window = self._checked(found)
+                candidates.ids[rows], candidates.codes[rows] = of_window.ids, of_window.codes
+                if candidates.entropy is not None:
+                    candidates.entropy[rows] = np.asarray(of_window.entropy)
             self._note_places(windowed.windows[number], losses)
             scored += len(losses)
             advance(scored / len(tokens.ids), scored)
@@ -122,9 +131,8 @@ class Teacher:
             for number, place in enumerate(map(tokens.text, range(len(tokens))))
         ]
 
-    def _checked(
-        self, found: NDArray[np.float32] | Scored
-    ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    def _checked(self, found: NDArray[np.float32] | Scored) -> Scored:
+        """The candidates of a window. Raises: ScorerError for impossible ones."""
         name = type(self.scorer).__name__
         if not isinstance(found, Scored):
             raise ScorerError(f"{name}: gives losses without candidates")
@@ -142,7 +150,11 @@ class Teacher:
                 f"{name}: gives candidates with ids from {found.ids.min()} to {found.ids.max()}; "
                 f"expected ids of its tokenizer, below {most:,}, or -1 with code {NONE}"
             )
-        return found.ids, found.codes
+        if self.gives_entropy and (found.entropy is None or len(found.entropy) != len(found.nll)):
+            raise ScorerError(
+                f"{name}: says that it gives entropies, and gives none of some tokens"
+            )
+        return found
 
     def _doubt(self, nll: NDArray[np.float32]) -> None:
         """Warns once if the losses are worse than guessing, as with ids of another tokenizer, or
@@ -193,6 +205,8 @@ def _scored(
     if candidates is not None:
         candidates.ids[~np.isfinite(stored)] = -1
         candidates.codes[~np.isfinite(stored)] = NONE
+        if candidates.entropy is not None:
+            candidates.entropy[~np.isfinite(stored)] = NONE
     return DocumentScores(
         spans,
         np.where(np.isfinite(stored), stored, np.float16(np.nan)),
@@ -307,6 +321,7 @@ class ConfiguredTeacher:
             **engine,
             **({"candidates": config.candidates} if config.candidates else {}),
             **({"sampled": True} if config.sampled else {}),
+            **({"entropy": True} if config.candidates and self.engine.gives_entropy else {}),
         }
 
     def check(self) -> None:
@@ -413,6 +428,9 @@ class ConfiguredTeacher:
 class Engine:
     """A way to compute a configured teacher's losses: one of `ENGINES`."""
 
+    gives_entropy: bool = False
+    """Whether its candidates come with the entropy of the distribution that they are of."""
+
     def __init__(self, teacher: ConfiguredTeacher) -> None:
         self.teacher = teacher
 
@@ -440,6 +458,8 @@ class Engine:
 
 class TransformersEngine(Engine):
     """A model of transformers in this process."""
+
+    gives_entropy = True
 
     def check(self) -> None:
         """Raises: ConfigError if the model reads fewer than `teacher.context` tokens."""

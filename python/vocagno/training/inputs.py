@@ -19,7 +19,7 @@ from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
-from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.live import check_same_vocabulary
@@ -245,6 +245,8 @@ def _targets(
     for teacher, of_corpora in zip(teachers, scores, strict=True):
         stores = [matched.store for matched in of_corpora.values()]
         counts = {store.candidates for store in stores} or {teacher.config.candidates}
+        for store in stores if config.guidance.needs_entropy else []:
+            require(store.has_entropy, f"teacher.scores: {store.folder}: {WITHOUT_ENTROPY}")
         require(
             len({store.is_sampled for store in stores}) < 2,
             "teacher.scores: the candidates of some corpora are sampled, and those of others are "

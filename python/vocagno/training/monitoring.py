@@ -28,6 +28,9 @@ _LEAST_KEPT = 0.5
 """Share of the tokens; below it a window that drops noise says so."""
 _LEAST_PAIRED = 0.05
 """Share of the tokens with the teacher's distribution, below which a run says so."""
+_LEVEL = 0.05
+"""How much more than the student a teacher may lose, as a share of its loss, and still be called
+level with it: such a teacher gains a little, one that loses a quarter more does harm."""
 _USUAL_DEVIATION = 0.1
 """Of the share of kept tokens from `top_fraction`, before a run says so."""
 
@@ -144,13 +147,15 @@ def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts)
 
 
 class Warnings:
-    """Says once if the selection is unusual, and once if the paper's rule flattens the student
-    (docs/guidance.md)."""
+    """Says once if the selection is unusual, once if the paper's rule flattens the student
+    (docs/guidance.md), and once if a teacher whose distribution is learnt knows less than the
+    student (docs/distributions.md)."""
 
     def __init__(self, guidance: GuidanceConfig, steps: int) -> None:
         self._guidance = guidance
         self._first_step = steps * _SETTLED
         self._is_unusual = False
+        self._is_behind = False
         self._is_judged = not (guidance.keeps_quota and guidance.criterion == "excess")
 
     def look(self, entry: Entry) -> list[str]:
@@ -159,6 +164,9 @@ class Warnings:
         if not self._is_unusual and (unusual := unusual_selection(entry, self._guidance)):
             self._is_unusual = True
             found.append(unusual)
+        if not self._is_behind and (behind := teacher_behind(entry, self._guidance)):
+            self._is_behind = True
+            found.append(behind)
         if not self._is_judged and threshold is not None and entry.step >= self._first_step:
             self._is_judged = True  # once, whatever it is
             if threshold > 0:
@@ -170,6 +178,23 @@ class Warnings:
                     "of noise instead (docs/guidance.md)"
                 )
         return found
+
+
+def teacher_behind(entry: Entry, guidance: GuidanceConfig) -> str | None:
+    """Warns of a teacher that loses more than the student on the text that both are compared on,
+    for the methods that train towards what the teacher says. None if there is nothing to say."""
+    excess, teacher_loss = entry.mean_excess_loss, entry.mean_teacher_loss
+    if not guidance.moves_towards_teacher or excess is None or teacher_loss is None:
+        return None
+    if excess >= -_LEVEL * teacher_loss:
+        return None
+    return (
+        f"step {entry.step}: the teacher is behind: it loses {teacher_loss:.2f} nats a token of "
+        f"the student's, the student {teacher_loss + excess:.2f}, and guidance.method: "
+        f"{guidance.method} moves the student towards it, which raised the held-out loss wherever "
+        "it was tried (docs/distributions.md). Choose a teacher that is ahead (`vocagno scores "
+        "compare`), or guidance.method: vocagno, which only drops what is noise"
+    )
 
 
 def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:

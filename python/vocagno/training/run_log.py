@@ -64,6 +64,8 @@ class Entry:
     mfu: Finite | None = None
     threshold: float | None = None
     paired: Finite | None = None
+    mean_excess_loss: Finite | None = None
+    mean_teacher_loss: Finite | None = None
     coverage: Finite | None = None
     scored: Finite | None = None
     unmapped: dict[str, Count] | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.guidance.bucket_loss import BucketCrossEntropy
+from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY
 from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
@@ -121,13 +122,13 @@ class Distill(Matching):
         return self._distilled(student, teacher)[:2]
 
     def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
-        total, metrics, (divergence, pairs) = self._distilled(student, teacher)
-        return self._output(total, metrics, student, teacher, distance=divergence, pairs=pairs)
+        total, metrics, (cross_entropy, pairs) = self._distilled(student, teacher)
+        return self._output(total, metrics, student, teacher, distance=cross_entropy, pairs=pairs)
 
     def _distilled(
         self, student: StudentSide, teacher: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics, tuple[Tensor, Tensor]]:
-        """The loss, its metrics, the sum of the divergences, and of how many tokens it is."""
+        """The loss, its metrics, and the sum of H(P, Q) with the number of tokens that it is of."""
         labels_BT = student.labels_BT
         what = "method: distill needs the candidates of the tokens, and their buckets"
         bucket_NS = required(teacher.candidates, what).flatten(0, -2)
@@ -142,6 +143,11 @@ class Distill(Matching):
                 f"buckets: of {table.vocabulary_size:,} ids of the student's tokenizer, but the "
                 f"head has {size:,}: they do not belong together"
             )
+        entropy_NR = None
+        if self.guidance.needs_entropy:
+            if teacher.candidate_entropy is None:
+                raise ValueError(WITHOUT_ENTROPY)
+            entropy_NR = teacher.candidate_entropy.flatten(0, -2)
         kept_N = self.kept(labels_BT, teacher).flatten()
         objective = BucketCrossEntropy(
             labels_BT.flatten(),
@@ -150,16 +156,19 @@ class Distill(Matching):
             table.on(labels_BT.device),
             kept_N,
             self.share,
-            where_surer=self.guidance.distill_where == "surer",
+            entropy_NR=entropy_NR,
             members_before=teacher.members_before,
         )
         total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
         nll_BT = parts_N3[:, 1].view(labels_BT.shape)
         metrics = TokenMetrics(nll_BT, kept_N.view(labels_BT.shape))
         is_used_N = objective.is_told_N & (kept_N > 0)
-        divergence = torch.where(is_used_N, parts_N3[:, 2], 0.0).sum()
-        return total, metrics, (divergence, is_used_N.sum())
+        cross_entropy = torch.where(is_used_N, parts_N3[:, 2], 0.0).sum()
+        return total, metrics, (cross_entropy, is_used_N.sum())
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """Also the mean KL divergence over buckets, and the share of tokens that have one."""
-        return super().log(sums, counts) | log_of_distance(sums, counts)
+        """Also the mean cross-entropy of the teacher's distribution over buckets under the
+        student's, and the share of tokens that have one."""
+        of_pairs = log_of_distance(sums, counts)
+        of_pairs["mean_cross_entropy"] = of_pairs.pop("mean_distance")
+        return super().log(sums, counts) | of_pairs
