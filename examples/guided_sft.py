@@ -50,12 +50,12 @@ if __name__ == "__main__":
         max_length=1024,
     )
     trainer = GuidedSFTTrainer(
-        AutoModelForCausalLM.from_pretrained(student),
+        AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32),  # not the file's type
         SFTConfig(
             output,
             max_steps=20,
             per_device_train_batch_size=4,
-            learning_rate=1e-3,
+            learning_rate=5e-5,
             bf16=torch.cuda.is_available(),
             dataset_kwargs={"skip_prepare_dataset": True},
             report_to=[],

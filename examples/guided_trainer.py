@@ -8,6 +8,7 @@ python examples/guided_trainer.py STUDENT rows scores out
 import sys
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForCausalLM, TrainingArguments
 
 from vocagno import TokenSpans
@@ -27,9 +28,9 @@ collator = GuidedCollator(
     line_ends=TokenSpans(student).line_ends(),
 )
 trainer = GuidedTrainer(
-    AutoModelForCausalLM.from_pretrained(student),
+    AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32),  # not the file's type
     TrainingArguments(
-        output, max_steps=20, per_device_train_batch_size=4, learning_rate=1e-3, logging_steps=5
+        output, max_steps=20, per_device_train_batch_size=4, learning_rate=5e-5, logging_steps=5
     ),
     guidance=guidance,
     train_dataset=rows,

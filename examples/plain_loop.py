@@ -31,7 +31,7 @@ collate = GuidedCollator(
     seq_len=rows.manifest.made_from["seq_len"],
 )
 head = language_head(model)  # proved once; wrong losses are refused
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
 order = torch.Generator().manual_seed(0)
 for step in range(20):
     batch = collate([rows[int(i)] for i in torch.randint(len(rows), (4,), generator=order)])

@@ -117,6 +117,7 @@ def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
     found = weights[0, len(student.prefix_ids) - 1 :][: len(spans)].bool().numpy()
     assert of_noise.sum() > 3
     assert (found == ~of_noise).all()
+    assert batch.counts.kept == weights.sum()  # known before the forward pass
     assert weights[1].sum() == (batch.labels_BT[1] >= 0).sum()
 
 

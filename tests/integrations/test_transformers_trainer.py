@@ -438,3 +438,50 @@ def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatc
     found._check_stream(examples())
     found.accelerator.dataloader_config.dispatch_batches = False
     found._check_stream(Stream())
+
+
+@pytest.mark.parametrize(
+    ("change", "warned"),
+    [
+        (lambda model: model, False),
+        (lambda model: model.bfloat16(), True),
+        (lambda model: model.half(), True),
+        (lambda model: model.bfloat16().requires_grad_(False), False),
+    ],
+    ids=["float32", "bfloat16", "float16", "frozen"],
+)
+def test_weights_that_lose_small_steps_are_warned_of(tmp_path, recwarn, change, warned):
+    trainer(tmp_path, model=change(tiny_llama(50)))
+    words = [str(one.message) for one in recwarn if "updates smaller" in str(one.message)]
+    assert len(words) == warned
+    assert all("Load it with dtype=torch.float32" in one for one in words)
+
+
+@pytest.mark.parametrize(
+    ("options", "sums", "words"),
+    [
+        ({"method": "distill"}, {"pairs": 3}, "only 3.0% of the tokens have a distribution of"),
+        ({"method": "distill"}, {"pairs": 30}, None),
+        ({"top_fraction": 1.0}, {"threshold": 0.5, "scopes": 1}, "the threshold of guidance.top"),
+        ({"top_fraction": 1.0}, {"threshold": -0.5, "scopes": 1}, None),
+    ],
+)
+def test_what_train_py_warns_of_is_warned_of_once(
+    tmp_path, tokenizers, recwarn, options, sums, words
+):
+    guidance, given = GuidanceConfig(**options), {}
+    if guidance.needs_candidates:
+        spans = TokenSpans(tokenizers["byte-level"])
+        given["targets"] = BucketTargets(vocagno.buckets(spans, spans), 2)
+    collator = DataCollatorWithTeacherLoss(guidance, **given)
+    trained = trainer(tmp_path, guidance=guidance, data_collator=collator, **given)
+    trained.state.max_steps = 2
+    names = "predicted kept competing with_text mapped scorable scored".split()
+    for step in (1, 2):
+        trained.state.global_step = step
+        trained._counts = TokenCounts(**dict.fromkeys(names, 100))
+        trained._sums += torch.tensor(LossSums(nll=300.0, kept=100.0, **sums))
+        trained.log({"loss": 3.0})
+    warned = [str(one.message) for one in recwarn if str(one.message).startswith("step ")]
+    assert len(warned) == bool(words)
+    assert all(one.startswith(f"step 1: {words}") for one in warned)

@@ -20,6 +20,7 @@ def validation(step, loss):
     return {
         "step": step,
         "validation_loss": loss,
+        "validation_nats_per_byte": loss / 4,
         "validation_tokens": 7,
         "validation_seconds": 0.1,
     }

@@ -84,6 +84,14 @@ def test_a_mixture_does_not_depend_on_processes_or_restarts(folder, corpora, mix
     assert same_weights(folder / "again", run_folder)
 
 
+def predicted_bytes(row):
+    """Of a row's text, without what its first token covers, which is not predicted."""
+    pieces = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens).tolist()
+    spans = zip(pieces, row.spans.tolist(), strict=True)
+    first, *others = [{(piece, i) for i in range(*span)} for piece, span in spans]
+    return len(set().union(*others) - first)
+
+
 def test_held_out_losses_are_those_of_each_text(folder, trained):
     last = metrics(trained[0])[1][-1]
     told = "first {first:.4f}, second {second:.4f})".format(**last["validation_losses"])
@@ -95,6 +103,8 @@ def test_held_out_losses_are_those_of_each_text(folder, trained):
     total = sum(sizes[name] * loss for name, loss in last["validation_losses"].items())
     assert last["validation_loss"] == pytest.approx(total / sum(sizes.values()))
     assert last["validation_tokens"] == sum(sizes.values())
+    per_byte = total / sum(predicted_bytes(row) for of_one in rows.values() for row in of_one)
+    assert last["validation_nats_per_byte"] == pytest.approx(per_byte)
 
 
 def test_rows_and_their_scores_belong_together(folder, trained):

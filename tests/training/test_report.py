@@ -67,7 +67,7 @@ def test_runs_are_compared_with_the_first(tmp_path):
     page = page_of(tmp_path, first, second)
     head, *cells = rows(page, "Runs")
     one, other = (dict(zip(head, line, strict=True)) for line in cells)
-    assert (one["held-out loss"], one["difference"]) == ("1.2500", "")
+    assert (one["held-out loss"], one["difference"], one["nats a byte"]) == ("1.2500", "", "0.3125")
     assert (other["held-out loss"], other["difference"]) == ("1.5000", "+0.2500")
     assert one["trained on"] == "66.7%"
     assert [line[-2:] for line in cells] == [["", ""], ["25.0%", "50.0%"]]  # columns of either

@@ -42,6 +42,7 @@ def test_what_a_run_comes_to(naive, guided):
         "steps": 4,
         "tokens": 400,
         "last_validation_loss": 3.6,
+        "last_nats_per_byte": 0.9,
         "best_validation_loss": 3.5,
         "mean_tokens_per_s": 150.0,  # 400 tokens in 2 + 2/3 s
     }

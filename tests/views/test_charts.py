@@ -61,6 +61,16 @@ def test_the_steep_beginning_does_not_set_the_range():
     assert 1.9 < high < 2.0
 
 
+@pytest.mark.parametrize("last", [100, 120, 900])
+def test_a_curve_of_few_points_is_in_its_panel(last):
+    """Held-out losses of a short run: what leads out of its first tenth is seen."""
+    few = Line("a", [(0, 9.0), (100, 2.0), (last + 1, 1.5)], 0)
+    low, high = settled_range([few])
+    assert low < 1.5 < 9.0 < high
+    _, high = settled_range([Line("a", [*few.points[:2], (1000, 1.5)], 0)])
+    assert 2.0 < high < 3.0
+
+
 @given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e6))
 def test_ticks_are_few_and_round(low, size):
     found = ticks(low, low + size)

@@ -29,6 +29,26 @@ def test_links_by_hand():
     assert links(np.empty((0, 2), np.int32), np.empty((0, 2))).shape == (0,)
 
 
+def test_losses_of_both_sides_are_of_the_same_bytes():
+    """By hand: `ab` has no loss of the teacher, `cde` is one group, special tokens do not count."""
+    student = [(0, 0, None), (0, 2, 9.0), (2, 3, 1.0), (3, 5, 2.0), (5, 6, 0.5), (6, 6, 7.0)]
+    teacher = [(0, 2, None), (2, 4, 0.25), (4, 5, 0.75), (5, 6, 2.0)]
+    both = [
+        [kind(text="", start=start, end=end, nll=nll) for start, end, nll in side]
+        for kind, side in ((StudentToken, student), (Token, teacher))
+    ]
+    shown = Passage(
+        title="", text="abcdef", student=both[0], teacher=both[1], mapping=[(-1, -1)] * 6
+    )
+    guided = GuidedText("small", "large", GuidanceConfig(top_fraction=0.4), shown)
+    assert guided.nats_per_byte == (3.5 / 4, 3.0 / 4)
+    assert guided.as_dict()["nats_per_byte"] == {"student": 0.875, "teacher": 0.75}
+    cells = re.findall(r"<td[^>]*>([\d.]+)</td>", guided.html())
+    assert [cells[1:3], cells[4:6]] == [["3.900", "0.875"], ["1.000", "0.750"]]
+    nothing = replace(shown, teacher=[])
+    assert replace(guided, passage=nothing).nats_per_byte is None
+
+
 def test_links_are_what_brute_force_counts():
     rng = np.random.default_rng(0)
     for _ in range(300):

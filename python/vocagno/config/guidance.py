@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vocagno.alignment.mapping import Reduction
 from vocagno.config.option_types import check_types
@@ -34,7 +34,7 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
 }
 """Options that say nothing to other methods."""
 
-_USUAL_WEIGHT: dict[Method, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
+_USUAL_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
 _PAPERS_QUOTA = 0.4
 _MAX_LOSS_OF_LINES = 2.0
 
@@ -52,7 +52,7 @@ class GuidanceConfig:
     `unit: group`, `window_max_loss: 2.0` (docs/guidance.md).
     """
 
-    method: Method = "vocagno"
+    method: Method | str = "vocagno"
     """vocagno: tokens chosen by a teacher of any vocabulary, through the text they share.
     rho1: tokens chosen by a teacher of the same vocabulary (Rho-1, arXiv 2404.07965).
     chunk: chunks chosen; both sequences of a row are cut into as many equal chunks.
@@ -61,7 +61,9 @@ class GuidanceConfig:
     teacher's, over buckets of both vocabularies (`vocagno.buckets`); needs `teacher.candidates`.
     kld: all tokens, and the KL divergence from a teacher of the same vocabulary (Eq. 5).
     uld: all tokens, and the Wasserstein distance of sorted distributions (Eq. 6).
-    cpt: naive continual pretraining, on all tokens and without a teacher."""
+    cpt: naive continual pretraining, on all tokens and without a teacher.
+    MODULE:CLASS: a rule of your own, a `TokenSelection` in a module of this folder or installed,
+    with the options of vocagno; its quota is 0.4 by default (docs/methods.md)."""
     unit: Literal["token", "group"] | None = None
     """What both models are compared on. token: a student token and the teacher tokens that share
     text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
@@ -121,6 +123,11 @@ class GuidanceConfig:
 
     def __post_init__(self) -> None:
         check_types("guidance", self)
+        require(
+            self.is_own or self.method in get_args(Method),
+            f"guidance.method: expected one of {', '.join(get_args(Method))}, or MODULE:CLASS for "
+            f"a rule of your own, got {self.method!r}",
+        )
         self._set_defaults()
         require(
             self.top_fraction is None or 0 < self.top_fraction <= 1,
@@ -138,8 +145,9 @@ class GuidanceConfig:
             f"guidance.method: {self.method}",
         )
         defaults = {field.name: field.default for field in fields(self)} | {"unit": "token"}
+        method = "vocagno" if self.is_own else self.method
         for name, methods in _OPTIONS_OF.items():
-            if getattr(self, name) != defaults[name] and self.method not in methods:
+            if getattr(self, name) != defaults[name] and method not in methods:
                 raise ConfigError(
                     f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
                     f"{self.method}; omit it"
@@ -156,6 +164,8 @@ class GuidanceConfig:
                     found["window_max_loss"] = _MAX_LOSS_OF_LINES
             elif self.method in ("rho1", "chunk") and self.window_max_loss is None:
                 found["top_fraction"] = _PAPERS_QUOTA
+        if self.is_own and self.top_fraction is None:
+            found["top_fraction"] = _PAPERS_QUOTA
         if found.get("window_max_loss", self.window_max_loss) is not None:
             found["window"] = "line"
         if self.method in _BY_GROUP:
@@ -216,7 +226,12 @@ class GuidanceConfig:
     @property
     def selects(self) -> bool:
         """Whether some tokens train and others do not."""
-        return self.method in ("vocagno", "rho1", "chunk")
+        return self.is_own or self.method in ("vocagno", "rho1", "chunk")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the method is a rule outside the package, which `method_of` imports."""
+        return ":" in self.method
 
     @property
     def is_matching(self) -> bool:
@@ -288,7 +303,7 @@ class GuidanceConfig:
     def needs_group_loss(self) -> bool:
         """Whether noise is told by other losses than those of single tokens, which count a teacher
         token once for each student token that shares text with it."""
-        is_token = self.method == "vocagno" and self.unit == "token"
+        is_token = (self.is_own or self.method == "vocagno") and self.unit == "token"
         return is_token and self.window_max_loss is not None
 
     @property

@@ -54,6 +54,16 @@ class Row:
     """(P,) number of tokens at the start of each piece that belong to a prompt: read, never
     learnt."""
 
+    @property
+    def new_bytes(self) -> NDArray[np.int64]:
+        """(n,) bytes that a token covers and none before it in its piece: they add up to the text,
+        which the tokens of one character may all cover."""
+        offsets = np.repeat(np.arange(len(self.num_tokens)) << 32, self.num_tokens)
+        start, end = self.spans.T + offsets  # the pieces one after the other
+        before = np.append(0, np.maximum.accumulate(end))[:-1]
+        sizes: NDArray[np.int64] = np.maximum(end - np.maximum(start, before), 0)
+        return sizes
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

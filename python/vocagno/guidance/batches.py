@@ -66,6 +66,8 @@ class Batch:
     """As `GuidanceTensors.members_before`, for stored candidates."""
     bucket_key: str | None = None
     """`BucketTable.key` of the buckets that it was made with."""
+    text_bytes: int = 0
+    """Bytes of text that the predicted tokens cover, counted where there is no teacher."""
 
     def pin_memory(self) -> "Batch":
         """The same with tensors that a device can fetch by itself; DataLoader asks for it."""
@@ -216,8 +218,15 @@ class Collator:
             if live is None and not isinstance(self.scores, SameRows):
                 given = tensors["teacher_loss"], tensors["labels"]
                 tensors["weight"] = known_weights(*given, units, self.guidance)
+        # Counted last: how many a rule of lines keeps follows from the weights.
+        roles = self.method.roles(tensors["teacher_loss"], tensors["labels"])
+        counts = counts._replace(kept=self.method.most_kept(*roles, tensors))
         key = None if self.method.targets is None else self.method.targets.table.key
-        return Batch(tensors, counts, row_counts, live, ends, units, members_before, key)
+        text_bytes = 0
+        if self.scores is None:
+            text_bytes = sum(np.concatenate([row.new_bytes for row in rows])[is_predicted].tolist())
+        known = live, ends, units, members_before, key, text_bytes
+        return Batch(tensors, counts, row_counts, *known)
 
     def _put_targets(
         self, tensors: dict[str, Tensor], targets: Targets, places: NDArray[np.int64]
@@ -256,7 +265,7 @@ class Collator:
         wanted: NDArray[np.bool_],
     ) -> tuple[TokenCounts, NDArray[np.int64]]:
         """Puts each token's loss and reason where the token is predicted; the counts of all tokens,
-        and of each row."""
+        and of each row; none is counted as kept."""
         loss = _at(places, tokens.teacher_loss, np.nan)
         reasons = _at(places, tokens.reasons, Reason.SPECIAL)
         with_text, first_only, missing = (
@@ -284,8 +293,7 @@ class Collator:
             "partial": known & is_mapped & ~np.isfinite(loss),
         }
         row_counts = np.stack([tokens_of[name].sum(1) for name in TokenCounts._fields], 1)
-        kept = self.method.most_kept(competing, included, tensors)
-        return TokenCounts(*row_counts.sum(0).tolist())._replace(kept=kept), row_counts
+        return TokenCounts(*row_counts.sum(0).tolist()), row_counts
 
 
 def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:

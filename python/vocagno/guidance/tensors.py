@@ -148,7 +148,8 @@ class TokenCounts(NamedTuple):
 
     predicted: int = 0
     kept: int = 0
-    """The largest possible number for chunks, and where the losses decide how many are kept."""
+    """The largest possible number for chunks, where the student's losses decide, and where a rule
+    of lines waits for the losses of a live teacher."""
     competing: int = 0
     included: int = 0
     """Kept without competing."""

@@ -18,6 +18,7 @@ A: answers of a conversation, n: tokens of an example.
 
 import sys
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +37,7 @@ from vocagno.data.store.format import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.tensors import PADDING, TokenCounts, check_coverage, made_for
 from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
@@ -43,6 +45,7 @@ from vocagno.models.losses import IGNORED
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
+from vocagno.tokens.student_tokenizer import about_end
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 Examples = Mapping[str, Sequence[Any]]
@@ -193,6 +196,7 @@ class TeacherLossColumns:
         self._student = student
         self._spans = TokenSpans(student)
         self.guidance: GuidanceConfig = guidance or GuidanceConfig()
+        method_of(self.guidance)  # a rule of one's own must be there before anything is scored
         self._teacher: Teacher | ScoresOfTexts = (
             ScoresOfTexts(teacher, candidates=self.guidance.needs_candidates)
             if isinstance(teacher, ScoreStore)
@@ -237,6 +241,8 @@ class TeacherLossColumns:
         texts = [document.text for document in documents]
         prompts = [document.prompt_bytes for document in documents]
         around = self._spans.prefix_ids, self._student.eos_token_id
+        if words := about_end(self._spans, self._student.eos_token):
+            warnings.warn(f"student: {words}; set eos_token of the tokenizer", stacklevel=2)
         tokens, why = self._spans.try_encode(texts)
         _say_omitted(texts, why)
         stream = join_documents(tokens, 0, *around, prompts, skipped=why)

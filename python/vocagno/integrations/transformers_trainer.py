@@ -1,6 +1,7 @@
 """Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -36,7 +37,8 @@ from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.scores import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.training.monitoring import token_entry
+from vocagno.training.monitoring import Warnings, token_entry
+from vocagno.training.run_log import Entry
 from vocagno.training.step import GuidedForward
 
 
@@ -153,7 +155,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     The model stays what it is: it is saved, loaded, copied and generates as ever. Given a
     `teacher_loss`, its forward pass gives a `StudentOutput` instead of logits. A step's loss is
     divided by one count over all its micro-batches and processes. With the loss of training it
-    logs how many tokens are kept and covered by the teacher, and the threshold, as `train.py` does.
+    logs how many tokens are kept and covered by the teacher, and the threshold, and warns of what
+    is unusual there, as `train.py` does.
     """
 
     _signature_columns: Any
@@ -168,7 +171,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     ) -> None:
         """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
             `DataCollatorWithTeacherLoss` as `data_collator`. `targets`: for `distill`, those of the
-            collator.
+            collator. Warns of a model whose weights that train are 16-bit.
 
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
             one process with several GPUs, for Apple's GPU, for a stream that one process reads for
@@ -189,6 +192,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         )
         self._counts: TokenCounts | None = None  # since the last log, as the sums
         self._has_seen_scores = False
+        self._warnings: Warnings | None = None  # of the run, whose length is known once it trains
         for name, why in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: not supported by a guided trainer; {why}")
@@ -196,10 +200,25 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         several = validation.values() if isinstance(validation, dict) else [validation]
         for dataset in (self.train_dataset, *several):
             self._check_stream(dataset)
+        self._look_at_weights()
         # Weights of several types may need autocast to be multiplied (axolotl's norms are float32).
         types = {one.dtype for one in self.model.parameters() if one.is_floating_point()}
         with self.accelerator.autocast() if len(types) > 1 else nullcontext():
             self.model.forward = _guided_forward(self.model, guidance, targets)
+
+    def _look_at_weights(self) -> None:
+        """Warns of 16-bit weights, of which small steps are lost to rounding."""
+        is_sharded = self.is_fsdp_enabled and self.accelerator.mixed_precision != "no"
+        if is_sharded or self.is_deepspeed_enabled:
+            return  # these keep float32 weights themselves
+        types = {str(one.dtype) for one in self.model.parameters() if one.requires_grad}
+        if short := types & {"torch.bfloat16", "torch.float16"}:
+            warnings.warn(
+                f"model: weights that train are {' and '.join(sorted(short))}: updates smaller "
+                "than their rounding are lost. Load it with dtype=torch.float32; bf16=True in the "
+                "arguments is mixed precision",
+                stacklevel=3,
+            )
 
     def _check_stream(self, dataset: Any) -> None:
         """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
@@ -295,6 +314,10 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             entry = token_entry(f"step {self.state.global_step}", self._method, sums, counts)
             if counts.missing:
                 entry["missing"] = counts.missing / counts.predicted
+            self._warnings = self._warnings or Warnings(self._method.guidance, self.state.max_steps)
+            line = Entry.of(entry | {"step": self.state.global_step})
+            for words in self._warnings.look(line) if self.is_world_process_zero() else ():
+                warnings.warn(words, stacklevel=2)
             for name in ("loss", "tokens", "unmapped"):  # the loss is that of all tokens
                 entry.pop(name, None)
             logs |= entry

@@ -77,7 +77,7 @@ def _train_teacher() -> None:
 STUDENTS = ("naive", "paper", "guided", "distilled")
 """Trained on all tokens, by the paper's rule, on the lines that are not noise, and on these towards
 the teacher's most likely tokens."""
-COLUMNS = ("", "held-out loss", "exact answers", "tokens/s", "trained on")
+COLUMNS = ("", "held-out loss", "nats a byte", "exact answers", "tokens/s", "trained on")
 
 
 def add_quickstart(parser: Any) -> None:
@@ -106,8 +106,9 @@ def quickstart(options: Any) -> None:
     print(in_table([COLUMNS, *(tuple(row.values()) for row in rows)]))
     print(
         "\nheld-out loss: nats per token of clean text. The students share a tokenizer and their\n"
-        "initial weights; the teacher has another tokenizer. paper: top 40 % of the tokens;\n"
-        "guided: lines that are not noise; distilled: these, towards the teacher's distribution.\n"
+        "initial weights; the teacher has another tokenizer, so compare it by nats a byte. paper:\n"
+        "top 40 % of the tokens; guided: lines that are not noise; distilled: these, towards the\n"
+        "teacher's distribution.\n"
         f"{time.monotonic() - started:.0f} s in total; "
         f"tokens that the teacher chose: {page}"
     )
@@ -130,11 +131,13 @@ def _row(name: str, run: Path) -> dict[str, str]:
     """A line of the table, from the run's log and its answers to the held-out problems."""
     from vocagno.quickstart.problems import accuracy_of_run
     from vocagno.training.run_log import read_run
+    from vocagno.views.passage import number
 
     found = read_run(run)
     values = (
         name,
         f"{found.curve('validation_loss')[1][-1]:.4f}",
+        number(found.as_dict()["last_nats_per_byte"], ".4f"),
         f"{accuracy_of_run(run, FOLDER / 'corpus' / 'problems.jsonl'):.1%}",
         f"{found.tokens_per_s:,.0f}",
         f"{found.kept_share:.1%}",

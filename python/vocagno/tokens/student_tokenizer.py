@@ -1,6 +1,7 @@
 """The student's tokenizer and its end-of-document token."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -22,15 +23,30 @@ class StudentTokenizer:
 
 
 def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
-    """The student's tokenizer with its end-of-document token, by default the declared one.
+    """The student's tokenizer with its end-of-document token, by default the declared one. Says if
+    that seems to end a turn of a conversation.
     Raises: ConfigError if the tokenizer does not declare an end-of-document token."""
     source = str(Path(source).expanduser()) if source.startswith("~") else source
     spans = TokenSpans.from_pretrained(source)
-    eos = eos or _declared_eos(source) or _usual_eos(spans, source)
+    if eos is None and (eos := _declared_eos(source)) and (words := about_end(spans, eos)):
+        print(f"warning: {words}; set student.eos, or --eos of a command", file=sys.stderr)
+    eos = eos or _usual_eos(spans, source)
     index = spans.token_id(eos)
     if index is None:
         raise ConfigError(f"student.eos: {eos!r} is not a token of {source}")
     return StudentTokenizer(spans, source, eos, index)
+
+
+def about_end(spans: TokenSpans, eos: str) -> str | None:
+    """What there is to say where documents end in a token that is not usual for it, and the
+    tokenizer has a usual one, as those of chat models do."""
+    usual = _usual_ends(spans)
+    if eos in usual or not usual:
+        return None
+    return (
+        f"every document ends in {eos!r}, which {spans.name} declares as its EOS; in a chat model "
+        f"that ends a turn, and texts end in {' or '.join(map(repr, usual))}"
+    )
 
 
 def _declared_eos(source: str) -> str | None:
@@ -59,8 +75,12 @@ def _eos_token(declared: Path) -> str | None:
     return token
 
 
+def _usual_ends(spans: TokenSpans) -> list[str]:
+    return [token for token in _USUAL_EOS if spans.token_id(token) is not None]
+
+
 def _usual_eos(spans: TokenSpans, source: str) -> str:
-    found = [token for token in _USUAL_EOS if spans.token_id(token) is not None]
+    found = _usual_ends(spans)
     if len(found) != 1:
         guess = f" ({' or '.join(found)}?)" if found else ""
         raise ConfigError(

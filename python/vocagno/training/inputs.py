@@ -4,6 +4,7 @@
 input. Every tokenizer is built once, and every identity of weights is computed once.
 """
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ import torch
 
 from vocagno.config.options import Config, row_counts
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.corpus import Corpus
+from vocagno.data.corpus import Corpus, text_hash
 from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
 from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets
+from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
 from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
 from vocagno.teacher.live import check_same_vocabulary
@@ -74,6 +76,9 @@ class Inputs:
             made_from["live teacher"] = self.live.made_from
         if self.targets is not None:
             made_from["buckets"] = {"key": self.targets.table.key}
+        if self.config.guidance.is_own:
+            rule = inspect.getsource(type(method_of(self.config.guidance)))
+            made_from["rule"] = {"source": text_hash(rule).hex()}
         return made_from
 
     def stored_scores(self) -> StoredScores | None:

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from vocagno.config.arguments import Command
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, require
+from vocagno.guidance.methods import method_of
 from vocagno.models.loading import has_apple_gpu
 from vocagno.system.collectives import agreed
 from vocagno.system.hub import HubRepository, HubUnreachableError
@@ -146,7 +147,9 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
 
 
 def start(config: Config) -> accelerate.Accelerator:
-    """The accelerator of a run, after checking that the processes found each other."""
+    """The accelerator of a run, after checking that the processes found each other.
+    Raises: ConfigError as `method_of`, before anything is scored; and for what cannot be run."""
+    method_of(config.guidance)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config.train.accumulation(world)  # says if the batch cannot be dealt out
     require(

@@ -22,8 +22,8 @@ _PASSAGES = "passages.json"
 _MOST_SPIKES = 5
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 _INTRODUCTION = (
-    "Losses are in nats a token. A difference is from the first run. Hours are those of training "
-    "steps, without validation and checkpoints."
+    "Losses are in nats a token; of other tokenizers only nats a byte compare. A difference is "
+    "from the first run. Hours are those of training steps, without validation and checkpoints."
 )
 _SHARES = {"MFU": "mfu", "waiting for data": "data_share", "the teacher's time": "teacher_share"}
 
@@ -95,6 +95,7 @@ def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:
             "steps": f"{found['steps']:,}",
             "tokens": f"{found['tokens']:,}",
             "held-out loss": _number(loss, ".4f"),
+            "nats a byte": _number(found["last_nats_per_byte"], ".4f"),
         }
         if len(runs) > 1 and first is not None:
             row["difference"] = "" if loss in (None, first) else f"{loss - first:+.4f}"

@@ -36,7 +36,7 @@ class SpikeRow(TypedDict):
 
     row: Count
     documents: list[Count]
-    loss: float | None
+    loss: float
     corpus: str | None
     """If there are several."""
 
@@ -71,6 +71,7 @@ class Entry:
     unmapped: dict[str, Count] | None = None
     spikes: list[Spike] = field(default_factory=list)
     validation_loss: float | None = None
+    validation_nats_per_byte: float | None = None
     validation_losses: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -141,10 +142,12 @@ class Run:
         """How far it went and its losses; None where nothing was measured, or nothing finite."""
         validation = self.curve("validation_loss")[1]
         last = validation[-1] if validation else math.nan
+        per_byte = [entry.validation_nats_per_byte or math.nan for entry in self.entries]
         return {
             "steps": self.points[-1].step,
             "tokens": self.points[-1].tokens,
             "last_validation_loss": last if math.isfinite(last) else None,
+            "last_nats_per_byte": next(filter(math.isfinite, per_byte[::-1]), None),
             "best_validation_loss": min(filter(math.isfinite, validation), default=None),
             "mean_tokens_per_s": self.tokens_per_s and round(self.tokens_per_s, 1),
         }

@@ -36,10 +36,12 @@ def validate(
     num_workers: int = 0,
 ) -> dict[str, Any]:
     """The mean loss over all rows, dealt out to the processes: a line for `metrics.jsonl`. If there
-    are several stores, `validation_losses` has that of each. The collator has no scores."""
+    are several stores, `validation_losses` has that of each. The collator has no scores. A token of
+    another tokenizer is as long as another: `validation_nats_per_byte` compares with its students.
+    """
     started = time.monotonic()
     totals = torch.zeros(len(held_out), dtype=torch.float64, device=accelerator.device)
-    counts = torch.zeros(len(held_out), dtype=torch.float64)
+    counts, sizes = torch.zeros(2, len(held_out), dtype=torch.float64)
     student.eval()
     with torch.no_grad():
         for number, rows in enumerate(held_out.values()):
@@ -51,9 +53,11 @@ def validate(
                 tensors.pop("teacher_loss")  # nothing is to be ranked
                 totals[number] += LossSums(*student(**tensors).sums).nll
                 counts[number] += batch.counts.predicted
+                sizes[number] += batch.text_bytes
     student.train()
-    nll, tokens = host_sum(torch.stack([totals.cpu(), counts])).tolist()
+    nll, tokens, text_bytes = host_sum(torch.stack([totals.cpu(), counts, sizes])).tolist()
     entry: dict[str, Any] = {"validation_loss": sum(nll) / max(1.0, sum(tokens))}
+    entry["validation_nats_per_byte"] = sum(nll) / max(1.0, sum(text_bytes))
     if len(held_out) > 1:
         means = (loss / max(1.0, count) for loss, count in zip(nll, tokens, strict=True))
         entry["validation_losses"] = dict(zip(held_out, means, strict=True))

@@ -69,11 +69,15 @@ def key(names: Sequence[str]) -> str:
 
 
 def settled_range(lines: Sequence[Line]) -> tuple[float, float]:
-    """The range of the values, without the first tenth of each line, where losses fall steeply."""
+    """The range of the values, without the first tenth of each line, where losses fall steeply. A
+    value from which a line leads out of its first tenth counts, or little of a short one is seen.
+    """
     values = []
     for line in lines:
         start = line.points[-1][0] / 10
-        settled = [y for x, y in line.points if x >= start and math.isfinite(y)]
+        following = [*(x for x, _ in line.points[1:]), math.inf]
+        both = zip(line.points, following, strict=True)
+        settled = [y for (_, y), x in both if x > start and math.isfinite(y)]
         values += settled or [y for _, y in line.points if math.isfinite(y)]
     low, high = min(values, default=0.0), max(values, default=1.0)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 0.5

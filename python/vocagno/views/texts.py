@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocagno.alignment.mapping import Reason, align, unmapped_reasons
+from vocagno.alignment.arrays import sums_in
+from vocagno.alignment.mapping import Reason, align, groups, unmapped_reasons
 from vocagno.config.guidance import PAPERS_RULE, GuidanceConfig
 from vocagno.errors import InputError
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.html import render_fragment, render_page
-from vocagno.views.passage import COMPETING, Passage, StudentToken, Token, whys
+from vocagno.views.passage import COMPETING, Passage, StudentToken, Token, number, whys
 from vocagno.views.statistics import Link, links
 
 MOST_DRAWN_BYTES = 200_000
@@ -246,6 +247,21 @@ class GuidedText:
         excesses = (token.excess for token in self.passage.student if token.why == "top")
         return min((excess for excess in excesses if excess is not None), default=None)
 
+    @property
+    def nats_per_byte(self) -> tuple[float, float] | None:
+        """The loss of student and teacher in nats a byte, over the groups in which each of their
+        tokens has one: the same bytes, where tokens differ. None without such a group."""
+        sides = [[one for one in side if one.start < one.end] for side in self.passage.sides]
+        spans = [np.array([(one.start, one.end) for one in side]).reshape(-1, 2) for side in sides]
+        both = groups(*(one.astype(np.int64) for one in spans))
+        pairs = zip(sides, (both.student, both.teacher), strict=True)
+        losses = [sums_in(np.array([one.nll for one in side], float), rows) for side, rows in pairs]
+        is_scored = np.isfinite(losses).all(0)
+        first, stop = both.student[is_scored].T
+        size = (spans[0][stop - 1, 1] - spans[0][first, 0]).sum()
+        student, teacher = (one[is_scored].sum() for one in losses)
+        return (float(student / size), float(teacher / size)) if size else None
+
     def summary(self) -> str:
         """The counts and the threshold."""
         counts, threshold = self.counts, self.threshold
@@ -259,7 +275,7 @@ class GuidedText:
     def as_dict(self) -> dict[str, Any]:
         """All data as JSON has it: spans in bytes, losses in nats, `teacher` a half-open range of
         the teacher's tokens."""
-        passage = self.passage
+        passage, per_byte = self.passage, self.nats_per_byte or (None, None)
         return {
             "text": passage.text,
             "student": self.student,
@@ -267,6 +283,7 @@ class GuidedText:
             "guidance": self._options(),
             "counts": self.counts,
             "threshold": self.threshold,
+            "nats_per_byte": dict(zip(("student", "teacher"), per_byte, strict=True)),
             "tokens": [self._as_dict(row) for row in range(len(passage.student))],
             "teacher_tokens": [_facts(token, "loss") for token in passage.teacher],
         }
@@ -297,10 +314,13 @@ class GuidedText:
         """A self-contained page."""
         rows = []
         sides = ("student", self.student), ("teacher", self.teacher)
-        for (side, model), tokens in zip(sides, self.passage.sides, strict=True):
+        per_byte = self.nats_per_byte or (None, None)
+        given = zip(sides, self.passage.sides, per_byte, strict=True)
+        for (side, model), tokens, of_bytes in given:
             losses = [token.nll for token in tokens if token.nll is not None]
-            mean = f"{fmean(losses):.3f} nats" if losses else "none"
-            rows.append({"": side, "model": model, "tokens": f"{len(tokens):,}", "mean loss": mean})
+            row = {"": side, "model": model, "tokens": f"{len(tokens):,}"}
+            row["nats a token"] = number(fmean(losses) if losses else None)
+            rows.append(row | {"nats a byte, of the same bytes": number(of_bytes)})
         options = self._options().items()
         rule = ", ".join(f"{name} {value}" for name, value in options if value is not None)
         return render_page(

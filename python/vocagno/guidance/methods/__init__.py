@@ -2,17 +2,20 @@
 
 A method answers what a run asks of it (`base.Method`): which teacher tokens a student token is
 compared with, how many tokens are kept, its loss, and what it logs. A new one is a class, a name in
-`METHODS`, and its options in `vocagno.config.guidance`.
+`METHODS`, and its options in `vocagno.config.guidance`; a rule of a user's own is a class anywhere.
 """
 
-from typing import TYPE_CHECKING
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
 from vocagno.guidance.methods.base import Method, Naive
 from vocagno.guidance.methods.distillation import KullbackLeibler, SortedDistributions
-from vocagno.guidance.methods.matching import Distill, LikelihoodMatching
-from vocagno.guidance.methods.selection import Chunk, Rho1, VocAgno
+from vocagno.guidance.methods.matching import Distill, LikelihoodMatching, Matching
+from vocagno.guidance.methods.selection import Chunk, Rho1, TokenSelection, VocAgno
 
 if TYPE_CHECKING:  # NumPy and torch suffice for the loss
     from vocagno.guidance.bucket_targets import BucketTargets
@@ -30,8 +33,33 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method_of(guidance: GuidanceConfig, targets: "BucketTargets | None" = None) -> Method:
-    """The method that a configuration names; `distill` makes batches only with `targets`."""
-    return METHODS[guidance.method](guidance, targets)
+    """The method that a configuration names; `distill` makes batches only with `targets`.
+    Raises: ConfigError for a rule of one's own that cannot be imported, or is none."""
+    method = METHODS.get(guidance.method) or _own_rule(guidance.method)
+    return method(guidance, targets)
+
+
+def _own_rule(name: str) -> type[TokenSelection]:
+    """The class that `MODULE:CLASS` names. Raises: as `method_of`."""
+    module, _, attribute = name.partition(":")
+    folder = str(Path.cwd())  # which Python adds for `python -m`, but not for an installed command
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        rule: Any = getattr(import_module(module), attribute, None)
+    except ImportError as error:
+        raise ConfigError(
+            f"guidance.method: {name}: {error}; start in the folder of that module, or name its "
+            "folder in PYTHONPATH"
+        ) from error
+    is_rule = isinstance(rule, type) and issubclass(rule, TokenSelection)
+    if not is_rule or issubclass(rule, Matching):  # `alm` and `distill` are no rules
+        raise ConfigError(
+            f"guidance.method: {name}: expected a class of {module} that derives from "
+            f"vocagno.guidance.methods.selection.TokenSelection, got {rule!r}"
+        )
+    chosen: type[TokenSelection] = rule
+    return chosen
 
 
 def method_of_other_loops(

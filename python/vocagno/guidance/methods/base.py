@@ -53,7 +53,7 @@ class Method(ABC):
     @property
     def tags(self) -> list[str]:
         """Tags of a trained model."""
-        name = self.guidance.method
+        name = self.guidance.method.rpartition(":")[2]
         return ["vocagno"] if name in ("vocagno", "cpt") else ["vocagno", name]
 
     @property

@@ -70,14 +70,30 @@ class Selection(Method):
 
 
 class TokenSelection(Selection):
-    """The common part of `vocagno` and `rho1`."""
+    """The common part of `vocagno`, `rho1`, and rules of a user's own, which have a `choose`."""
+
+    summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
+
+    def compared(
+        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
+    ) -> ComparedTokens:
+        """For `unit: group`, of the groups."""
+        if self.guidance.unit == "token" and not self.guidance.needs_group_loss:
+            return super().compared(pieces, meeting, is_predicted)
+        by_group = compared_groups(pieces, is_predicted)
+        if self.guidance.unit == "group":
+            return by_group
+        return replace(super().compared(pieces, meeting, is_predicted), by_group=by_group)
 
     def most_kept(
         self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
     ) -> int:
         if self.guidance.keeps_quota:
             return int(quota_of_roles(competing_BT, included_BT, self.guidance))
-        return int(competing_BT.sum() + included_BT.sum())
+        kept_BT = competing_BT | included_BT
+        if self.guidance.has_no_threshold and "weight" in tensors:  # not with a live teacher
+            kept_BT = kept_BT & (tensors["weight"] > 0)
+        return int(kept_BT.sum())
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
         return choose(nll_BT, labels_BT, teacher, self.guidance)
@@ -101,19 +117,6 @@ class TokenSelection(Selection):
 
 class VocAgno(TokenSelection):
     """`method: vocagno` (arXiv 2503.19123, Eq. 2 to 4)."""
-
-    summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
-
-    def compared(
-        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
-    ) -> ComparedTokens:
-        """For `unit: group`, of the groups."""
-        if self.guidance.unit == "token" and not self.guidance.needs_group_loss:
-            return super().compared(pieces, meeting, is_predicted)
-        by_group = compared_groups(pieces, is_predicted)
-        if self.guidance.unit == "group":
-            return by_group
-        return replace(super().compared(pieces, meeting, is_predicted), by_group=by_group)
 
 
 class Rho1(TokenSelection):
