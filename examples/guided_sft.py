@@ -10,7 +10,7 @@ import sys
 
 import torch
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from vocagno import TokenSpans
@@ -20,6 +20,7 @@ from vocagno.guidance import (
     GuidedTrainer,
     add_teacher_loss,
 )
+from vocagno.models.weights import causal_model
 from vocagno.teacher import Teacher, TextReader
 from vocagno.teacher.scorer import TransformersScorer
 
@@ -35,9 +36,7 @@ if __name__ == "__main__":
     tokenizers = [AutoTokenizer.from_pretrained(name) for name in (student, teacher)]
     spans = TokenSpans(tokenizers[1])
     loaded = Teacher(
-        TransformersScorer(
-            AutoModelForCausalLM.from_pretrained(teacher), batch_tokens=8192, width=2048
-        ),
+        TransformersScorer(causal_model(teacher, "TEACHER"), batch_tokens=8192, width=2048),
         TextReader(spans, spans.prefix_ids, context=2048, min_context=512),
     )
     guidance = GuidanceConfig(top_fraction=0.6)
@@ -50,7 +49,7 @@ if __name__ == "__main__":
         max_length=1024,
     )
     trainer = GuidedSFTTrainer(
-        AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32),  # not the file's type
+        causal_model(student, "STUDENT", dtype=torch.float32),  # refuses files that lack weights
         SFTConfig(
             output,
             max_steps=20,

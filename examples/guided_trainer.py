@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import TrainingArguments
 
 from vocagno import TokenSpans
 from vocagno.data.rows import RowStore
 from vocagno.guidance import GuidanceConfig, GuidedCollator, GuidedTrainer
+from vocagno.models.weights import causal_model
 from vocagno.teacher import MatchedScores, ScoreStore
 
 if len(sys.argv) != 5:
@@ -28,7 +29,7 @@ collator = GuidedCollator(
     line_ends=TokenSpans(student).line_ends(),
 )
 trainer = GuidedTrainer(
-    AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32),  # not the file's type
+    causal_model(student, "STUDENT", dtype=torch.float32),  # refuses files that lack weights
     TrainingArguments(
         output, max_steps=20, per_device_train_batch_size=4, learning_rate=5e-5, logging_steps=5
     ),

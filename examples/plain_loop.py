@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from vocagno.data.rows import RowStore
 from vocagno.guidance import (
@@ -17,12 +16,13 @@ from vocagno.guidance import (
     language_head,
     selective_cross_entropy,
 )
+from vocagno.models.weights import causal_model
 from vocagno.teacher import MatchedScores, ScoreStore
 
 if len(sys.argv) != 5:
     sys.exit(__doc__)
 student, rows_folder, scores_folder, output = sys.argv[1:]
-model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32).train()
+model = causal_model(student, "STUDENT", dtype=torch.float32).train()
 rows = RowStore(Path(rows_folder))
 guidance = GuidanceConfig(top_fraction=0.4)  # the rule of the paper
 collate = GuidedCollator(

@@ -20,10 +20,10 @@ from vocagno.data.rows import RowStore
 from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator
 from vocagno.models.head import Head, chunks, hidden_states, language_head
-from vocagno.models.loading import local_device
+from vocagno.models.loading import local_device, tokenizer_of_student
 from vocagno.models.losses import IGNORED
+from vocagno.models.weights import causal_model
 from vocagno.quickstart.problems import exact_answer_accuracy, read_questions
-from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.checkpoint import discard_folder, saved_steps
 from vocagno.training.configuration import kept_config
 
@@ -42,15 +42,13 @@ def confidence_of_run(run: Path, wanted: int) -> Confidence:
 
     Raises: ConfigError for a run without held-out text, or with several.
     """
-    from transformers import AutoModelForCausalLM
-
     config = kept_config(run)
-    tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
+    tokenizer = tokenizer_of_student(config.student)
     corpus = scanned(config.data.one_held_out, config.data.cache, show_progress=False)
     rows, _ = prepared_rows(
         corpus, tokenizer, config.data.seq_len, config.data.cache, show_progress=False
     )
-    model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32).eval()
+    model = causal_model(str(run / "final"), "run", dtype=torch.float32).eval()
     model = model.to(local_device())
     head = language_head(model)
     states_NH, labels_N = _states(model, rows, config, wanted)
@@ -153,9 +151,9 @@ def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> 
     """The share of the questions, in [0, 1], answered exactly after each of some steps of a
     finished run. Raises: InputError for a step without a checkpoint."""
     from safetensors.torch import load_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(run / "final", dtype=torch.float32)
+    model = causal_model(str(run / "final"), "run", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(run / "final")
     problems = read_questions(questions)
     student = torch.nn.ModuleDict({"model": model})  # as `GuidedStudent` names its weights

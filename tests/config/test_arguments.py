@@ -63,3 +63,17 @@ def test_an_option_that_is_gone_names_what_replaced_it(tmp_path, section, option
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(RUN))
     with pytest.raises(ConfigError, match=f"--{name}: no such option; it is gone: {instead}"):
         parse(["--config", str(tmp_path / "config.yaml"), f"--{name}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("group", "hint"),
+    [
+        ("teacher", r"; did you mean --teacher.model NAME\?$"),
+        ("student", r"; did you mean --student.model NAME\?$"),
+        ("guidance", "$"),
+    ],
+)
+def test_a_name_in_place_of_options_says_which_option_takes_it(tmp_path, group, hint):
+    words = f"^{group}: expected a YAML file with its options, got NAME{hint}"
+    with pytest.raises(ConfigError, match=words):
+        parse([f"--{group}", "NAME"])

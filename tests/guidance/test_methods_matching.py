@@ -96,7 +96,7 @@ def drawn(seed, *, double=True):
 
 def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weights, entropy=None):
     """The definition, token by token. A teacher without buckets at a token does not count there;
-    nor, with the entropies of the teachers, one whose entropy exceeds the student's by 0.5 nats."""
+    nor, with the entropies of the teachers, one whose entropy exceeds the student's by 0.25 nats."""
     log_p, total = logits.log_softmax(1), 0.0
     for token in (labels != -100).nonzero()[:, 0].tolist():
         cross, told = 0.0, 0.0
@@ -112,7 +112,7 @@ def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weigh
             counts = table.shares[number] * has_bucket
             if entropy is not None:
                 own = -(p * log_p[token]).sum().detach()
-                counts *= bool(entropy[token, number] < own + 0.5)
+                counts *= bool(entropy[token, number] < own + 0.25)
             told += counts
             cross = cross + counts * (part - left * rest.log() if left > 1e-12 else part)
         plain = -log_p[token, labels[token]]

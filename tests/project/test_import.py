@@ -116,7 +116,7 @@ def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model)
         assert done.returncode == 0, done.stderr
     refused = run("score", corpus, *teacher)
     assert refused.returncode == 2
-    assert "pip install 'vocagno[train]'" in refused.stderr
+    assert "pip install '.[train]'" in refused.stderr
 
 
 def test_no_test_imports_another_test_file():

@@ -18,6 +18,7 @@ from vocagno.system.signals import Terminated, exit_status
 
 ROOT = Path(__file__).parents[2]
 KEPT = "Finished work is kept. Run the same command again to resume."
+INSTALL = "pip install '.[{}]' in the checkout"
 missing = partial(ModuleNotFoundError, "")
 
 
@@ -45,8 +46,8 @@ def test_help_ends_with_success(capsys):
         (InputError("--x: wrong"), 2, "error: --x: wrong"),
         (SpanError("row 3"), 2, "error: row 3"),
         (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'"),
-        (missing(name="pyarrow.lib"), 2, "error: needs pyarrow: pip install 'vocagno[data]'"),
-        (missing(name="torch"), 2, "error: needs torch: pip install 'vocagno[train]'"),
+        (missing(name="pyarrow.lib"), 2, f"error: needs pyarrow: {INSTALL.format('data')}"),
+        (missing(name="torch"), 2, f"error: needs torch: {INSTALL.format('train')}"),
         (Terminated(), 75, f"stopped. {KEPT}"),
         (KeyboardInterrupt(), 130, f"interrupted. {KEPT}"),
     ],

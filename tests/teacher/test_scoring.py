@@ -365,7 +365,8 @@ def test_weights_are_read_straight_onto_a_gpu(teacher_model, monkeypatch):
 
     def loaded(*_, **options):
         asked.append(options.get("device_map"))
-        return tiny_llama(50)
+        kinds = "missing_keys", "unexpected_keys", "mismatched_keys"
+        return tiny_llama(50), dict.fromkeys(kinds, ())
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loaded)
     gpu = torch.device("cuda", 3)

@@ -161,6 +161,7 @@ def test_files_that_are_no_tokenizer(tokenizers, tmp_path):
         "object.json": (b"{}", "not a `tokenizers` definition"),
         "model.json": (b'{"model": {"type": "BPE"}}', "not a `tokenizers` definition"),
         "picture.png": (b"\x89PNG\r\n\x1a\n", "not a tokenizer.json"),
+        "weights.gguf": (b"GGUF\3\0\0\0\xff", "a GGUF file; name the tokenizer.json"),
         "cut.json.gz": (gzip.compress(whole)[:500], "not a tokenizer.json"),
         "broken.json.gz": (b"\x1f\x8b" + bytes(40), "not a tokenizer.json"),
     }
@@ -171,6 +172,8 @@ def test_files_that_are_no_tokenizer(tokenizers, tmp_path):
         with pytest.raises(TokenizerError, match=message) as error:
             TokenSpans(path)
         assert str(path) in str(error.value)
+    with pytest.raises(TokenizerError, match=r"a folder of GGUF files; name the tokenizer\.json"):
+        TokenSpans.from_pretrained(str(tmp_path))
     (tmp_path / "folder").mkdir()
     with pytest.raises(TokenizerError, match=r"folder: no tokenizer\.json in this folder"):
         TokenSpans(tmp_path / "folder")

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from filelock import FileLock
+from safetensors.torch import load_file, save_file
 
 from chaos import repeats
 from folders import contents
@@ -127,6 +128,29 @@ def test_checkpoints_of_tied_weights_warn_of_nothing(tmp_path, config, caplog):
     assert "lm_head.weight" not in final_weights(folder)
     assert "shared tensor" not in caplog.text
     assert not logging.getLogger("accelerate.utils.other").filters
+
+
+@pytest.mark.parametrize("kind", ["missing", "unexpected", "of another shape"])
+def test_a_checkpoint_of_other_weights_is_not_resumed(tmp_path, config, capsys, kind):
+    """Nothing of it is trained on, neither with a random weight nor without one of the file's."""
+    path, folder = config("run"), tmp_path / "run"
+    assert train_here(path, "--train.steps", 2) == 0
+    shutil.rmtree(folder / "final")
+    weights = folder / "checkpoints" / "step_2" / "model.safetensors"
+    tensors = load_file(weights)
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    tensor = tensors.pop(name)
+    if kind != "missing":
+        tensors |= {name: tensor} if kind == "unexpected" else {name: tensor[:3].clone()}
+        tensors |= {f"{name}.more": tensor.clone()} if kind == "unexpected" else {}
+    save_file(tensors, weights, {"format": "pt"})
+    capsys.readouterr()
+    assert train_here(path, "--train.steps", 2) == 2
+    said = capsys.readouterr().err
+    assert f"error: {weights.parent} could not be restored" in said
+    assert name in said
+    assert "remove it to resume from an earlier one" in said
+    assert not (folder / "final").exists()
 
 
 def test_a_run_is_pushed_when_it_is_complete(config, tmp_path, monkeypatch, capsys):

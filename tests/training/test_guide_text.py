@@ -374,7 +374,7 @@ def test_a_figure_without_matplotlib(command, monkeypatch, capsys):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*command, "x", "--figure", "f.svg"]) == 2
-    words = "error: needs matplotlib: pip install 'vocagno[viz]'\n"
+    words = "error: needs matplotlib: pip install '.[viz]' in the checkout\n"
     assert capsys.readouterr().err == words
 
 

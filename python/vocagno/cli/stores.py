@@ -84,6 +84,9 @@ def score(options: Any) -> dict[str, Any] | None:
     named = {name: getattr(options, name) for name in ("candidates", "sampled")}
     config = replace(config, **{name: n for name, n in named.items() if n is not None})
     with terminable():
+        teacher = ConfiguredTeacher(config, options.cache, local_device())
+        if config.model is not None:
+            teacher.check()  # before the corpus is read
         corpus = scanned(
             options.corpus,
             options.cache,
@@ -91,7 +94,6 @@ def score(options: Any) -> dict[str, Any] | None:
             shard_bytes=options.shard_bytes,
             max_refused=options.max_refused,
         )
-        teacher = ConfiguredTeacher(config, options.cache, local_device())
         if options.status:
             return state_of(corpus, options.out or teacher.scores_folder(corpus), SCORES)
         if options.dry_run:

@@ -17,6 +17,7 @@ from vocagno.system.progress import in_columns
 from vocagno.system.signals import DONE, USER_ERROR, exit_status
 
 _UNKNOWN = re.compile(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted")
+_NO_FILE = re.compile(r"Parser key \"(\w+)\": Unable to load config '(.*?)' -")
 _UNREAD = re.compile(r"unrecognized arguments: (.*)")
 _OPTION = re.compile("--?[a-zA-Z_]")
 REMOVED: dict[str, tuple[Sequence[Any], str]] = {
@@ -96,8 +97,12 @@ def _in_one_line(parser: Any, error: Exception, file: str) -> str:
     if "that cannot start any token" in text:
         text += " (YAML is indented by spaces, not by tabs)"
     see_help = f"; see `{parser.prog} --help`"
+    if value := _NO_FILE.search(text):
+        group, named = value.groups()
+        hint = f"; did you mean --{group}.model {named}?" * (f"{group}.model" in _names(parser))
+        return f"{group}: expected a YAML file with its options, got {named}{hint}"
     if unknown := _UNKNOWN.search(text):
-        name, known = ".".join(filter(None, unknown.groups())), [a.dest for a in parser._actions]
+        name, known = ".".join(filter(None, unknown.groups())), _names(parser)
         return f"{name}: no such option{did_you_mean(name, known) or see_help}"
     if unread := _UNREAD.search(text):
         known = [name for action in parser._actions for name in action.option_strings]
@@ -105,6 +110,11 @@ def _in_one_line(parser: Any, error: Exception, file: str) -> str:
         unknown_ones = (f"{name}: no such option{did_you_mean(name, known)}" for name in options)
         return ("; ".join(unknown_ones) or text) + see_help
     return text
+
+
+def _names(parser: Any) -> list[str]:
+    """The options of a parser, as a YAML file names them."""
+    return [action.dest for action in parser._actions]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -277,7 +277,7 @@ def _check_libraries() -> None:
         if not found or not found.startswith(release):
             raise InputError(
                 f"grading needs {package} {release}, found {found or 'none'}: "
-                "pip install 'vocagno[eval]'"
+                "pip install '.[eval]' in the checkout"
             )
 
 

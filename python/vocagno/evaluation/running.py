@@ -55,8 +55,9 @@ def load(
         this machine lacks.
     """
     from lm_eval.models.huggingface import HFLM
+    from transformers import AutoTokenizer
 
-    from vocagno.models.loading import weights_options
+    from vocagno.models.weights import causal_model
 
     device = checked_device(device)
     folder = Path(model)
@@ -66,14 +67,11 @@ def load(
             f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save the model's "
             "tokenizer there"
         )
+    options = {"dtype": dtype, "device_map": {"": device}}
+    loaded = causal_model(model, "model", gguf_file=gguf_file, **options)
     with naming(f"model {model}"):
-        return HFLM(
-            pretrained=model,
-            dtype=dtype,
-            device=device,
-            batch_size=batch_size,
-            **weights_options(gguf_file),
-        )
+        tokenizer = AutoTokenizer.from_pretrained(model, gguf_file=gguf_file)
+        return HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 
 def checked_device(device: str | None) -> str:

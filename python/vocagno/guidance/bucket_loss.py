@@ -16,7 +16,7 @@ from torch import Tensor
 from vocagno.guidance.chunked_loss import Objective, kept_rows
 from vocagno.models.losses import IGNORED, entropy_of, losses_
 
-MARGIN = 0.5
+MARGIN = 0.25
 """Nats by which a teacher may be less sure than the student and still count (`surer`)."""
 _LEAST = 1e-30
 """Least probability of a bucket under the student, so that its logarithm is finite."""

@@ -15,8 +15,9 @@ from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import Dtype, TeacherConfig
 from vocagno.errors import ConfigError, naming
 from vocagno.models.head import base_of
+from vocagno.models.weights import causal_model, check_folder, model_settings
 from vocagno.system.files import digest, file_digest, write_json
-from vocagno.tokens.student_tokenizer import StudentTokenizer
+from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES
 
@@ -84,7 +85,17 @@ def teacher_spans(config: TeacherConfig) -> TokenSpans:
         check_own_tokenizer(spans, config.model, "teacher")
         return spans
     assert config.model is not None
+    if not check_folder(config.model, "teacher.model", config.gguf_file):
+        teacher_settings(config)  # else the hub's answer would speak of a tokenizer
     return TokenSpans.from_pretrained(config.model, gguf_file=config.gguf_file)
+
+
+def tokenizer_of_student(config: StudentConfig) -> StudentTokenizer:
+    """The student's tokenizer. Raises: ConfigError as `student_tokenizer`, and before it as
+    `model_settings`."""
+    if config.model is not None:
+        model_settings(config.model, "student.model")
+    return student_tokenizer(config.tokenizer_source, config.eos)
 
 
 def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None:
@@ -132,21 +143,17 @@ def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.
         from transformers.utils.hub import extract_commit_hash
 
         file = config.gguf_file or "config.json"
-        with naming(_from_hub(name, option)):
+        with naming(f"{option}: no folder {name}, and not found on the hub"):
             commit = extract_commit_hash(cached_file(name, file), None)
         return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
     hashes = [_kept_digest(file.absolute(), cache) for file in files]
     return digest(*(str(file.relative_to(name)) for file in files), *hashes)
 
 
-def _from_hub(name: str, option: str) -> str:
-    return f"{option}: no folder {name}, and not found on the hub"
-
-
 def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
     """The weight files if the model is a folder, else None. Raises: ConfigError if it has none."""
     path = Path(cast("str", config.model))
-    if not path.exists():
+    if not check_folder(str(path), option, config.gguf_file):
         return None
     wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
     files = [path / file for file in wanted]
@@ -210,15 +217,9 @@ def has_apple_gpu() -> bool:
 
 
 def teacher_settings(config: TeacherConfig) -> Any:
-    """The transformers configuration of the teacher, without its weights."""
-    from transformers import AutoConfig
-
-    options = {} if config.gguf_file is None else {"gguf_file": config.gguf_file}
-    source = "teacher.model"
-    if _weights_in_folder(config, source) is None:
-        source = _from_hub(str(config.model), source)
-    with naming(source):
-        return AutoConfig.from_pretrained(config.model, **options)
+    """The transformers configuration of the teacher. Raises: ConfigError as `model_settings`."""
+    assert config.model is not None
+    return model_settings(config.model, "teacher.model", config.gguf_file)
 
 
 def check_context(
@@ -230,21 +231,14 @@ def check_context(
     check_positions(settings, length or config.context, option, "teacher")
 
 
-def weights_options(gguf_file: str | None = None) -> dict[str, Any]:
-    """Options that load weights only from safetensors or the given GGUF file, never from pickle."""
-    return {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
-
-
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     """A frozen causal language model on a device, or spread over several.
 
     For a GPU the weights are read directly onto it: a machine with eight GPUs does not need host
     memory for eight copies.
     """
-    from transformers import AutoModelForCausalLM
-
+    assert config.model is not None
     options: dict[str, Any] = {"dtype": torch_dtype(config.dtype, device)}
-    options |= weights_options(config.gguf_file)
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     if config.device_map is not None:
@@ -256,8 +250,7 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
 
         processes = torch.distributed.get_world_size()
         options["distributed_config"] = DistributedConfig(tp_size=processes)
-    with naming("teacher.model"):
-        model = AutoModelForCausalLM.from_pretrained(config.model, **options)
+    model = causal_model(config.model, "teacher.model", gguf_file=config.gguf_file, **options)
     model = model.eval().requires_grad_(False)
     if config.shard:
         shard_over_processes(model, device)
@@ -272,8 +265,7 @@ def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) 
     from transformers import AutoConfig
 
     if config.model is not None:
-        with naming("student.model"):
-            settings = AutoConfig.from_pretrained(config.model)
+        settings = model_settings(config.model, "student.model")
         check_positions(settings, seq_len, "data.seq_len", "student")
         return settings
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
@@ -297,10 +289,7 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
     from transformers import AutoModelForCausalLM
 
     if config.model is not None:
-        with naming("student.model"):
-            model = AutoModelForCausalLM.from_pretrained(
-                config.model, dtype=torch.float32, **weights_options()
-            )
+        model = causal_model(config.model, "student.model", dtype=torch.float32)
         check_vocabulary(model, vocabulary_size, "student")
         return model
     torch.manual_seed(seed)

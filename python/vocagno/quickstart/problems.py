@@ -282,9 +282,11 @@ def _asked(line: str, where: str) -> Asked:
 def accuracy_of_run(run: Path, questions: Path) -> float:
     """Share, in [0, 1], of the questions (JSON Lines of `question` and `answer`) that the final
     model of a training run answers exactly."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(run / "final")
+    from vocagno.models.weights import causal_model
+
+    model = causal_model(str(run / "final"), "run")
     tokenizer = AutoTokenizer.from_pretrained(run / "final")
     return exact_answer_accuracy(model, tokenizer, read_questions(questions))
 

@@ -145,7 +145,7 @@ def explained(error: Exception, address: str, rights: str = "list and read") -> 
         bucket = f"the bucket {bucket}"
         credentials = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)"
         if isinstance(error, ImportError):
-            return f"{words}; pip install 'vocagno[s3]'"
+            return f"{words}; pip install '.[s3]' in the checkout"
     if "Connect" in name or "Timeout" in name:
         return f"{words}; check network and endpoint, and run the command again: it resumes"
     if not isinstance(error, PermissionError) and "Credentials" not in name:

@@ -133,7 +133,7 @@ def exit_status(run: Callable[[], int]) -> int:
         if name == "vocagno":
             raise
         extra = next((extra for extra, modules in _EXTRAS.items() if name in modules), "train")
-        return _failed(f"needs {name}: pip install 'vocagno[{extra}]'")
+        return _failed(f"needs {name}: pip install '.[{extra}]' in the checkout")
     except Terminated:
         print(f"stopped. {_KEPT}", file=sys.stderr)
         return UNFINISHED

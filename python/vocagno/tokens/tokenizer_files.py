@@ -18,6 +18,7 @@ from vocagno.errors import InputError
 _SLOW = (
     "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
 )
+_NOT_GGUF = "name the tokenizer.json of the model that was converted, or teacher.gguf_file"
 _LARGEST = 2**29
 """Size limit of a tokenizer.json in bytes; those of models have up to 40 MB."""
 
@@ -129,6 +130,8 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
         return path
     if is_file_name and not path.is_dir():
         return path  # reading it raises an error
+    if gguf_file is None and not (path / "config.json").is_file() and any(path.glob("*.gguf")):
+        raise TokenizerError(f"tokenizer {name}: a folder of GGUF files; {_NOT_GGUF}")
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
@@ -164,9 +167,8 @@ def load_definition(text: str, name: str) -> Any:
     try:
         from tokenizers import Encoding, Tokenizer
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{error}: pip install 'vocagno[text]'", name=error.name
-        ) from error
+        words = f"{error}: pip install '.[text]' in the checkout"
+        raise ModuleNotFoundError(words, name=error.name) from error
     if not hasattr(Encoding, "offsets"):
         raise TokenizerError(
             "this release of `tokenizers` has no offsets; install a version >=0.22.1,<1"
@@ -189,7 +191,10 @@ def _read(path: Path) -> str:
         )
     try:
         with path.open("rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
+            start = file.read(4)
+            if start == b"GGUF":
+                raise TokenizerError(f"{path}: a GGUF file; {_NOT_GGUF}")
+            is_packed = start.startswith(b"\x1f\x8b")
             file.seek(0)
             unpacked = gzip.GzipFile(fileobj=file) if is_packed else file
             data = unpacked.read(_LARGEST + 1)

@@ -60,7 +60,13 @@ class Checkpoints:
     def load(self, step: int) -> None:
         """Restores the state after a step. Raises: StoreError if it is not as it was saved."""
         folder = self.folder / f"step_{step}"
-        self.accelerator.load_state(str(folder))
+        try:
+            self.accelerator.load_state(str(folder))  # strict: all weights, and no others
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"{folder} could not be restored ({' '.join(str(error).split())}); remove it to "
+                "resume from an earlier one, or give another output"
+            ) from error
         # It brings back Accelerate's count of micro-batches, of which a step may have others now.
         self.accelerator.step = 0
         path = folder / f"process_{self.accelerator.process_index}.json"

@@ -19,11 +19,12 @@ from vocagno.data.corpus import Corpus, scan
 from vocagno.data.prepare import prepared_rows, scanned
 from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
+from vocagno.models.loading import tokenizer_of_student
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.candidates import CANDIDATE_BYTES
 from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
-from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.inputs import resolve
 from vocagno.training.loop import Training
@@ -122,7 +123,7 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
     cache, seq_len = config.data.cache, config.data.seq_len
-    tokenizer = student_tokenizer(config.student.tokenizer_source, config.student.eos)
+    tokenizer = tokenizer_of_student(config.student)
     corpora = [scanned(name, cache, show_progress=True) for name in config.data.corpora]
     samples = [CorpusSample(corpus) for corpus in corpora]
     found, _ = _counted(samples, tokenizer.spans)

@@ -23,12 +23,17 @@ from vocagno.errors import require
 from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
-from vocagno.models.loading import check_context, check_own_tokenizer, student_settings
+from vocagno.models.loading import (
+    check_context,
+    check_own_tokenizer,
+    student_settings,
+    tokenizer_of_student,
+)
 from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.scores import MatchedScores, ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.buckets import buckets
-from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
 
@@ -169,7 +174,7 @@ class _Corpora:
 
 def _student(config: Config) -> tuple[StudentTokenizer, Any]:
     student = config.student
-    tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
+    tokenizer = tokenizer_of_student(student)
     size = tokenizer.spans.vocabulary_size
     settings = student_settings(student, size, config.data.seq_len)  # before hours of scoring
     if student.tokenizer is not None:

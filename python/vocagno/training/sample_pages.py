@@ -29,12 +29,13 @@ from vocagno.models.loading import (
     load_student,
     local_device,
     student_settings,
+    tokenizer_of_student,
 )
 from vocagno.system.files import appearing
 from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.buckets import buckets
-from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
+from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.step import GuidedStudent
 from vocagno.views.html import render_page
@@ -269,7 +270,7 @@ def guide_text(
     )
     require(student.model is not None, "student.model: needed, with weights that say something")
     device = local_device()
-    tokenizer = student_tokenizer(student.tokenizer_source, student.eos)
+    tokenizer = tokenizer_of_student(student)
     configured = ConfiguredTeacher(teacher, Path(), device)
     configured.spans.encode([text])  # raises if it cannot be read
     row = _row(text, tokenizer)

@@ -1,0 +1,175 @@
+"""Loads causal language models whose files hold the weights of their configuration, all and no
+others.
+
+transformers makes a missing weight at random and skips an unexpected one, with a table on
+stderr. Losses of such a model look like losses.
+"""
+
+import re
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from vocagno.errors import ConfigError, naming
+
+_GGUF_OPTIONS = {"teacher.model": "teacher.gguf_file", "model": "--gguf_file"}
+"""Options that take a GGUF file, by the one that names its model."""
+_WRAPPERS = {
+    "_orig_mod.": "torch.compile: save `model._orig_mod`",
+    "base_model.model.": "peft: save `model.merge_and_unload()`",
+    "_fsdp_wrapped_module.": "FSDP: save its `state_dict`",
+    "module.": "DDP or DeepSpeed: save `model.module`",
+}
+"""Parts of names that wrappers of a model add, and how it is saved without."""
+# Masks and rotary frequencies, which old files hold and models now compute: GPT-2, GPT-J, GPT-Neo,
+# CodeGen. Later releases of transformers know most of them.
+_COMPUTED = re.compile(r"\.(inv_freq|causal_mask|masked_bias|(attn|attention)\.bias)$")
+_SHOWN = 3
+
+
+def check_folder(name: str, option: str, gguf_file: str | None = None) -> bool:
+    """Whether a model is in a folder; otherwise `name` is that of a hub.
+
+    Raises: ConfigError, for `option`, for a file or a path to nothing, and for a folder with GGUF
+        files of which none is named.
+    """
+    path = Path(name)
+    gguf_option = _GGUF_OPTIONS.get(option)
+    ways_out = {
+        True: f"name its folder, and the file with {gguf_option}",
+        False: "a student trains the weights of safetensors; name the folder with those",
+    }
+    if path.is_file():
+        way_out = "name its folder"
+        if path.suffix == ".gguf":
+            way_out = ways_out[gguf_option is not None]
+        raise ConfigError(f"{option}: {name} is a file, not the folder of a model; {way_out}")
+    if not path.exists() and name.startswith(("/", "./", "../", "~")):
+        raise ConfigError(f"{option}: no folder {name}")
+    if not path.is_dir() or gguf_file is not None or (path / "config.json").exists():
+        return path.is_dir()
+    if files := sorted(file.name for file in path.glob("*.gguf")):
+        held = f"{name} holds GGUF files ({', '.join(files[:_SHOWN])})"
+        if gguf_option is not None:
+            raise ConfigError(f"{option}: {held}; name one with {gguf_option}")
+        raise ConfigError(f"{option}: {held}; {ways_out[False]}")
+    return True
+
+
+def check_no_adapter(name: str, option: str) -> None:
+    """Raises: ConfigError for a model with adapter files, in a folder or on the hub. With peft
+    installed, transformers applies them unasked, and a second time to weights that they are merged
+    into; without it, it ignores them."""
+    from transformers.utils import find_adapter_config_file
+
+    if find_adapter_config_file(name) is not None:
+        raise ConfigError(
+            f"{option}: {name} has an adapter (adapter_config.json), which is not applied; if its "
+            "weights are merged already, move adapter_config.json and adapter_model.* away, else "
+            "name a folder that peft's `merge_and_unload().save_pretrained(FOLDER)` has written"
+        )
+
+
+def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
+    """The transformers configuration of a model, without its weights.
+    Raises: ConfigError, for `option`, for a model that is not there; as `check_folder` and, for a
+        folder, `check_no_adapter`."""
+    from transformers import AutoConfig
+
+    where = option
+    if check_folder(name, option, gguf_file):
+        check_no_adapter(name, option)
+        if gguf_file is None and not (Path(name) / "config.json").is_file():
+            raise ConfigError(f"{option}: no config.json in {name}; is it the folder of a model?")
+    else:
+        where = f"{option}: no folder {name}, and not found on the hub"
+    options = {} if gguf_file is None else {"gguf_file": gguf_file}
+    with naming(where):
+        return AutoConfig.from_pretrained(name, **options)
+
+
+def causal_model(name: str, option: str, *, gguf_file: str | None = None, **options: Any) -> Any:
+    """A causal language model with the weights of its files: safetensors or a GGUF file, no pickle.
+
+    Args:
+        name: of a folder or on the hub.
+        option: that of the model, for errors.
+        options: for transformers' `from_pretrained`.
+    Raises: ConfigError for files that lack weights, or hold others; as `model_settings`.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model_settings(name, option, gguf_file)
+    check_no_adapter(name, option)
+    options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
+    with naming(option):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+        unexpected = {key for key in report["unexpected_keys"] if not _COMPUTED.search(key)}
+        if gguf_file is not None:
+            unexpected = _unread_tensors(name, gguf_file, model)
+    missing = report["missing_keys"]
+    if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
+        # Formats of quantized weights hold numbers of their own, which no list is complete of.
+        print(f"warning: {option}: not read from {name}: {_some(unexpected)}", file=sys.stderr)
+        unexpected = set()
+    if wrong := _differences(missing, unexpected, report["mismatched_keys"]):
+        raise ConfigError(
+            f"{option}: the weights of {name} are not those of its configuration: "
+            f"{'; '.join(wrong)}. {_remedy(missing, unexpected)}"
+        )
+    text = model.config.get_text_config()
+    if getattr(text, "tie_word_embeddings", False) and not model.all_tied_weights_keys:
+        # The file has a head of its own. lm-eval calls `tie_weights`, which would replace it.
+        text.tie_word_embeddings = model.config.tie_word_embeddings = False
+    return model
+
+
+def _differences(
+    missing: Collection[str],
+    unexpected: Collection[str],
+    mismatched: Collection[tuple[str, Any, Any]],
+) -> list[str]:
+    shapes = [f"{key} {tuple(had)}, not {tuple(made)}" for key, had, made in mismatched]
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
+    return [f"{len(keys)} {kind} ({_some(keys)})" for kind, keys in kinds.items() if keys]
+
+
+def _some(names: Collection[str]) -> str:
+    """The first names in their order, and whether there are more."""
+    return ", ".join(sorted(names)[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+
+
+def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
+    """How such files are fixed."""
+    for name in unexpected:
+        for wrapper, way_out in _WRAPPERS.items():
+            if name.replace(wrapper, "") in missing:
+                return f"Their names have `{wrapper}` of {way_out}, or take it out of the names"
+        ends = (name[place.end() :] for place in re.finditer(r"\.", name))
+        if inner := next((end for end in ends if end in missing), None):
+            return f"Take the prefix `{name.removesuffix(inner)}` out of the names"
+    if not unexpected and all(name.endswith("head.weight") for name in missing):
+        return "The model was saved without its head: save one of AutoModelForCausalLM"
+    return (
+        "Missing ones would be random, unexpected ones skipped: save weights and configuration "
+        "together, with save_pretrained"
+    )
+
+
+def _unread_tensors(name: str, gguf_file: str, model: Any) -> set[str]:
+    """The tensors of a GGUF file that transformers skips without a report."""
+    from gguf import GGUFReader
+    from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
+    from transformers.utils import cached_file
+
+    file = cached_file(name, gguf_file)
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(file).tensors}
+    names = {tensor for tensor in sizes if not tensor.startswith("rope_f")}  # computed, too
+    # Experts have other names in the file, so that what is skipped must show in the number, too.
+    if sum(map(sizes.__getitem__, names)) <= sum(weight.numel() for weight in model.parameters()):
+        return set()
+    mapped: dict[str, str] = get_gguf_hf_weights_map(model, TensorProcessor())
+    return names - mapped.keys()

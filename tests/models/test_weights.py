@@ -1,0 +1,332 @@
+"""What is loaded is what the file says: all weights of the configuration, and no others."""
+
+import json
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from architectures import tiny_config
+from tiny_models import scaled_models, tiny_llama
+from vocagno.config.options import StudentConfig
+from vocagno.config.teacher import TeacherConfig
+from vocagno.errors import ConfigError
+from vocagno.models.loading import (
+    load_student,
+    load_teacher,
+    student_settings,
+    teacher_settings,
+    teacher_spans,
+    tokenizer_of_student,
+)
+
+IDS = 50
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+MATRIX = "model.layers.1.mlp.up_proj.weight"
+CPU = torch.device("cpu")
+
+
+def teacher(folder, **options):
+    return load_teacher(TeacherConfig(model=str(folder), **options), CPU)
+
+
+def student(folder):
+    config = StudentConfig(model=str(folder))
+    return load_student(config, student_settings(config, IDS, 8), IDS, seed=0)
+
+
+def with_weights(folder, change, **options):
+    """A saved Llama whose weights `change` has made others of."""
+    tiny_llama(IDS, **options).save_pretrained(folder)
+    weights = change(load_file(folder / "model.safetensors"))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def without(*names):
+    return lambda weights: {key: weights[key] for key in weights if key not in names}
+
+
+def renamed(old, new):
+    """Weights whose names begin with `new` in place of `old`."""
+    return lambda weights: {new + key.removeprefix(old): weights[key] for key in weights}
+
+
+def with_layers(folder, number):
+    """A saved Llama of two layers whose configuration has another number."""
+    config = json.loads((with_weights(folder, dict) / "config.json").read_text())
+    config["num_hidden_layers"] = number
+    config.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def with_index_that_omits(folder, name):
+    """A Llama of one shard, whose index and file know nothing of a weight."""
+    with_weights(folder, without(name))
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    names = load_file(folder / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def base_alone(folder):
+    tiny_llama(IDS).model.save_pretrained(folder)
+    return folder
+
+
+INNER = "model.layers.0._orig_mod."
+BROKEN = {
+    "head": (lambda f: with_weights(f, without(HEAD)), rf"1 missing \({HEAD}\).*without its head"),
+    "base": (base_alone, rf"1 missing \({HEAD}\)\. The model was saved without its head"),
+    "matrix": (lambda f: with_weights(f, without(MATRIX)), rf"1 missing \({MATRIX}\)\. Missing"),
+    "embedding": (lambda f: with_weights(f, without(EMBEDDINGS)), rf"1 missing \({EMBEDDINGS}\)"),
+    "tied embedding": (
+        lambda f: with_weights(f, without(EMBEDDINGS), tie_word_embeddings=True),
+        rf"2 missing \({HEAD}, {EMBEDDINGS}\)",
+    ),
+    "index": (lambda f: with_index_that_omits(f, MATRIX), rf"1 missing \({MATRIX}\)"),
+    "more layers": (lambda f: with_layers(f, 3), r"9 missing \(model.layers.2.input_.*, \.\.\.\)"),
+    "fewer layers": (lambda f: with_layers(f, 1), r"9 unexpected \(model.layers.1.input_layer"),
+    "biases": (
+        lambda f: with_weights(f, dict, attention_bias=True) and without_biases(f),
+        r"8 unexpected \(model.layers.0.self_attn.k_proj.bias, ",
+    ),
+    "shape": (
+        lambda f: with_weights(f, lambda weights: {**weights, HEAD: weights[HEAD][:40].clone()}),
+        rf"1 of another shape \({HEAD} \(40, 32\), not \(50, 32\)\)",
+    ),
+    "compiled": (lambda f: with_weights(f, renamed("", "_orig_mod.")), "model._orig_mod`"),
+    "compiled layer": (
+        lambda f: with_weights(f, renamed_inside("model.layers.0.", INNER)),
+        "9 missing .*; 9 unexpected .*`_orig_mod.` of torch.compile",
+    ),
+    "peft": (lambda f: with_weights(f, renamed("", "base_model.model.")), "merge_and_unload"),
+    "parallel": (lambda f: with_weights(f, renamed("", "module.")), "21 missing .*`model.module`"),
+    "prefix": (lambda f: with_weights(f, renamed("", "a.b.")), "Take the prefix `a.b.` out of"),
+}
+
+
+def renamed_inside(old, new):
+    return lambda weights: {key.replace(old, new): weights[key] for key in weights}
+
+
+def without_biases(folder):
+    """Takes the biases out of a configuration, whose weights keep them."""
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"attention_bias": true', '"attention_bias": false'))
+    return folder
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_weights_that_are_not_those_of_the_configuration_are_named(tmp_path, name):
+    make, words = BROKEN[name]
+    folder = make(tmp_path / "model")
+    for load, option in ((teacher, "teacher"), (student, "student")):
+        with pytest.raises(ConfigError, match=f"{option}.model: .*{folder} .*{words}"):
+            load(folder)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_to_evaluate_is_refused_likewise(tmp_path, tokenizers, name):
+    pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
+    from vocagno.evaluation.running import load
+
+    make, words = BROKEN[name]
+    folder = make(tmp_path / "model")
+    tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=f"model: .*{folder} .*{words}"):
+        load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1)
+
+
+def same(loaded, saved, ids=IDS):
+    inputs = torch.arange(10)[None] % ids
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(inputs).logits, saved(inputs).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("load", [teacher, student])
+def test_a_sound_llama_loads_without_a_word(tmp_path, capfd, tied, load):
+    folder = with_weights(tmp_path / "model", dict, tie_word_embeddings=tied)
+    assert (HEAD in load_file(folder / "model.safetensors")) != tied
+    capfd.readouterr()
+    same(load(folder), tiny_llama(IDS, tie_word_embeddings=tied))
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if line.strip() and "Loading weights" not in line] == []
+
+
+GEMMA_3 = {"vocab_size": IDS, "tie_word_embeddings": True}
+
+
+@pytest.mark.parametrize("number", range(4), ids=["gemma2", "cohere", "granite", "gemma3"])
+def test_models_that_scale_or_tie_load(tmp_path, number):
+    if number == 3:
+        torch.manual_seed(0)
+        saved = AutoModelForCausalLM.from_config(tiny_config("gemma3_text", **GEMMA_3)).eval()
+    else:
+        saved = list(scaled_models())[number].eval()
+    saved.save_pretrained(tmp_path)
+    options = {"attention": saved.config._attn_implementation}
+    same(teacher(tmp_path, **options), saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("llama", ["model.layers.0.self_attn.rotary_emb.inv_freq"]),
+        ("gpt2", ["transformer.h.0.attn.bias", "transformer.h.0.attn.masked_bias"]),
+        ("gpt_neox", ["gpt_neox.layers.0.attention.bias"]),
+        ("gptj", ["transformer.h.0.attn.bias", "transformer.h.0.attn.masked_bias"]),
+        ("gpt_neo", ["transformer.h.0.attn.attention.bias"]),
+        ("codegen", ["transformer.h.0.attn.causal_mask"]),
+    ],
+)
+def test_what_models_compute_may_stand_in_old_files(tmp_path, kind, names):
+    saved = AutoModelForCausalLM.from_config(tiny_config(kind)).eval()
+    saved.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights |= {name: torch.zeros(4) for name in names}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    same(teacher(tmp_path), saved)
+
+
+def test_a_head_of_its_own_stays_although_the_configuration_ties_it(tmp_path, tokenizers):
+    """lm-eval ties the weights of each model it is given, if its configuration says so."""
+    pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
+    from vocagno.evaluation.running import load
+
+    head = torch.arange(32.0).repeat(IDS, 1)
+    folder = with_weights(tmp_path, lambda w: {**w, HEAD: head}, tie_word_embeddings=True)
+    tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
+    lm = load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1)
+    for model in (lm.model, student(folder)):
+        torch.testing.assert_close(model.lm_head.weight.detach(), head)
+        assert not model.config.tie_word_embeddings
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """An adapter by itself."""
+    peft = pytest.importorskip("peft", reason="adapters are made by peft")
+    tiny_llama(IDS).save_pretrained(tmp_path / "base")
+    inner = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    options = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
+    peft.get_peft_model(inner, options).save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+@pytest.mark.parametrize("with_peft", [True, False])
+@pytest.mark.parametrize("beside_weights", [True, False])
+def test_an_adapter_is_neither_applied_nor_left_out(
+    adapter, tmp_path, monkeypatch, with_peft, beside_weights
+):
+    from transformers.models.auto import auto_factory
+
+    if not with_peft:
+        monkeypatch.setattr(auto_factory, "is_peft_available", lambda: False)
+    if beside_weights:
+        shutil.copytree(tmp_path / "base", adapter, dirs_exist_ok=True)
+    for load, option in ((teacher, "teacher"), (student, "student")):
+        with pytest.raises(ConfigError, match=rf"{option}.model: {adapter} has an adapter .*move"):
+            load(adapter)
+
+
+def test_merged_weights_load_without_the_adapter_s_files(adapter, tmp_path):
+    shutil.copytree(tmp_path / "base", adapter, dirs_exist_ok=True)
+    for file in adapter.glob("adapter_*"):
+        file.unlink()
+    loaded = student(adapter)
+    assert all(weight.requires_grad for weight in loaded.parameters())
+    same(loaded, tiny_llama(IDS))
+
+
+@pytest.mark.parametrize(
+    ("path", "of_teacher", "of_student"),
+    [
+        ("m.gguf", "a file, .* and the file with teacher.gguf_file", "is a file, .*safetensors"),
+        (
+            ".",
+            r"GGUF files \(m.gguf\); name one with teacher.gguf_file",
+            "GGUF .*safetensors",
+        ),
+        ("none", "teacher.model: no folder", "student.model: no folder"),
+    ],
+)
+def test_what_is_no_folder_of_weights_is_named(tmp_path, path, of_teacher, of_student):
+    """Before a tokenizer is looked for there."""
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0\xff")
+    model = str(tmp_path / path)
+    for ask in (teacher_spans, teacher_settings):
+        with pytest.raises(ConfigError, match=f"^teacher.model: .*{of_teacher}|^{of_teacher}"):
+            ask(TeacherConfig(model=model))
+    for ask in (tokenizer_of_student, lambda config: student_settings(config, 1, 1)):
+        with pytest.raises(ConfigError, match=f"^student.model: .*{of_student}|^{of_student}"):
+            ask(StudentConfig(model=model))
+
+
+def test_a_name_that_the_hub_does_not_know_is_that_of_a_model(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"^student.model: no folder models/x, and not found on"):
+        tokenizer_of_student(StudentConfig(model="models/x"))
+    with pytest.raises(ConfigError, match=r"^teacher.model: no folder models/x, and not found on"):
+        teacher_spans(TeacherConfig(model="models/x"))
+
+
+def write_gguf(path, *, omitted="", added=()):
+    """A GGUF file of a tiny Llama, less one tensor, with others of 32 numbers."""
+    gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(16)
+    writer.add_vocab_size(IDS)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    tensors = {
+        names.get_name(name, (".weight",)): weight.numpy()
+        for name, weight in tiny_llama(IDS).state_dict().items()
+    }
+    tensors |= {name: torch.ones(32).numpy() for name in added}
+    for name, tensor in tensors.items():
+        if name != omitted:
+            writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"omitted": "blk.1.attn_norm.weight"}, r"1 missing \(model.layers.1.input_layernorm"),
+        ({"omitted": "token_embd.weight"}, rf"1 missing \({EMBEDDINGS}"),
+        ({"added": ["blk.2.attn_norm.weight"]}, r"1 unexpected \(blk.2.attn_norm.weight\)"),
+        ({"added": ["blk.0.attn_q.bias"]}, r"1 unexpected \(blk.0.attn_q.bias\)"),
+    ],
+)
+def test_tensors_of_a_gguf_file_that_are_not_the_model_s_are_named(tmp_path, options, words):
+    write_gguf(tmp_path / "m.gguf", **options)
+    with pytest.raises(ConfigError, match=f"teacher.model: .*{words}"):
+        teacher(tmp_path, gguf_file="m.gguf")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"omitted": "output.weight"}, {"added": ["rope_freqs.weight"]}]
+)
+def test_a_sound_gguf_file_loads(tmp_path, options):
+    write_gguf(tmp_path / "m.gguf", **options)
+    loaded = teacher(tmp_path, gguf_file="m.gguf")
+    torch.testing.assert_close(
+        loaded.model.embed_tokens.weight, tiny_llama(IDS).model.embed_tokens.weight
+    )
