@@ -21,7 +21,7 @@ from vocagno.models.weights import causal_model
 def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Byte spans of the tokens, and the loss of each in nats."""
     tokens = vocagno.TokenSpans.from_pretrained(name).encode([text])
-    model = causal_model(name, "MODEL").eval()
+    model = causal_model(name, "MODEL", dtype=torch.float32).eval()
     start = model.config.bos_token_id or model.config.eos_token_id or 0
     ids = torch.tensor([[start, *tokens.ids.tolist()]])
     with torch.inference_mode():
