@@ -97,7 +97,7 @@ SCORE = "score corpus.jsonl --teacher.model teacher"
         (f"{SCORE} --shard_bytes 0", "--shard_bytes must be positive, got 0"),
         (
             f"{SCORE} --shard_bytes 1000",
-            "--shard_bytes: training finds scores in the cache only with the default (2,000,000); "
+            "--shard_bytes: training finds scores in the cache only with the default size; "
             "add --out FOLDER, and pass it to training as teacher.scores",
         ),
         ("prepare corpus.jsonl --tokenizer corpus.jsonl", "not a `tokenizers` definition"),

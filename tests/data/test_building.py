@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -21,7 +22,15 @@ from vocagno.data.rows import ROWS
 from vocagno.data.store.building import Part, finish_parts, finish_store, make_store
 from vocagno.data.store.format import MANIFEST, Manifest
 from vocagno.data.store.shards import MAKING, StoreError
-from vocagno.data.store.state import Claim, Notes, existing, noted_shards, shard_name, state_of
+from vocagno.data.store.state import (
+    Claim,
+    Notes,
+    existing,
+    noted_shards,
+    shard_bytes_of,
+    shard_name,
+    state_of,
+)
 from vocagno.system import files, shared_work
 
 MADE_FROM = {"format": "texts 1"}
@@ -65,6 +74,24 @@ def unread(monkeypatch):
         raise AssertionError("a shard was read")
 
     monkeypatch.setattr(TextShard, "check", refuse)
+
+
+@pytest.mark.parametrize("stop_after", [None, 2])
+def test_a_store_with_shards_of_another_size_says_so(tmp_path, stop_after):
+    """And is found by its own size, finished or not; another text is still another text."""
+    path, folder = write_corpus(tmp_path / "c.jsonl", texts(7)), tmp_path / "store"
+    assert shard_bytes_of(folder) is None
+    with pytest.raises(KeyboardInterrupt) if stop_after else nullcontext():
+        make(scan(path, shard_bytes=15), folder, stop_after=stop_after)
+    with pytest.raises(
+        StoreError, match=r"in shards of 15 bytes of text \(--shard_bytes 15\), not"
+    ):
+        make(scan(path), folder)
+    assert shard_bytes_of(folder) == 15
+    assert len(make(scan(path, shard_bytes=15), folder)) == (2 if stop_after else 0)
+    write_corpus(path, texts(8))
+    with pytest.raises(StoreError, match="of another text"):
+        make(scan(path, shard_bytes=15), folder)
 
 
 def test_finishing_reads_no_shard_that_was_noted(tmp_path, corpus, unread):

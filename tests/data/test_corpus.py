@@ -55,6 +55,18 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
         first.read(replace(first.shards[0], num_records=6))
 
 
+@pytest.mark.parametrize(
+    ("kilobytes", "size", "shards"), [(10, 2_000_000, 1), (100, 20_000, 5), (800, 50_000, 16)]
+)
+def test_a_small_corpus_has_small_shards(tmp_path, kilobytes, size, shards):
+    """What a killed run loses is a sixteenth of the text; in any form of the file."""
+    path = write_corpus(tmp_path / "a.jsonl", ["x" * 1000] * kilobytes)
+    corpus = scan(path, tmp_path / "cache")
+    assert (corpus.shard_bytes, len(corpus.shards)) == (size, shards)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert scan(tmp_path / "b.jsonl.gz").fingerprint == corpus.fingerprint
+
+
 def write_as(folder, kind, texts):
     """The same documents in each of the forms a corpus may have."""
     lines = write_corpus(folder / "c.jsonl", texts).read_bytes()
@@ -120,6 +132,59 @@ def test_prompts_and_completions(tmp_path, kind):
 
 
 GOOD = b'{"text": "ok"}\n'
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 9\n" % (b"0" * 64)
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.jsonl", MARK + GOOD + b'{"text": "b"}\n' + MARK + b'{"text": "c"}\n'),
+        ("x.jsonl", MARK + b"\n" + GOOD + b'{"text": "b"}\n{"text": "c"}'),
+        ("x.jsonl.gz", gzip.compress(MARK + GOOD + b'{"text": "b"}\n{"text": "c"}\n')),
+        (
+            "x.jsonl",
+            MARK + b'{"prompt": "o", "completion": "k"}\n{"text": "b"}\n{"text": "c"}\n',
+        ),
+    ],
+)
+def test_a_byte_order_mark_is_no_text(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert all_texts(scan(tmp_path / name, shard_bytes=1)) == ["ok", "b", "c"]
+    (tmp_path / "y.txt").write_bytes(MARK + b"a text\n")
+    assert all_texts(scan(tmp_path / "y.txt")) == ["a text\n"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "words"),
+    [
+        ("b.jsonl", "nowhere/c.jsonl", r"b\.jsonl: a link to nowhere/c\.jsonl, which is not there"),
+        ("b.txt", "b.txt", r"b\.txt: a link to b\.txt, which is not there"),
+        ("part.parquet", None, r"part\.parquet: expected a file, got a folder"),
+    ],
+)
+def test_what_only_looks_like_a_file_of_the_folder_is_named(tmp_path, name, target, words):
+    write_corpus(tmp_path / "a.jsonl", TEXTS)
+    if target is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(CorpusError, match=words):
+            scan(tmp_path / name)
+    with pytest.raises(CorpusError, match=words):
+        scan(tmp_path)
+
+
+def test_hidden_files_are_skipped_and_links_are_read(tmp_path, capsys):
+    write_corpus(tmp_path / "elsewhere.jsonl", TEXTS)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    (tmp_path / "corpus" / "._a.jsonl").write_bytes(b"\x00\x05\x16\x07")  # of macOS
+    assert all_texts(scan(tmp_path / "corpus")) == TEXTS
+    said = "skipped (hidden, or not .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt): ._a.jsonl"
+    assert said in capsys.readouterr().err
+    write_corpus(tmp_path / ".b.jsonl", TEXTS)
+    assert all_texts(scan(tmp_path / ".b.jsonl")) == TEXTS  # as it was named
 
 
 @pytest.mark.parametrize(
@@ -140,6 +205,16 @@ GOOD = b'{"text": "ok"}\n'
             r"x\.jsonl\.gz.*damaged or truncated",
         ),
         ("x.jsonl.zst", b"nothing", "damaged or truncated"),
+        # A frame of zstd --long=31: magic, no flags, a window of 2 GiB, one raw block.
+        (
+            "x.jsonl.zst",
+            b"\x28\xb5\x2f\xfd\x00\xa8\x79\x00\x00" + GOOD,
+            r"x\.jsonl\.zst: was compressed with a window above 128 MiB .*zstd -dc --long=31",
+        ),
+        ("x.txt", LFS_POINTER, r"x\.txt: is a pointer to the file.* `git lfs pull`"),
+        ("x.jsonl.gz", LFS_POINTER, r"x\.jsonl\.gz: is a pointer .* `git lfs pull`"),
+        ("x.parquet", LFS_POINTER, r"x\.parquet: is a pointer .* `git lfs pull`"),
+        ("x.jsonl", b"/annex/objects/SHA256E-s6--ab.jsonl\n", r"pointer .* `git annex get`"),
         ("x.csv", b"text\na", r"expected a file named \.jsonl"),
         ("x.txt", b"\xff", r"x\.txt: not text in UTF-8"),
         ("x.parquet", b"PAR1 no", "damaged or truncated"),

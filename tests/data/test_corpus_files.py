@@ -2,11 +2,13 @@
 
 import gzip
 import json
+from typing import ClassVar
 
 import pytest
 
 pytest.importorskip("pyarrow")
 fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("fsspec.implementations.memory")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,6 +79,43 @@ def test_the_documents_are_those_of_a_folder(tmp_path, folder, request, capsys, 
     assert scan(f"{address}/a.jsonl", tmp_path / "cache").documents == 1
     with pytest.raises(CorpusError, match=r"has changed since it was read|no longer exists"):
         before.read(before.shards[0])
+
+
+class Listing(fsspec.implementations.memory.MemoryFileSystem):
+    """Files in memory behind a cache of listings, as S3 and the hub have one."""
+
+    protocol = "listing"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("listing://", "memory://"))
+
+    def ls(self, path, detail=True, **options):
+        path = self._strip_protocol(path)
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path, detail=True, **options)
+        entries = self.dircache.get(path) or super().ls(path, detail=True, **options)
+        return entries if detail else [entry["name"] for entry in entries]
+
+
+def test_a_file_that_another_process_adds_is_seen():
+    fsspec.register_implementation("listing", Listing, clobber=True)
+    writer = Listing(skip_instance_cache=True)
+    for count in (1, 2):
+        writer.pipe_file(f"/corpus/{count}.jsonl", b'{"text": "a"}')
+        assert scan("listing://corpus").documents == count
+
+
+def test_a_folder_or_a_hidden_file_at_an_address_is_no_file(address, capsys):
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/corpus/.a.jsonl", b"")
+    assert scan(address).documents
+    assert "(hidden, or not .jsonl" in capsys.readouterr().err
+    system.pipe_file("/corpus/part.parquet/0.parquet", b"")
+    with pytest.raises(CorpusError, match=r"part\.parquet: expected a file, got a folder"):
+        scan(address)
 
 
 def test_errors_name_the_address(address):

@@ -96,7 +96,7 @@ def drawn(seed, *, double=True):
 
 def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weights, entropy=None):
     """The definition, token by token. A teacher without buckets at a token does not count there;
-    nor, with the entropies of the teachers, one whose entropy exceeds the student's by 0.25 nats."""
+    nor, with the entropies of teachers, one whose entropy exceeds the student's by 0.25 nats."""
     log_p, total = logits.log_softmax(1), 0.0
     for token in (labels != -100).nonzero()[:, 0].tolist():
         cross, told = 0.0, 0.0

@@ -313,6 +313,22 @@ def test_losses_that_change_from_one_time_to_the_next(served, reader, change, pa
             engine(url, reader).check()
 
 
+@pytest.mark.parametrize(
+    ("constant", "words"),
+    [
+        (0.0, r"gives the loss -?0 for every token of a text of \d{3};"),
+        (-2.5, "gives the loss 2.5 for every token"),
+        (None, "gives no loss for any token"),
+    ],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_computes_nothing_is_refused(served, reader, protocol, constant, words):
+    url, state = served
+    state.change = lambda found, ids: [one and constant for one in found]
+    with pytest.raises(ServerError, match=words):
+        engine(url, reader, protocol=protocol).check()
+
+
 def test_differences():
     first = np.array([1, 2, np.nan, 3], np.float32)
     assert module.difference(first, first) == 0

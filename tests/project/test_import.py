@@ -128,3 +128,19 @@ def test_no_test_imports_another_test_file():
         if re.match(r"\s*(from|import) (test_|conftest)", line)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "name", "lacks"),
+    [
+        ("vocagno.guidance", "selective", "selective_cross_entropy", "torch"),
+        ("vocagno.teacher", "scores", "ScoreStore", "pyarrow"),
+    ],
+)
+def test_a_name_that_needs_an_extra_says_which(monkeypatch, package, module, name, lacks):
+    door = importlib.import_module(package)
+    monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
+    with pytest.raises(ModuleNotFoundError) as caught:
+        getattr(door, name)
+    assert str(caught.value) == f"{package}.{name} needs {lacks}: pip install '.[train]'"

@@ -1,4 +1,4 @@
-"""Thirty-two inputs that aligners get wrong, each by its name.
+"""Thirty-three inputs that aligners get wrong, each by its name.
 
 Texts go through all ordered pairs of the tokenizers trained here (spans cover them, only
 lone dummy prefixes are empty, the mapping is the oracle's); what a case is about is told by hand.
@@ -303,10 +303,37 @@ ELSEWHERE = {
 """Tests of the cases that are not about a text."""
 
 
-def test_all_thirty_two_are_tested():
+def test_all_thirty_three_are_tested():
     here = {int(n) for name in globals() if (n := re.sub(r"^test_(\d\d)_.*|.*", r"\1", name))}
-    assert here | ELSEWHERE.keys() == set(range(1, 33))
+    assert here | ELSEWHERE.keys() == set(range(1, 34))
     for number, name in ELSEWHERE.items():
         file, function = name.split("::")
         text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
         assert f"\ndef {function}(" in text, number
+
+
+@pytest.mark.parametrize(
+    ("before", "marks"),
+    [
+        ("q", "\u0301\u0323"),  # by class: below before above
+        ("q", "\u0301\u0323\u0304\u0316"),
+        ("xa", "\u0301\u0323"),  # the second one is composed with the letter
+        ("a", "\u0327\u0301"),  # likewise, and they stand in order
+        ("", "\u00e9\u0323"),  # of the letter's own mark and another one
+        ("\u05e9", "\u05bc\u05b8\u05c1"),
+    ],
+)
+def test_33_marks_that_nfc_reorders_are_one_group(families, everywhere, before, marks):
+    text = f"one {before}{marks}y {before}{marks}"
+    everywhere(text)
+    sides = [families[name].encode([text]).spans for name in ("byte-level-nfc", "byte-level")]
+    groups = vocagno.groups(*sides)
+    held = [
+        [(spans[rows, 0].min(), spans[rows, 1].max()) for rows in (slice(*row) for row in ranges)]
+        for spans, ranges in zip(sides, (groups.student, groups.teacher), strict=True)
+    ]
+    assert held[0] == held[1]
+    first = len(f"one {before}".encode())
+    for start in (first, len(f"one {before}{marks}y {before}".encode())):
+        (group,) = (one for one in held[0] if one[0] <= start < one[1])
+        assert group[1] >= start + len(marks.encode())

@@ -1,6 +1,7 @@
 """`vocagno align`, `overlap` and `describe`: tokenizers and their alignment; and the text of a
 command: an argument, a file, or standard input."""
 
+import codecs
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def given_text(options: Any, instead: str) -> str:
         if sys.stdin.isatty():
             print("reading the text from here; end it with Ctrl-D", file=sys.stderr)
         data, where = sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"
+    data = data.removeprefix(codecs.BOM_UTF8)  # as editors of Windows write it
     if not data:
         raise InputError(
             f"{where}: no text; give it as an argument, or the file of one: --file FILE"

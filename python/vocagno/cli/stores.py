@@ -31,7 +31,8 @@ def add_score(parser: Any) -> None:
     parser.add_argument(
         "--shard_bytes",
         type=int,
-        help="bytes of text of a shard, what a killed process loses; default: 2,000,000",
+        help="bytes of text of a shard, what a killed process loses; default: those of the store "
+        "in --out, else a sixteenth of the text, from 20,000 to 2,000,000",
     )
     parser.add_argument(
         "--shards",
@@ -72,7 +73,7 @@ def score(options: Any) -> dict[str, Any] | None:
     """Makes the store where it is missing. Of processes of one launch the first one says so."""
     from vocagno.data.prepare import scanned
     from vocagno.data.store.format import REFUSED, say_omitted
-    from vocagno.data.store.state import state_of
+    from vocagno.data.store.state import shard_bytes_of, state_of
     from vocagno.models.loading import local_device
     from vocagno.teacher.scores import SCORES, ScoreStore
     from vocagno.teacher.scoring import ConfiguredTeacher
@@ -85,13 +86,14 @@ def score(options: Any) -> dict[str, Any] | None:
     config = replace(config, **{name: n for name, n in named.items() if n is not None})
     with terminable():
         teacher = ConfiguredTeacher(config, options.cache, local_device())
-        if config.model is not None:
-            teacher.check()  # before the corpus is read
+        corpus_is_there = ":" in options.corpus or Path(options.corpus).exists()
+        if config.model is not None and corpus_is_there:
+            teacher.check()  # before the corpus is read, which may take long
         corpus = scanned(
             options.corpus,
             options.cache,
             show_progress=first,
-            shard_bytes=options.shard_bytes,
+            shard_bytes=options.shard_bytes or shard_bytes_of(options.out),
             max_refused=options.max_refused,
         )
         if options.status:
@@ -146,14 +148,12 @@ def _part(options: Any) -> "Part | None":
 
 def _check_shard_bytes(options: Any) -> None:
     """Raises: InputError for a bad number, or one whose store training would not find."""
-    from vocagno.data.corpus import SHARD_BYTES
-
     size = options.shard_bytes
     require(size is None or size > 0, f"--shard_bytes must be positive, got {size}")
-    if size not in (None, SHARD_BYTES) and options.out is None and not options.dry_run:
+    if size is not None and options.out is None and not options.dry_run:
         raise InputError(
-            f"--shard_bytes: training finds scores in the cache only with the default "
-            f"({SHARD_BYTES:,}); add --out FOLDER, and pass it to training as teacher.scores"
+            "--shard_bytes: training finds scores in the cache only with the default size; add "
+            "--out FOLDER, and pass it to training as teacher.scores"
         )
 
 
@@ -161,6 +161,7 @@ def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows where they are missing."""
     from vocagno.data.prepare import prepared_rows, scanned
     from vocagno.data.store.format import REFUSED, say_omitted
+    from vocagno.data.store.state import shard_bytes_of
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     affinity = getattr(os, "sched_getaffinity", None)
@@ -172,8 +173,9 @@ def prepare(options: Any) -> dict[str, Any]:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
-        share = options.max_refused
-        corpus = scanned(options.corpus, options.cache, show_progress=True, max_refused=share)
+        size, share = shard_bytes_of(options.out), options.max_refused
+        about: dict[str, Any] = {"show_progress": True, "shard_bytes": size, "max_refused": share}
+        corpus = scanned(options.corpus, options.cache, **about)
         given = corpus, tokenizer, options.seq_len, options.cache
         rows, made = prepared_rows(*given, show_progress=True, workers=workers, folder=options.out)
     refused = rows.manifest.count(REFUSED)

@@ -97,7 +97,7 @@ def _in_one_line(parser: Any, error: Exception, file: str) -> str:
     if "that cannot start any token" in text:
         text += " (YAML is indented by spaces, not by tabs)"
     see_help = f"; see `{parser.prog} --help`"
-    if value := _NO_FILE.search(text):
+    if (value := _NO_FILE.search(text)) and not value[2].startswith(("{", "'{")):
         group, named = value.groups()
         hint = f"; did you mean --{group}.model {named}?" * (f"{group}.model" in _names(parser))
         return f"{group}: expected a YAML file with its options, got {named}{hint}"

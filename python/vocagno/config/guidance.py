@@ -118,8 +118,8 @@ class GuidanceConfig:
     and 0.5 for uld, as in the paper."""
     distill_where: Literal["surer", "all"] = "surer"
     """distill: of the places where both models start a token: surer: where the entropy of the
-    teacher's whole distribution is less than that of the student's, or at most a quarter of a nat more;
-    all: all of them, for candidates without entropies (of a server, vLLM, or baked)."""
+    teacher's whole distribution is less than that of the student's, or at most 0.25 nats more; all:
+    all of them, for candidates without entropies (of a server, vLLM, or baked)."""
 
     def __post_init__(self) -> None:
         check_types("guidance", self)

@@ -14,10 +14,13 @@ from vocagno.system.files import digest, write_json
 from vocagno.system.shared_work import share
 
 SHARD_BYTES = 2_000_000
-"""Bytes of text per shard. A shard is the unit of work that processes share and that a killed run
-repeats."""
+"""Most bytes of text of a shard by default. A shard is the unit of work that processes share and
+that a killed run repeats, so a small corpus has `_SHARDS` smaller ones."""
+_SHARDS = 16
+_LEAST_SHARD_BYTES = 20_000
+"""Bytes of a shard that a corpus is not cut below by default."""
 
-_INDEX_VERSION = 2
+_INDEX_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Corpus:
     shards: list[CorpusShard]
     max_refused: float = MAX_REFUSED
     """Share of its documents that a store of it may omit (`data.max_refused`)."""
+    shard_bytes: int = SHARD_BYTES
+    """Bytes of text at which its shards were cut."""
 
     @property
     def fingerprint(self) -> str:
@@ -135,7 +140,8 @@ def scan(
     Args:
         corpus: as for `open_sources`.
         advance: called from time to time with the bytes of text that this process has read.
-        shard_bytes: bytes of text of a shard, or a little more; default: `SHARD_BYTES`.
+        shard_bytes: bytes of text of a shard, or a little more; default: a sixteenth of the text,
+            at least 20,000 and at most `SHARD_BYTES`. It follows from the text only.
         max_refused: as `Corpus`.
     Raises: CorpusError for a missing or empty corpus or a record that is not a document.
     """
@@ -149,14 +155,22 @@ def scan(
             advance(read)
             yield cut
 
-    if cache is None:
-        found = [list(cuts_of(source)) for source in sources]
-    else:
-        found = _kept(sources, size, cache / "corpora", cuts_of)
+    def cut() -> list[list[Cut]]:
+        if cache is None:
+            return [list(cuts_of(source)) for source in sources]
+        return _kept(sources, size, cache / "corpora", cuts_of)
+
+    found = cut()
+    if shard_bytes is None:
+        text_bytes = sum(cut.text_bytes for cuts in found for cut in cuts)
+        smaller = max(_LEAST_SHARD_BYTES, text_bytes // _SHARDS)
+        if smaller < min(size, text_bytes):  # little enough to be read again
+            size = smaller
+            found = cut()
     shards = list(_numbered(found))
     if not any(shard.text_bytes for shard in shards):
         raise _empty(corpus)
-    return Corpus(str(corpus), sources, shards, max_refused)
+    return Corpus(str(corpus), sources, shards, max_refused, size)
 
 
 def _kept(

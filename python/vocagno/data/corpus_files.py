@@ -18,6 +18,14 @@ _BLOCK = 1 << 23
 _COPIED = 1 << 20
 """Bytes that are taken from these at once."""
 
+_POINTERS = {
+    b"version https://git-lfs.github.com/spec/": "git lfs pull",
+    b"/annex/objects/": "git annex get",
+}
+"""How a file begins that stands for one that is not here, and the command that fetches that one."""
+_MOST_OF_POINTER = 1024
+"""Bytes that a pointer stays below, by the specification of Git LFS."""
+
 
 class CorpusError(InputError):
     """A corpus cannot be read; names file and line."""
@@ -51,12 +59,27 @@ class CorpusFile:
         return [self.path, stat.st_size, stat.st_mtime_ns]
 
     def open(self) -> BinaryIO:
-        """Its bytes; seekable. Raises: OSError."""
+        """Its bytes; seekable. Raises: OSError; CorpusError for a stand-in of a file that is
+        elsewhere, which would be read as a text."""
+        file = self._bytes()
+        if file.seek(0, io.SEEK_END) < _MOST_OF_POINTER:
+            file.seek(0)
+            start = file.peek()
+            for prefix, fetch in _POINTERS.items():
+                if start.startswith(prefix):
+                    file.close()
+                    raise CorpusError(
+                        f"{self.name}: is a pointer to the file, not the file; run `{fetch}` there"
+                    )
+        file.seek(0)
+        return file
+
+    def _bytes(self) -> io.BufferedReader:
         if self.system is None:
             return Path(self.path).open("rb")
         with _as_os_errors(self.name):
-            file = self.system.open(self.path, "rb", block_size=_BLOCK)
-        return io.BufferedReader(_RemoteBytes(file, self.name), _COPIED)
+            remote = self.system.open(self.path, "rb", block_size=_BLOCK)
+        return io.BufferedReader(_RemoteBytes(remote, self.name), _COPIED)
 
 
 class _RemoteBytes(io.RawIOBase):
@@ -107,37 +130,59 @@ def corpus_files(corpus: str | Path) -> list[CorpusFile]:
             raise CorpusError(f"{name}: expected a file named {' or '.join(SUFFIXES)}")
         return [CorpusFile(path, system)]
     suffixes = ", ".join(SUFFIXES)
-    found = [
-        one for one in entries if one.endswith(SUFFIXES) and (is_remote or Path(one).is_file())
+    files = [
+        entry
+        for entry in entries
+        if entry.endswith(SUFFIXES) and not PurePath(entry).name.startswith(".")
     ]
-    if not found:
+    if not files:
         raise CorpusError(f"{name}: a folder without {suffixes} files")
-    if others := sorted({*entries} - {*found}):
-        names = ", ".join(PurePath(one).name for one in others)
-        print(f"{name}: skipped (not {suffixes}): {names}", file=sys.stderr)
-    return [CorpusFile(one, system) for one in found]
+    for file in files:
+        if not entries[file]:
+            raise CorpusError(_why_no_file(file, is_remote=is_remote))
+    if others := sorted({*entries} - {*files}):
+        names = ", ".join(PurePath(entry).name for entry in others)
+        print(f"{name}: skipped (hidden, or not {suffixes}): {names}", file=sys.stderr)
+    return [CorpusFile(file, system) for file in files]
 
 
-def _local(path: Path) -> tuple[None, str, list[str] | None]:
+def _why_no_file(path: str, *, is_remote: bool) -> str:
+    """Says what is in the place of a file of a corpus, and the way out."""
+    if not is_remote and Path(path).is_symlink() and not Path(path).exists():
+        return (
+            f"{path}: a link to {Path(path).readlink()}, which is not there; fetch that file (git "
+            "annex get), fix the link, or remove it"
+        )
+    return (
+        f"{path}: expected a file, got {'a folder' if is_remote or Path(path).is_dir() else 'none'}"
+        "; give its files as a corpus of their own, or rename it"
+    )
+
+
+def _local(path: Path) -> tuple[None, str, dict[str, bool] | None]:
     """As `_remote`, of this machine."""
     if path.is_dir():
-        return None, str(path), [str(entry) for entry in sorted(path.iterdir())]
+        return None, str(path), {str(entry): entry.is_file() for entry in sorted(path.iterdir())}
     if path.is_file():
         return None, str(path), None
+    if path.is_symlink():
+        raise CorpusError(_why_no_file(str(path), is_remote=False))
     raise CorpusError(
         f"{path}: no such file or folder; expected {', '.join(SUFFIXES)}, a folder of these, "
         "datasets:NAME, or an address such as s3://BUCKET/FOLDER"
     )
 
 
-def _remote(address: str) -> tuple[Any, str, list[str] | None]:
-    """The file system, the path there, and the paths in it, sorted, if it is a folder."""
+def _remote(address: str) -> tuple[Any, str, dict[str, bool] | None]:
+    """The file system, the path there, and, if it is a folder, the paths in it, sorted, with
+    whether each is a file."""
     import fsspec
 
-    try:
-        system, path = fsspec.core.url_to_fs(address)
+    try:  # without a cache of listings: other processes write there, too
+        system, path = fsspec.core.url_to_fs(address, use_listings_cache=False)
         if system.isdir(path):
-            return system, path, sorted(one["name"] for one in system.ls(path, detail=True))
+            entries = {entry["name"]: entry["type"] for entry in system.ls(path, detail=True)}
+            return system, path, {name: entries[name] != "directory" for name in sorted(entries)}
         if system.isfile(path):
             return system, path, None
         system.info(path)  # raises why

@@ -75,12 +75,13 @@ def prepared_rows(
     made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
     folder = path_of(folder or cache / "rows" / store_key(corpus, made_from))
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
-    given = corpus.name, corpus.max_refused, cache, tokenizer.source, tokenizer.eos, seq_len, folder
+    given = corpus.name, corpus.max_refused, corpus.shard_bytes, cache
+    of_rows = tokenizer.source, tokenizer.eos, seq_len, folder
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         pack_shard(path, corpus.read(shard), shard.first_document, tokenizer, seq_len, made_from)
 
-    with _helpers(helpers, *given):
+    with _helpers(helpers, *given, *of_rows):
         made = make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
     return RowStore(folder), made
 
@@ -223,7 +224,14 @@ def _helpers(count: int, *arguments: Any) -> Iterator[None]:
 
 
 def _help(
-    corpus: str, max_refused: float, cache: Path, source: str, eos: str, seq_len: int, folder: Path
+    corpus: str,
+    max_refused: float,
+    shard_bytes: int,
+    cache: Path,
+    source: str,
+    eos: str,
+    seq_len: int,
+    folder: Path,
 ) -> None:
     """The body of a helper. It exits when the process that started it ends, for any reason."""
     parent = multiprocessing.parent_process()
@@ -238,7 +246,7 @@ def _help(
     try:
         with terminable():
             tokenizer = student_tokenizer(source, eos)
-            found = scan(corpus, cache, max_refused=max_refused)
+            found = scan(corpus, cache, shard_bytes=shard_bytes, max_refused=max_refused)
             prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
     except Terminated:
         pass

@@ -4,6 +4,7 @@ A source is read in order, starting at any record. A record is a line, a row or 
 document, or none (a blank line).
 """
 
+import codecs
 import gzip
 import io
 import json
@@ -160,6 +161,8 @@ class LinesSource(_FileSource):
             while line := self._file.readline():
                 record, self._at = record + 1, self._at + len(line)
                 where = f"{self.name}, line {record}"
+                # Files that were joined have a mark in the middle, too.
+                line = line.removeprefix(codecs.BOM_UTF8)
                 document = _json_document(line, where) if line.strip() else None
                 yield Place(record, self._at), document
         except (OSError, EOFError, zlib.error) as error:
@@ -245,7 +248,7 @@ class ParquetSource(_FileSource):
 
 
 class TextFilesSource:
-    """UTF-8 text files, one document each."""
+    """UTF-8 text files, one document each, without a byte order mark."""
 
     def __init__(self, name: str, files: list[CorpusFile]) -> None:
         self.name = name
@@ -262,7 +265,7 @@ class TextFilesSource:
             file = self.files[number]
             try:
                 with file.open() as opened:
-                    text = opened.read().decode("utf-8")
+                    text = opened.read().decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 raise CorpusError(f"{file.name}: not text in UTF-8: {error}") from error
             except OSError as error:
@@ -304,6 +307,11 @@ class DatasetSource:
 def _unreadable(name: str, error: Exception) -> CorpusError:
     if isinstance(error, OSError) and error.errno is not None:
         return CorpusError(f"{name}: cannot be read: {error}")
+    if "too much memory" in str(error):  # the decoder's limit, which pyarrow cannot raise
+        return CorpusError(
+            f"{name}: was compressed with a window above 128 MiB (zstd --long), which is not read; "
+            "compress it again: zstd -dc --long=31 FILE | zstd -o NEW_FILE"
+        )
     return CorpusError(f"{name}: the file is damaged or truncated: {error}")
 
 

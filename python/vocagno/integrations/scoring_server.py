@@ -41,6 +41,10 @@ TOLERANCE = 0.1
 round bfloat16 differently. SmolLM2-135M by three implementations: 0.04 to 0.05; with 8-bit integer
 weights 0.08, with 8-bit float weights 0.13, with 4-bit weights 0.6."""
 
+_LEAST_SPREAD = 1e-3
+"""In nats, of the losses of `PROBE`. A stub says 0 for each token; a model without training, which
+is nearest to that, spreads them by more than 0.1."""
+
 PROBE = '''\
 A baker sells bread in bags of 12. On Monday she fills 37 bags and has 5 loaves left, so she baked \
 37 * 12 + 5 = 449 loaves. How many bags does she need for 600 loaves? 600 / 12 = 50, so she needs \
@@ -326,7 +330,8 @@ class ServerEngine(Engine):
         return f"{self.teacher.config.protocol} server: {self.scorer.served.name}"
 
     def check(self) -> None:
-        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice.
+        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice,
+        which differ from token to token.
 
         Raises: ServerError if not.
         """
@@ -341,6 +346,13 @@ class ServerEngine(Engine):
         if not difference(first, second) <= TOLERANCE:
             raise ServerError(
                 f"{self.scorer.url}: gives other losses of the same ids when asked twice"
+            )
+        losses = first[np.isfinite(first)]
+        if len(losses) == 0 or np.ptp(losses) < _LEAST_SPREAD:
+            what = f"the loss {losses[0]:.4g} for every" if len(losses) else "no loss for any"
+            raise ServerError(
+                f"{self.scorer.url}: gives {what} token of a text of {len(first)}; it computes no "
+                "log-probabilities of a prompt; use a server or teacher.protocol that does"
             )
 
     def load(self) -> ServerScorer:

@@ -18,6 +18,11 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        try:
+            return getattr(import_module(modules[name]), name)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{package}.{name} needs {error.name}: pip install '.[train]'", name=error.name
+            ) from error
 
     return find

@@ -239,6 +239,7 @@ def score_corpus(
         load: called before the first shard is scored, so never if all shards exist.
         together: processes that share one teacher, not the corpus.
         part: as `make_store`.
+    Raises: as `make_store`; StoreError for a finished store in which no token has a loss.
     """
     loaded = cache(load)
 
@@ -258,6 +259,14 @@ def score_corpus(
     )
     if together is not None:
         together.say(None)
+    if part is None:
+        store = ScoreStore(folder)
+        if not any(np.isfinite(shard.nll.values).any() for shard in store.shards()):
+            raise StoreError(
+                f"{folder}: of the {store.num_tokens:,} tokens of {corpus.name} none has a loss; a "
+                "first token has none (without teacher.bos), nor has one whose loss is not finite: "
+                "use longer documents, or another teacher"
+            )
     return made
 
 

@@ -5,10 +5,11 @@ start of a text or of a word, it moves the offsets of the next tokens. So every 
 with the text at its span, and moved spans are corrected or rejected.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
+from unicodedata import combining, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,9 +124,37 @@ class OffsetSpans:
     def _closed(
         self, ids: Int32, offsets: Int32, boundaries: Int64, texts: list[str]
     ) -> tuple[Int32, Int32]:
-        """The byte spans of character offsets, as they are and closed."""
+        """The byte spans of character offsets, as they are and closed. Each token that has some of
+        the marks of a reordered run gets all of them: the offsets give a mark the place of another
+        one."""
+        for text, (first, stop) in zip(texts, pairwise(boundaries.tolist()), strict=True):
+            starts, ends = offsets[first:stop].T
+            for letter, start, end in self._reordered_marks(text):
+                starts[(start < starts) & (starts < end)] = start
+                ends[(letter < ends) & (ends < end)] = end
         in_bytes = chars_to_bytes(offsets, boundaries, texts)
         return in_bytes, self._table.close(in_bytes, ids, boundaries, texts)
+
+    def _reordered_marks(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """The characters, `[start, end)`, of runs of combining marks that the normaliser puts in
+        another order, with the letter before them if it has a mark itself; before them the place of
+        that letter if it was composed with one of them, else `start`. NFC reorders for a
+        composition, too: `a`, cedilla, acute becomes `á`, cedilla."""
+        normalizer = self._tokenizer.normalizer
+        if normalizer is None or text.isascii():
+            return
+        places = [
+            place for place, letter in enumerate(text) if letter > "\u02ff" and combining(letter)
+        ]
+        for _, run in groupby(enumerate(places), lambda numbered: numbered[1] - numbered[0]):
+            held = [place for _, place in run]
+            start, end = held[0], held[-1] + 1
+            piece = text[max(0, start - 1) : end]
+            normalized = normalizer.normalize_str(piece)
+            before, after = _marks(piece), _marks(normalized)
+            if before != after and sorted(before) == sorted(after):
+                is_composed = sum(map(bool, map(combining, normalized))) < len(after)
+                yield start - is_composed, start - (len(before) > end - start), end
 
     def _anchored(self, text: str, ids: Int32, own_spans: Int32, spans: Int32) -> tuple[Int32, str]:
         """Closed spans of a text in which tokens disagree with the text at their own spans, and why
@@ -246,6 +275,12 @@ class OffsetSpans:
         if changed.strip() != text.strip():
             return "Its normalizer changes the text: pass it as `normalizer.normalize_str` gives it"
         return "Use another release of tokenizers or another tokenizer.json"
+
+
+def _marks(text: str) -> list[str]:
+    """The combining marks of each character in turn, decomposed."""
+    letters = chain.from_iterable(normalize("NFKD", character) for character in text)
+    return [letter for letter in letters if combining(letter)]
 
 
 def _offsets(encodings: Sequence[Any], count: int) -> Int32:

@@ -37,6 +37,10 @@ from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
 
+_MANY_EPOCHS = 20
+"""Epochs of a corpus above which a run is warned; text gains little after four (arXiv 2305.16264).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -114,8 +118,10 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         for one in config.teacher.also or []
     ]
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
-    if show_progress and len(rows.stores) > 1:
-        print(_shares(config, rows.stores), file=sys.stderr)
+    if show_progress:
+        if len(rows.stores) > 1:
+            print(_shares(config, rows.stores), file=sys.stderr)
+        _warn_of_epochs(config, rows.stores)
     scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
     others = [_scores(corpora, rows, one) for one in further]
     targets = _targets(config, tokenizer, [teacher, *further], [scores, *others])
@@ -300,6 +306,21 @@ def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
         for name, count in counts.items()
     ]
     return "; ".join(parts)
+
+
+def _warn_of_epochs(config: Config, stores: Mapping[str, RowStore]) -> None:
+    """Warns of a run that reads a corpus so often that it learns it by heart."""
+    counts = row_counts(config.data.corpora)
+    samples, cycle = config.train.steps * config.train.global_batch, sum(counts.values())
+    for name, count in counts.items():
+        store = stores[name]
+        if (epochs := samples * count / cycle / len(store)) > _MANY_EPOCHS:
+            print(
+                f"warning: data.train: the run reads {name} {epochs:,.0f} times, which has "
+                f"{store.num_tokens:,} tokens in {len(store):,} rows; is this the right file? "
+                "Give more text, or lower train.steps",
+                file=sys.stderr,
+            )
 
 
 def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) -> list[Sample]:

@@ -6,8 +6,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from vocagno.alignment.arrays import as_mapping, as_spans
 from vocagno.alignment.mapping import Reason, align, groups, unmapped_reasons
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
@@ -73,20 +74,29 @@ class Link(IntEnum):
     """One teacher token, which other student tokens are mapped to as well."""
 
 
-def links(mapping: NDArray[np.int32], teacher_spans: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+def links(mapping: ArrayLike, teacher_spans: ArrayLike) -> NDArray[np.uint8]:
     """The `Link` of each student token, (N,) uint8, of a mapping into these teacher spans.
 
     Teacher tokens without text (special tokens inside a range) are not counted.
+    Raises: TypeError or ValueError for arguments that are not integers of shape (n, 2), or a
+        mapping to rows that the spans do not have.
     """
-    mapped = mapping[:, 0] >= 0
-    first, stop = mapping[mapped, 0], mapping[mapped, 1]
-    num_rows = len(teacher_spans)
+    ranges, spans = as_mapping(mapping), as_spans(teacher_spans, "teacher_spans")
+    rows = ranges[ranges[:, 0] >= 0]
+    if ((rows[:, 0] >= rows[:, 1]) | (rows[:, 1] > len(spans))).any():
+        raise ValueError(
+            f"mapping: expected ranges of the {len(spans)} rows of teacher_spans, or (-1, "
+            "-1); pass the result of `align`, and the spans that it was given"
+        )
+    mapped = ranges[:, 0] >= 0
+    first, stop = ranges[mapped, 0], ranges[mapped, 1]
+    num_rows = len(spans)
     opened = np.bincount(first, minlength=num_rows + 1) - np.bincount(stop, minlength=num_rows + 1)
     users = np.cumsum(opened)  # student tokens that are mapped to each teacher row
-    with_text = np.append(0, np.cumsum(teacher_spans[:, 0] < teacher_spans[:, 1]))
+    with_text = np.append(0, np.cumsum(spans[:, 0] < spans[:, 1]))
     several = with_text[stop] - with_text[first] > 1
     shared = users[first] > 1
-    result = np.zeros(len(mapping), np.uint8)
+    result = np.zeros(len(ranges), np.uint8)
     one = np.where(shared, Link.MANY_TO_ONE, Link.ONE_TO_ONE)
     result[mapped] = np.where(several, Link.ONE_TO_MANY, one)
     return result

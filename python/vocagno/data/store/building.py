@@ -27,6 +27,7 @@ from vocagno.data.store.state import (
     Claim,
     Note,
     Notes,
+    check_shard_bytes,
     existing,
     first_difference,
     folder_for,
@@ -254,6 +255,7 @@ def make_store(
     """
     folder = path_of(folder)
     limit = RefusalLimit(folder, corpus.documents, corpus.max_refused)
+    check_shard_bytes(corpus, folder)
     if _torn(corpus, folder, kind, made_from) == []:
         limit.check(Manifest.load(folder, kind).count(REFUSED))
         return Made(0, 0, 0.0)
@@ -313,7 +315,8 @@ def _claim(
     corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any], *, is_alone: bool
 ) -> bool:
     """Records what is being made in the folder. Returns whether it was known before."""
-    claim = Claim(kind.kind, corpus.fingerprint, len(corpus.shards), made_from)
+    size = corpus.shard_bytes
+    claim = Claim(kind.kind, corpus.fingerprint, len(corpus.shards), made_from, size)
     has_locks = not (is_alone or isinstance(folder, Address))
     with exclusively(MANIFEST, folder) if has_locks else nullcontext():
         if torn := _torn(corpus, folder, kind, made_from):

@@ -105,9 +105,10 @@ class Manifest:
         path = folder / MANIFEST
         if not path.is_file():
             state = "is unfinished, or not a store" if folder.is_dir() else "does not exist"
+            status = ", and with --status shows how far it is" if kind.command == "score" else ""
             raise StoreError(
                 f"{folder}: this store of {kind.kind} {state} (no {MANIFEST}); "
-                f"`vocagno {kind.command}` makes one"
+                f"`vocagno {kind.command}` makes one{status}"
             )
         try:
             fields = json.loads(path.read_bytes())

@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from vocagno.data.corpus import Corpus, CorpusShard
+from vocagno.data.corpus import SHARD_BYTES, Corpus, CorpusShard
 from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind
 from vocagno.data.store.remote import cache_folder
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
-from vocagno.system.addresses import Address
+from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import digest, write_new_json
 from vocagno.system.shared_work import LOCKS, is_locked
 
@@ -33,6 +33,8 @@ class Claim:
     shards: int | None
     """Number of shards; None in stores begun by an older release."""
     made_from: dict[str, Any]
+    shard_bytes: int | None = None
+    """`Corpus.shard_bytes`; None in stores begun by an older release."""
 
     def save(self, folder: Path) -> bool:
         """Records the claim, unless it is there. Returns whether it was.
@@ -41,6 +43,7 @@ class Claim:
         is_known = theirs is not None
         if theirs is None:
             fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
+            fields["shard_bytes"] = self.shard_bytes
             write_new_json(_file(folder), {**fields, **self.made_from})
             theirs = read_claim(folder)  # another process without locks may have been faster
             assert theirs is not None
@@ -66,7 +69,28 @@ def read_claim(folder: Path) -> Claim | None:
     if not _file(folder).is_file():
         return None
     fields = json.loads(_file(folder).read_bytes())
-    return Claim(fields.pop("kind"), fields.pop("text"), fields.pop("shards", None), fields)
+    first = fields.pop("kind"), fields.pop("text"), fields.pop("shards", None)
+    size = fields.pop("shard_bytes", None)
+    return Claim(*first, fields, size)
+
+
+def shard_bytes_of(folder: Path | None) -> int | None:
+    """The size of the shards of a store that was begun in the folder; None if there is none."""
+    claim = None if folder is None else read_claim(path_of(folder))
+    return None if claim is None else claim.shard_bytes or SHARD_BYTES
+
+
+def check_shard_bytes(corpus: Corpus, folder: Path) -> None:
+    """Raises: StoreError if the shards in the folder were cut at another size, so that not even
+    those of the same text are equal."""
+    size = shard_bytes_of(folder)
+    claim = read_claim(folder)
+    if claim is not None and claim.text != corpus.fingerprint and size != corpus.shard_bytes:
+        raise StoreError(
+            f"{folder}: its {claim.kind} are in shards of {size:,} bytes of text (--shard_bytes "
+            f"{size}), not of {corpus.shard_bytes:,}; give that size, or omit --shard_bytes, and "
+            "what is there is kept; or name another folder"
+        )
 
 
 def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
