@@ -59,8 +59,6 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   if [[ "$1" =~ ^(dev|clean|second)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/weak"
-    vocagno score "$folder/text.jsonl" --teacher.model "$out/models/runs/weak-100/final" --teacher.context 256 --teacher.min_context 128 \
-      --candidates 8 --sampled --out "$folder/weak-sampled"
   fi
   if [[ "$1" =~ ^(dev|clean|second|junk)$ ]]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$teacher" --teacher.gguf_file "$gguf" --teacher.dtype float32 \
@@ -81,7 +79,7 @@ train() {  # FOLDER FOLDER_OF_TABLES HELD_OUT OPTIONS...
   python -m research.study configs/study/distributions.yaml --out "$1" --to "$2" --set "data.train=$1/text.jsonl" "data.validation=$3" "${@:4}"
 }
 
-teachers() {  # NAME HELD_OUT OPTIONS...: other teachers, and where they count, on the text of a cell
+teachers() {  # NAME HELD_OUT OPTIONS...: other teachers and candidates, on the text of a cell
   train "$out/$1" "$out/$1-teachers" "$2" "${@:3}"
 }
 
@@ -105,7 +103,7 @@ cell longer test-clean "$out/valid-test-half.jsonl" train.steps=256 --only disti
 cell large test-clean "$out/valid-test-half.jsonl" "student.model=$out/models/runs/large-100/final" --only distill "distill, sampled"
 cell pages test-pages "$out/valid-test-half.jsonl" --only "lines and groups -1" "lines, distill" "lines, distill, sampled" paper default lines oracle
 cell swap test-swap "$out/valid-test-half.jsonl" --only "lines and groups -1" distill "distill, sampled" paper default lines oracle
-others=(distill "distill, sampled" "distill, surer" "distill, surer, sampled" "distill, SmolLM2" "distill, 0.1, SmolLM2" "distill, weak" "distill, weak, sampled")
+others=(distill "distill, sampled" "distill, 0.1, SmolLM2")
 teachers dev "$out/valid-dev-half.jsonl" --seeds 20 --only "${others[@]}" "distill, all, SmolLM2" "distill, all, weak"
 teachers clean "$out/valid-test-half.jsonl" --only "${others[@]}"
 teachers second "$out/valid-second.jsonl" --only distill "distill, sampled"

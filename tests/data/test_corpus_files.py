@@ -207,7 +207,7 @@ def test_s3_without_rights(folder, server, tokenizer_files, capsys):
         (nobody, f"{address}/a.jsonl", "PermissionError: "),
         (None, address, "NoCredentialsError: "),
         ({"AccessKeyId": "x", "SecretAccessKey": "x"}, address, "The AWS Access Key Id you"),
-        (lists, address, "/a.jsonl: cannot be read: [Errno 5] PermissionError: Access Denied"),
+        (lists, address, "/a.jsonl: cannot be read: [Errno 5] PermissionError: Forbidden"),
         (lists, f"{address}/d.parquet", "PermissionError: "),
     ):
         server.become(user)
